@@ -1,0 +1,287 @@
+/* Function events from CPython's function__entry / function__return probes.
+ *
+ * Knobs, all per interpreter binary (record/source_usdt.py computes them):
+ *   ENTRY_FILE, ENTRY_NAME, ENTRY_LINE, ENTRY_FRAME     registers at function__entry
+ *   RETURN_FILE, RETURN_NAME, RETURN_LINE, RETURN_FRAME registers at function__return
+ *       (the *_FRAME ones are left out where they could not be found)
+ *   FRAME_CODE, FRAME_PREVIOUS, FRAME_OWNER             offsets in the interpreter's frame
+ *   CODE_FLAGS, CODE_FIRST_LINE, CODE_QUALNAME          offsets in the code object
+ *   STRING_DATA                                         offset of a str's ASCII data
+ *   CREATION_ENTRY  set where creating a generator fires an entry of its own (3.15)
+ *   CPUS, CALL_RING_PAGES, FUNCTION_RING_PAGES, FUNCTIONS, WALK_STEP
+ *
+ * The common path of a call is two array look-ups and one ring record. Strings
+ * are read once per function, in the traced thread, so that a function of a
+ * process that is gone a millisecond later still has its name.
+ */
+#include <uapi/linux/ptrace.h>
+#include "common.h"
+
+BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
+BPF_RINGBUF_OUTPUT(functions, FUNCTION_RING_PAGES);
+LAYOUT(call_event);
+LAYOUT(function_event);
+
+/* Written by user space and, the generation, on exec. */
+struct control {
+    __u32 recording;  /* 0 = no, 1 = yes, 2 = yes, and walk a thread's open frames at its first event */
+    __u32 generation; /* known functions of an older generation are asked for again */
+};
+BPF_ARRAY(control, struct control, 1);
+
+struct key {
+    __u64 file; /* address of the UTF-8 bytes */
+    __u64 name;
+    __u32 tgid;
+    __u32 generation;
+    __u32 line; /* first line as the probe gave it; or part of the code object's address | BY_CODE; or AT_RETURN */
+    __u32 pad;
+};
+#define BY_CODE 0x80000000u
+#define AT_RETURN 0x7fffffffu
+
+struct known {
+    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0 */
+    __u32 id;
+    __u32 flags; /* co_flags */
+};
+BPF_TABLE("hash", struct key, struct known, known, FUNCTIONS);
+
+/* Direct-mapped, per CPU: what `known` answered last for this key. */
+#define RECENT 1024
+struct recent {
+    struct key key;
+    struct known known;
+};
+BPF_PERCPU_ARRAY(recent, struct recent, RECENT);
+BPF_PERCPU_ARRAY(ids, __u32, 1);
+BPF_PERCPU_ARRAY(scratch, struct function_event, 1);
+
+/* thread id -> next frame to walk; 0 = walked to the end */
+BPF_HASH(walks, __u32, __u64, 65536);
+
+#define GENERATOR (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
+
+#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
+
+static __always_inline __u64 code_of(__u64 frame)
+{
+    return frame ? TAKE(__u64, frame + FRAME_CODE) & ~3ULL : 0; /* 3.14+ tags the low bits */
+}
+
+static __always_inline void read_names(struct function_event *function, __u64 file, __u64 name)
+{
+    __u64 *head = (__u64 *)function->file;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < 16; i++)
+        head[i] = 0;
+    head = (__u64 *)function->name;
+#pragma unroll
+    for (i = 0; i < 8; i++)
+        head[i] = 0;
+    bpf_probe_read_user_str(function->file, FILE_SIZE, (void *)file);
+    bpf_probe_read_user_str(function->name, NAME_SIZE, (void *)name);
+}
+
+/* Code from exec() and module bodies are freed while others like them run on, so
+ * their addresses come back for other code: such functions are known by their text. */
+static __always_inline __u64 text_of_reusable(const struct function_event *function)
+{
+    const __u64 *file = (const __u64 *)function->file, *name = (const __u64 *)function->name;
+    __u64 hash = 14695981039346656037ULL;
+    int i;
+
+    if (function->file[0] != '<' && function->name[0] != '<')
+        return 0;
+#pragma unroll
+    for (i = 0; i < 8; i++)
+        hash = (hash ^ name[i]) * 1099511628211ULL;
+#pragma unroll
+    for (i = 0; i < 16; i++)
+        hash = (hash ^ file[i]) * 1099511628211ULL;
+    return hash | 1;
+}
+
+static __always_inline void read_code(struct function_event *function, __u64 frame)
+{
+    __u64 code = code_of(frame);
+
+    function->code = code;
+    function->first_line = code ? TAKE(__s32, code + CODE_FIRST_LINE) : -1;
+    function->flags = code ? TAKE(__u32, code + CODE_FLAGS) : 0;
+    function->qualname[0] = 0;
+#ifdef CODE_QUALNAME
+    if (code) {
+        __u64 text = TAKE(__u64, code + CODE_QUALNAME);
+        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + STRING_DATA));
+    }
+#endif
+}
+
+/* The slow way: ask the big map, and introduce the function to user space where it is new. */
+static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+{
+    struct known answer = {};
+    __u32 zero = 0, *counter = ids.lookup((int *)&zero);
+    struct function_event *function = scratch.lookup((int *)&zero);
+    struct known *found = known.lookup((struct key *)key);
+
+    if (!counter || !function)
+        return answer;
+    if (found && !found->text)
+        return *found;
+    read_names(function, key->file, key->name);
+    answer.text = text_of_reusable(function);
+    if (found && found->text == answer.text)
+        return *found;
+    function->ts = ts;
+    function->pid_tgid = pid_tgid;
+    function->line = line;
+    function->id = (*counter + 1) * CPUS + bpf_get_smp_processor_id();
+    read_code(function, frame);
+    answer.flags = function->flags;
+    answer.id = function->id;
+    if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
+        count_loss(LOSS_FUNCTION_RING, ts);
+        answer.id = 0;
+        return answer;
+    }
+    ++*counter;
+    if (known.update((struct key *)key, &answer))
+        count_loss(LOSS_FUNCTION_MAP, ts);
+    return answer;
+}
+
+static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+{
+    struct known answer = {};
+    __u32 slot = ((key->file >> 4) + (key->name >> 4) * 31 + key->line * 7) % RECENT;
+    struct recent *hit = recent.lookup((int *)&slot);
+
+    if (!hit)
+        return answer;
+    if (hit->key.name == key->name && hit->key.file == key->file && hit->key.line == key->line &&
+        hit->key.tgid == key->tgid && hit->key.generation == key->generation)
+        return hit->known;
+    answer = introduce(ts, pid_tgid, key, line, frame);
+    if (answer.id && !answer.text) {
+        hit->key = *key;
+        hit->known = answer;
+    }
+    return answer;
+}
+
+static __always_inline void emit(struct call_event *event)
+{
+    if (calls.ringbuf_output(event, sizeof(*event), BPF_RB_NO_WAKEUP))
+        count_loss(LOSS_CALL_RING, event->ts);
+}
+
+/* Emits the frames that were open when recording began, innermost first, WALK_STEP at a hit:
+ * a thread cannot return through that many frames before its next hit. */
+static __always_inline void walk(__u64 ts, __u64 pid_tgid, __u64 frame, __u32 skip_first)
+{
+    __u32 tid = pid_tgid, i;
+    __u64 *resume = walks.lookup(&tid);
+    struct call_event event = {.ts = ts, .pid_tgid = pid_tgid, .kind = CALL_OPEN};
+
+    if (resume)
+        frame = *resume;
+    else if (skip_first && frame)
+        frame = TAKE(__u64, frame + FRAME_PREVIOUS);
+    for (i = 0; i < WALK_STEP && frame; i++) {
+        __u64 code = code_of(frame);
+
+        event.frame = frame >> 3;
+        event.func = code;
+        event.line = code >> 32;
+        emit(&event);
+        frame = TAKE(__u64, frame + FRAME_PREVIOUS);
+    }
+    walks.update(&tid, &frame);
+}
+
+#ifndef ENTRY_FRAME
+#define ENTRY_FRAME 0
+#endif
+#ifndef RETURN_FRAME
+#define RETURN_FRAME 0
+#endif
+
+int function_entry(struct pt_regs *ctx)
+{
+    int zero = 0;
+    struct control *now = control.lookup(&zero);
+    __u64 ts, pid_tgid, frame = ENTRY_FRAME;
+
+    if (!now || !now->recording)
+        return 0;
+    ts = bpf_ktime_get_ns();
+    pid_tgid = bpf_get_current_pid_tgid();
+    if (now->recording == 2)
+        walk(ts, pid_tgid, frame, 1);
+
+    struct key key = {
+        .file = ENTRY_FILE, .name = ENTRY_NAME, .tgid = pid_tgid >> 32, .generation = now->generation,
+        .line = ENTRY_LINE,
+    };
+    if ((__s32)key.line < 0)
+        key.line = BY_CODE | (code_of(frame) >> 4);
+    struct known function = identify(ts, pid_tgid, &key, ENTRY_LINE, frame);
+#ifdef CREATION_ENTRY
+    if (function.flags & GENERATOR && frame && TAKE(__u8, frame + FRAME_OWNER) == 0)
+        return 0; /* still owned by the thread: only the creation of the generator */
+#endif
+    struct call_event event = {
+        .ts = ts, .pid_tgid = pid_tgid, .func = function.id, .frame = frame >> 3, .line = ENTRY_LINE,
+        .kind = CALL_ENTRY,
+    };
+    emit(&event);
+    return 0;
+}
+
+int function_return(struct pt_regs *ctx)
+{
+    int zero = 0;
+    struct control *now = control.lookup(&zero);
+    __u64 ts, pid_tgid, frame = RETURN_FRAME;
+
+    if (!now || !now->recording)
+        return 0;
+    struct key key = {
+        .file = RETURN_FILE, .name = RETURN_NAME, .generation = now->generation, .line = AT_RETURN,
+    };
+    if (key.file == key.name && (__s32)RETURN_LINE == -1)
+        return 0; /* 3.15: the shim that finishes __init__, no frame of the program */
+    ts = bpf_ktime_get_ns();
+    pid_tgid = bpf_get_current_pid_tgid();
+    key.tgid = pid_tgid >> 32;
+    if (now->recording == 2)
+        walk(ts, pid_tgid, frame, 0);
+    struct known function = identify(ts, pid_tgid, &key, RETURN_LINE, frame);
+#ifdef CREATION_ENTRY
+    if (function.flags & GENERATOR) { /* a throw() gives no entry to name it: be exact among namesakes */
+        key.line = BY_CODE | (code_of(frame) >> 4);
+        function = identify(ts, pid_tgid, &key, RETURN_LINE, frame);
+    }
+#endif
+    struct call_event event = {
+        .ts = ts, .pid_tgid = pid_tgid, .func = function.id, .frame = frame >> 3, .line = RETURN_LINE,
+        .kind = CALL_RETURN,
+    };
+    emit(&event);
+    return 0;
+}
+
+TRACEPOINT_PROBE(sched, sched_process_exec)
+{
+    int zero = 0;
+    struct control *now = control.lookup(&zero);
+
+    /* The new program's addresses mean other functions. */
+    if (now && now->recording)
+        __sync_fetch_and_add(&now->generation, 1);
+    return 0;
+}

@@ -1,0 +1,75 @@
+/* The contract between the kernel half and user space.
+ *
+ * Every ring carries records of one fixed size, so user space maps a ring as a
+ * NumPy structured array. The dtypes are derived from what the compiler says of
+ * these structs (the LAYOUT maps in common.h); nothing is typed twice.
+ * All structs are multiples of 8 bytes without implicit padding.
+ */
+#ifndef PYTRACE_EVENTS_H
+#define PYTRACE_EVENTS_H
+
+/* call_event.kind */
+#define CALL_ENTRY 0  /* a frame started or resumed */
+#define CALL_RETURN 1 /* a frame returned, yielded or was unwound */
+#define CALL_OPEN 2   /* a frame that was open when recording began; outermost first */
+#define CALL_RESET 3  /* exec: every open call of the thread is gone */
+
+struct call_event {
+    __u64 ts;       /* ns, CLOCK_MONOTONIC */
+    __u64 pid_tgid; /* process id in the upper half, thread id in the lower */
+    __u32 func;     /* function_event.id; 0 = unknown. CALL_OPEN: low half of the code object */
+    __u32 frame;    /* low half of the interpreter frame's address >> 3; 0 = unknown */
+    __s32 line;     /* entry: first line; return: line that returned. CALL_OPEN: high half of the code object */
+    __u32 kind;     /* CALL_* */
+};
+
+#define FILE_SIZE 512
+#define NAME_SIZE 128
+#define QUALNAME_SIZE 256
+
+struct function_event {
+    __u64 ts;
+    __u64 pid_tgid;
+    __u64 code;       /* address of the code object, 0 = not read */
+    __u32 id;
+    __s32 line;       /* line the probe gave */
+    __s32 first_line; /* co_firstlineno, -1 = not read */
+    __u32 flags;      /* co_flags, 0 = not read */
+    char file[FILE_SIZE];
+    char name[NAME_SIZE];
+    char qualname[QUALNAME_SIZE]; /* empty = not read */
+};
+
+/* sched_event.kind */
+#define SCHED_IN 0      /* tid got the core; other = thread that left it */
+#define SCHED_OUT 1     /* tid left the core; other = thread that got it */
+#define SCHED_WAKING 2  /* tid became runnable; other = waker */
+#define SCHED_MIGRATE 3 /* tid was moved to the run queue of cpu; other = cpu it came from */
+#define SCHED_FORK 4    /* tid was created by thread other */
+#define SCHED_EXEC 5    /* tid replaced its program */
+#define SCHED_EXIT 6    /* tid ended */
+
+struct sched_event {
+    __u64 ts;
+    __u32 pid; /* process of tid */
+    __u32 tid; /* thread the row is about */
+    __u32 other;
+    __s32 syscall;   /* OUT: system call number it left in, -1 = none */
+    __u64 address;   /* OUT in futex: the futex's address */
+    __u32 state;     /* OUT: task state as the kernel reports it; 0 or >= 0x100: still runnable */
+    __u16 cpu;
+    __u16 kind; /* SCHED_* */
+    __u32 other_pid; /* process of other where known, 0 = not */
+    __u32 reserved;
+};
+
+/* index into the loss counters */
+#define LOSS_CALL_RING 0         /* call ring full */
+#define LOSS_FUNCTION_RING 1     /* function ring full: the name is asked for again at the next call */
+#define LOSS_FUNCTION_MAP 2      /* function map full: calls carry function 0 */
+#define LOSS_SCHED_RING 3        /* sched ring full */
+#define LOSS_THREAD_MAP 4        /* thread map full: a thread's scheduling is not seen */
+#define LOSS_STACK_DEPTH 5       /* stack deeper than one snapshot reads */
+#define LOSS_CLASSES 6
+
+#endif

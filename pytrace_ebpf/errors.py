@@ -1,0 +1,31 @@
+"""What can go wrong for a user: one sentence each, and the exit code it maps to."""
+
+
+class PytraceError(Exception):
+    """Base of every error a user can mend. `str(error)` is one sentence; `exit_code` is the command's."""
+
+    exit_code = 1
+
+
+class UsageError(PytraceError):
+    """The command line does not make sense."""
+
+    exit_code = 2
+
+
+class TargetError(PytraceError):
+    """The target cannot be traced."""
+
+    exit_code = 3
+
+
+class HostError(PytraceError):
+    """This host cannot trace: privileges, kernel, missing packages."""
+
+    exit_code = 4
+
+
+class TraceError(PytraceError):
+    """The trace directory is damaged or not a trace."""
+
+    exit_code = 5

@@ -1,0 +1,225 @@
+"""The trace format as data: every table and column with its type, unit and meaning.
+
+The writer, the reader and docs/format.md are all made from TABLES. Times are
+nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock time.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+FORMAT = "pytrace-ebpf"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class CallKind(IntEnum):
+    """`events.kind`, as in probes/events.h."""
+
+    ENTRY = 0
+    RETURN = 1
+    OPEN = 2
+    RESET = 3
+
+
+class SchedKind(IntEnum):
+    """`sched.kind`, as in probes/events.h."""
+
+    IN = 0
+    OUT = 1
+    WAKING = 2
+    MIGRATE = 3
+    FORK = 4
+    EXEC = 5
+    EXIT = 6
+    SNAPSHOT = 7
+
+
+STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
+LAYERS = ("python", "operator", "blas", "cuda")
+LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth")
+CALL_LOSSES = ("call_ring",)
+SCHED_LOSSES = ("sched_ring", "thread_map")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: Arrow type, unit ("" for none) and one sentence of meaning."""
+
+    name: str
+    type: pa.DataType
+    unit: str
+    meaning: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """One folder of Parquet parts."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
+    columns: tuple[Column, ...]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the table's parts."""
+        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+
+
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+
+
+def _ts(name: str, meaning: str, nullable: bool = False) -> Column:
+    return Column(name, pa.int64(), "ns", meaning, nullable)
+
+
+_PID = Column("pid", pa.int32(), "", "process id, as the host sees it")
+_TID = Column("tid", pa.int32(), "", "thread id, as the host sees it")
+
+EVENTS = Table(
+    "events",
+    "One row per function event. Within a segment rows are grouped by thread and in the thread's own order.",
+    (),
+    (
+        _ts("ts", "when"),
+        _PID,
+        _TID,
+        Column("kind", pa.int8(), "", "0 entry or resume, 1 return, yield or unwind, 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec"),
+        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On a return it may name a namesake in the same file: the entry's is the call's"),
+        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the return of one activation; 0 unknown"),
+        Column("line", pa.int32(), "", "entry: the function's first line, or the line resumed at; return: the line that returned; -1 unknown"),
+    ),
+)
+
+SCHED = Table(
+    "sched",
+    "One row per scheduling event of a traced thread, in the order of time.",
+    (),
+    (
+        _ts("ts", "when"),
+        _PID,
+        _TID,
+        Column("kind", pa.int8(), "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
+        Column("cpu", pa.int16(), "", "core; for waking and migrate the one it is queued on; -1 unknown"),
+        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it; no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot)"),
+        Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault)"),
+        Column("address", pa.int64(), "", "out, snapshot: first argument of that call where it is futex: the futex's address; else 0"),
+        Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),
+        Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker; migrate: core it came from; fork: creator; 0 idle or none"),
+    ),
+)
+
+FUNCTIONS = Table(
+    "functions",
+    "One row per function seen.",
+    ("func_id",),
+    (
+        Column("func_id", pa.int32(), "", "dense, from 0"),
+        Column("file", pa.string(), "", "co_filename"),
+        Column("name", pa.string(), "", "co_name"),
+        Column("qualname", pa.string(), "", "qualified name (Class.method), from the code object or the source; else the plain name"),
+        Column("first_line", pa.int32(), "", "co_firstlineno; -1 unknown"),
+        Column("module", pa.string(), "", "dotted module name derived from the file's path"),
+    ),
+)
+
+THREADS = Table(
+    "threads",
+    "One row per thread of a traced process.",
+    ("pid", "tid"),
+    (
+        _PID,
+        _TID,
+        Column("name", pa.string(), "", "the kernel's name of the thread (comm)"),
+        _ts("start_ns", "creation, where seen; else the start of the recording"),
+        _ts("end_ns", "exit; null while it ran on", nullable=True),
+    ),
+)
+
+PROCESSES = Table(
+    "processes",
+    "One row per traced process.",
+    ("pid",),
+    (
+        _PID,
+        Column("ppid", pa.int32(), "", "parent process id"),
+        Column("executable", pa.string(), "", "path of the program, as its own mount namespace sees it"),
+        Column("command", pa.string(), "", "command line, shell-quoted"),
+        Column("python_version", pa.string(), "", "for example 3.11.2; empty = not a Python", nullable=True),
+        Column("source", pa.string(), "", "where its function events came from: usdt, agent; null = none", nullable=True),
+        Column("gil_start", pa.int64(), "", "first address of the GIL's structure; a futex from here up to gil_end is a wait for the GIL; 0 unknown"),
+        Column("gil_end", pa.int64(), "", "first address behind it"),
+        _ts("start_ns", "when its function events were first recorded"),
+        _ts("end_ns", "exit; null while it ran on", nullable=True),
+    ),
+)
+
+USAGE = Table(
+    "usage",
+    "psutil samples. A cumulative counter where the name says _s.",
+    (),
+    (
+        _ts("ts", "when"),
+        Column("kind", _DICTIONARY, "", "process, thread or core"),
+        Column("pid", pa.int32(), "", "process; -1 for a core"),
+        Column("id", pa.int32(), "", "pid, tid or core number"),
+        Column("user_s", pa.float64(), "s", "CPU time in user mode since its start"),
+        Column("system_s", pa.float64(), "s", "CPU time in the kernel since its start"),
+        Column("idle_s", pa.float64(), "s", "core only: idle since boot", nullable=True),
+        Column("rss_bytes", pa.int64(), "bytes", "process only: resident memory", nullable=True),
+        Column("vms_bytes", pa.int64(), "bytes", "process only: virtual memory", nullable=True),
+        Column("threads", pa.int32(), "", "process only: number of threads", nullable=True),
+        Column("voluntary_switches", pa.int64(), "", "process only: context switches by blocking", nullable=True),
+        Column("involuntary_switches", pa.int64(), "", "process only: context switches by preemption", nullable=True),
+    ),
+)
+
+LOSSES = Table(
+    "losses",
+    "One row per window in which events were lost.",
+    (),
+    (
+        Column("class", _DICTIONARY, "", "what was lost: " + ", ".join(LOSS_CLASSES)),
+        _ts("start_ns", "no event of this class was lost in the recording's part before, back to the previous window"),
+        _ts("end_ns", "nor after, up to the next window"),
+        Column("count", pa.int64(), "", "events lost in it"),
+    ),
+)
+
+CALLS = Table(
+    "calls",
+    "One row per call; derived from the other tables and rebuildable.",
+    (),
+    (
+        Column("call_id", pa.int64(), "", "unique in the trace; preorder within a thread: a call's descendants are the ids up to last_descendant_id"),
+        Column("parent_id", pa.int64(), "", "the calling call; -1 none"),
+        Column("last_descendant_id", pa.int64(), "", "id of the last call below this one; its own id where there is none"),
+        Column("next_sibling_id", pa.int64(), "", "next call of the same parent; -1 none"),
+        Column("depth", pa.int32(), "", "layer; 0 = outermost seen"),
+        Column("layer", _DICTIONARY, "", "python, operator, blas, cuda"),
+        _PID,
+        _TID,
+        Column("func_id", pa.int32(), "", "joins functions; -1 unknown"),
+        _ts("start_ns", "entry; for open_at_start the start of the recording"),
+        _ts("end_ns", "return; for open_at_end the end of the recording"),
+        Column("wall_ns", pa.int64(), "ns", "end_ns - start_ns"),
+        Column("on_cpu_ns", pa.int64(), "ns", "the thread had a core", True),
+        Column("runq_wait_ns", pa.int64(), "ns", "the thread was runnable and waited for a core", True),
+        Column("gil_wait_ns", pa.int64(), "ns", "the thread was blocked on the GIL", True),
+        Column("blocked_ns", pa.int64(), "ns", "the thread was blocked on anything else", True),
+        Column("self_wall_ns", pa.int64(), "ns", "wall_ns without the children"),
+        Column("self_on_cpu_ns", pa.int64(), "ns", "on_cpu_ns without the children", True),
+        Column("first_cpu", pa.int16(), "", "core at the entry, or the first one after it", True),
+        Column("last_cpu", pa.int16(), "", "core at the return, or the last one before it", True),
+        Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
+        Column("preemptions", pa.int32(), "", "times it lost the core while runnable", True),
+        Column("waits", pa.int32(), "", "times it blocked", True),
+        Column("line", pa.int32(), "", "line that returned; -1 unknown"),
+        Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: its frame was discarded without a return event (exec); repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
+    ),
+)
+
+TABLES = {t.name: t for t in (EVENTS, SCHED, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS)}
