@@ -173,10 +173,21 @@ static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const str
     return answer;
 }
 
-static __always_inline void emit(struct call_event *event)
+static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, __s32 line, __u32 kind)
 {
-    if (calls.ringbuf_output(event, sizeof(*event), BPF_RB_NO_WAKEUP))
-        count_loss(LOSS_CALL_RING, event->ts);
+    struct call_event *event = calls.ringbuf_reserve(sizeof(*event));
+
+    if (!event) {
+        count_loss(LOSS_CALL_RING, ts);
+        return;
+    }
+    event->ts = ts;
+    event->pid_tgid = pid_tgid;
+    event->func = func;
+    event->frame = frame >> 3;
+    event->line = line;
+    event->kind = kind;
+    calls.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Emits the frames that were open when recording began, innermost first, WALK_STEP at a hit:
@@ -185,7 +196,6 @@ static __always_inline void walk(__u64 ts, __u64 pid_tgid, __u64 frame, __u32 sk
 {
     __u32 tid = pid_tgid, i;
     __u64 *resume = walks.lookup(&tid);
-    struct call_event event = {.ts = ts, .pid_tgid = pid_tgid, .kind = CALL_OPEN};
 
     if (resume)
         frame = *resume;
@@ -194,10 +204,7 @@ static __always_inline void walk(__u64 ts, __u64 pid_tgid, __u64 frame, __u32 sk
     for (i = 0; i < WALK_STEP && frame; i++) {
         __u64 code = code_of(frame);
 
-        event.frame = frame >> 3;
-        event.func = code;
-        event.line = code >> 32;
-        emit(&event);
+        emit(ts, pid_tgid, code, frame, code >> 32, CALL_OPEN);
         frame = TAKE(__u64, frame + FRAME_PREVIOUS);
     }
     walks.update(&tid, &frame);
@@ -234,11 +241,7 @@ int function_entry(struct pt_regs *ctx)
     if (function.flags & GENERATOR && frame && TAKE(__u8, frame + FRAME_OWNER) == 0)
         return 0; /* still owned by the thread: only the creation of the generator */
 #endif
-    struct call_event event = {
-        .ts = ts, .pid_tgid = pid_tgid, .func = function.id, .frame = frame >> 3, .line = ENTRY_LINE,
-        .kind = CALL_ENTRY,
-    };
-    emit(&event);
+    emit(ts, pid_tgid, function.id, frame, ENTRY_LINE, CALL_ENTRY);
     return 0;
 }
 
@@ -267,11 +270,7 @@ int function_return(struct pt_regs *ctx)
         function = identify(ts, pid_tgid, &key, RETURN_LINE, frame);
     }
 #endif
-    struct call_event event = {
-        .ts = ts, .pid_tgid = pid_tgid, .func = function.id, .frame = frame >> 3, .line = RETURN_LINE,
-        .kind = CALL_RETURN,
-    };
-    emit(&event);
+    emit(ts, pid_tgid, function.id, frame, RETURN_LINE, CALL_RETURN);
     return 0;
 }
 

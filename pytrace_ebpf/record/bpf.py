@@ -1,0 +1,119 @@
+"""The only place that touches bcc: compile and load the programs of probes/, attach uprobes, read maps."""
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pytrace_ebpf
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record import host
+
+
+def probes_directory() -> Path:
+    """Where the C sources lie: inside the installed package, or beside it in a checkout."""
+    package = Path(pytrace_ebpf.__file__).parent
+    for candidate in (package / "probes", package.parent / "probes"):
+        if (candidate / "events.h").exists():
+            return candidate
+    raise HostError("the installation has no probes/ folder; reinstall pytrace-ebpf (make install)")
+
+
+def _bcc() -> Any:
+    tree = host.header_tree()
+    if tree is not None:
+        os.environ["BCC_KERNEL_SOURCE"] = str(tree)
+    try:
+        import bcc
+    except ImportError as error:
+        raise HostError(
+            "bcc cannot be imported by this Python; install Debian's python3-bpfcc and use a virtual environment "
+            "made with --system-site-packages (make demo does both)"
+        ) from error
+    return bcc
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[list[str]]:
+    """clang and libbpf write to file descriptor 2 themselves: keep that for the error."""
+    lines: list[str] = []
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as capture:
+        os.dup2(capture.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            capture.seek(0)
+            lines += capture.read().decode(errors="replace").splitlines()
+
+
+class Programs:
+    """One compiled file of probes/ with its maps. Tracepoint programs in it are attached at once.
+
+    `knobs` become -DNAME=value; True gives -DNAME. Raises HostError where the
+    kernel or the headers refuse, with the first line of what they said.
+    """
+
+    def __init__(self, source: str, knobs: dict[str, object]) -> None:
+        bcc = _bcc()
+        folder = probes_directory()
+        # bcc rewrites map accesses in the main file alone, so the shared helpers must be part of it.
+        text = (folder / "common.h").read_text() + f'#line 1 "{source}"\n' + (folder / source).read_text()
+        flags = ["-w", f"-I{folder}"]
+        flags += [f"-D{name}" if value is True else f"-D{name}={value}" for name, value in knobs.items()]
+        said: list[str] = []
+        try:
+            with _captured_stderr() as said:
+                self._bpf = bcc.BPF(text=text, cflags=flags)
+        except Exception as error:
+            detail = next((line for line in said if "error" in line.lower()), str(error))
+            raise HostError(f"the kernel or its headers refuse {source} ({detail.strip()}); see pytrace-ebpf doctor") from error
+        self._kind = bcc.BPF.KPROBE
+        self._library = bcc.libbcc.lib
+        # bcc's Python wrapper leaves out ref_ctr_offset, the semaphore's place in the file.
+        self._library.bpf_attach_uprobe.argtypes = [
+            ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint32,
+        ]  # fmt: skip
+
+    def attach_uprobe(self, function: str, path: str, offset: int, pid: int, semaphore: int) -> int:
+        """Attach a program to `offset` of the file at `path` in one process; returns a descriptor to close().
+
+        The kernel raises the 16-bit counter at file offset `semaphore` (0 = none)
+        in that process, and lowers it when the descriptor is closed, however that happens.
+        Raises OSError.
+        """
+        program = self._bpf.load_func(function, self._kind)
+        name = f"p_{function}_{pid}_{offset:x}".encode()
+        with _captured_stderr() as said:
+            descriptor = self._library.bpf_attach_uprobe(program.fd, 0, name, path.encode(), offset, pid, semaphore)
+        if descriptor < 0:
+            raise OSError(ctypes.get_errno(), "; ".join(said) or "the kernel refused the uprobe")
+        return int(descriptor)
+
+    def detach(self, descriptor: int) -> None:
+        """Close what attach_uprobe returned; the kernel lowers the semaphore."""
+        self._library.bpf_close_perf_event_fd(descriptor)
+
+    def table(self, name: str) -> Any:
+        """A map by name, as bcc shows it."""
+        return self._bpf[name]
+
+    def dtype(self, struct: str) -> np.dtype:
+        """The NumPy dtype of a struct of events.h, from the compiler's own layout."""
+        return np.dtype(self._bpf[f"layout_{struct}"].Leaf)
+
+    def losses(self) -> np.ndarray:
+        """Cumulative loss counts, int64, shape (LOSS_CLASSES,)."""
+        table = self._bpf["losses"]
+        return np.array([sum(cpu.count for cpu in table[table.Key(i)]) for i in range(len(table))], dtype=np.int64)
+
+    def close(self) -> None:
+        """Detach the tracepoints and free programs and maps."""
+        self._bpf.cleanup()

@@ -1,0 +1,49 @@
+"""A BPF ring buffer of equal records, read as a NumPy array without a step per event.
+
+Layout (kernel, Documentation/bpf/ringbuf.rst): one page with the consumer's
+position, one with the producer's, then the data, mapped twice in a row so that a
+run of records is contiguous also where it wraps. Each record begins with a u32
+length, whose top bits say busy and discarded, and a u32 page offset.
+"""
+
+import mmap
+
+import numpy as np
+
+_BUSY = np.uint32(1 << 31)
+_DISCARDED = np.uint32(1 << 30)
+
+
+class Ring:
+    """`map_fd`: descriptor of the ring; `size`: its data size in bytes; `event`: dtype of one record."""
+
+    def __init__(self, map_fd: int, size: int, event: np.dtype) -> None:
+        padding = -event.itemsize % 8
+        fields = [("length", "<u4"), ("page", "<u4"), ("event", event)]
+        self._record = np.dtype(fields + [("padding", f"V{padding}")] if padding else fields)
+        self._size = size
+        self._consumer = mmap.mmap(map_fd, mmap.PAGESIZE)
+        self._producer = mmap.mmap(map_fd, mmap.PAGESIZE + 2 * size, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
+        self._read = np.frombuffer(self._consumer, "<u8", 1)
+        self._written = np.frombuffer(self._producer, "<u8", 1)
+
+    def drain(self) -> np.ndarray:
+        """All finished records since the last call, in order: dtype `event`, shape (n,), a copy."""
+        start = int(self._read[0])
+        count = (int(self._written[0]) - start) // self._record.itemsize
+        records = np.ndarray(
+            (count,), self._record, self._producer, mmap.PAGESIZE + (start & (self._size - 1))
+        )
+        length = records["length"]
+        busy = length & _BUSY
+        if busy.any():
+            count = int(busy.argmax())
+        events = records["event"][:count].copy()
+        kept = length[:count] & _DISCARDED == 0
+        self._read[0] = start + count * self._record.itemsize
+        return events if kept.all() else events[kept]
+
+    @property
+    def used(self) -> float:
+        """Share of the ring that is filled right now, 0..1."""
+        return (int(self._written[0]) - int(self._read[0])) / self._size
