@@ -1,0 +1,57 @@
+# Run `make help` for what there is. Every target sets up what it needs; a second run finds it done.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PREFIX ?= /usr/local
+BIN := .venv/bin
+DEMO := .build/demo
+# Recording needs root; what runs as root leaves no files of root's in the checkout.
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env PYTHONDONTWRITEBYTECODE=1)
+PYTEST := $(AS_ROOT) $(BIN)/python -m pytest $(if $(AS_ROOT),-p no:cacheprovider)
+# More words for pytest, for example: make test ARGS="-k fib -x"
+ARGS ?=
+
+.PHONY: help setup demo test test-matrix bench check docs install uninstall clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing: Debian packages, kernel headers, .venv
+	@scripts/setup.sh
+
+demo: setup ## trace a small multi-threaded service from outside and report where its time went
+	@$(AS_ROOT) rm -rf $(DEMO)
+	@$(AS_ROOT) $(BIN)/pytrace-ebpf run --output $(DEMO) -- /usr/bin/python3 scripts/demo/orders.py
+	@$(AS_ROOT) $(BIN)/pytrace-ebpf report $(DEMO)
+
+test: setup ## run the tests on this host's own Python
+	@$(PYTEST) $(ARGS)
+
+test-matrix: setup ## run them on Python 3.9, 3.11 and 3.15 (builds two root filesystems, once)
+	@scripts/roots.sh
+	@$(PYTEST) --matrix $(ARGS)
+
+bench: setup ## measure what tracing and reading cost
+	@set -e; for bench in scripts/bench/*.py; do echo "== $$bench"; $(AS_ROOT) $(BIN)/python $$bench $(ARGS); done
+
+check: setup ## ruff and mypy
+	@scripts/setup.sh venv check
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+docs: setup ## write the generated documents anew
+	@$(BIN)/python scripts/generate_docs.py
+
+install: ## put pytrace-ebpf on the PATH (PREFIX=/usr/local, DESTDIR= for packagers)
+	@$(if $(DESTDIR),,scripts/setup.sh host)
+	@scripts/setup.sh venv
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh
+
+uninstall: ## take it away again
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove
+
+clean: ## remove .venv and everything built or cached here
+	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@$(AS_ROOT) rm -rf .build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

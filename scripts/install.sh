@@ -1,0 +1,43 @@
+#!/bin/bash
+# Install pytrace-ebpf with its Python packages under $DESTDIR$PREFIX, or take it away with --remove.
+#
+# lib/pytrace-ebpf holds the packages, bin/pytrace-ebpf starts them with Debian's Python. No virtual
+# environment, so that a tree staged in DESTDIR works where it is unpacked.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bin=${DESTDIR:-}${PREFIX:=/usr/local}/bin
+lib=${DESTDIR:-}$PREFIX/lib/pytrace-ebpf
+
+as_owner() { # root where the prefix is not ours to write
+    local existing=${DESTDIR:-}$PREFIX
+    while [ ! -e "$existing" ]; do existing=$(dirname "$existing"); done
+    if [ -w "$existing" ]; then "$@"; else sudo "$@"; fi
+}
+
+if [ "${1:-}" = --remove ]; then
+    as_owner rm -rf "$lib" "$bin/pytrace-ebpf"
+    exit
+fi
+
+stage=.build/install
+rm -rf $stage build # what an older build left would be shipped too
+.venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib .
+rm -rf $stage/lib/bin
+# -I: whatever the caller's directory, environment or home holds, root must not import it.
+cat >$stage/pytrace-ebpf <<END
+#!/usr/bin/python3 -I
+import sys
+
+sys.path.insert(0, "$PREFIX/lib/pytrace-ebpf")
+from pytrace_ebpf.cli.main import main
+
+sys.exit(main())
+END
+chmod 755 $stage/pytrace-ebpf
+as_owner mkdir -p "$bin" "$(dirname "$lib")"
+as_owner rm -rf "$lib"
+as_owner cp -r $stage/lib "$lib"
+as_owner cp $stage/pytrace-ebpf "$bin/pytrace-ebpf"
+rm -rf $stage
+echo "installed $bin/pytrace-ebpf"
