@@ -19,6 +19,13 @@ class _Span(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.argtypes = (
+    ctypes.c_int,
+    *(ctypes.c_void_p, ctypes.c_ulong),
+    *(ctypes.c_void_p, ctypes.c_ulong),
+    ctypes.c_ulong,
+)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
 
 
 class Memory:
