@@ -1,0 +1,166 @@
+"""Which Python frames a process has open: a walk over its interpreter's thread states, from outside.
+
+The target runs on meanwhile, so a walk is a snapshot that may be torn at its inner end. Each thread is walked
+twice and only the outermost frames on which both walks agree are told: those did not move in between.
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from pytrace_ebpf.record.layout import Layout
+from pytrace_ebpf.record.memory import Memory, MemoryFault
+from pytrace_ebpf.record.target import Target
+
+MAX_FRAMES = 100_000
+_MAX_THREADS = 100_000
+_TRIES = 3
+_PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
+_SHIM = "__init__"
+
+
+@dataclass(frozen=True)
+class OpenFrame:
+    """One frame of a thread's stack, by address."""
+
+    frame_address: int
+    code_address: int
+
+
+@dataclass(frozen=True)
+class CodeInfo:
+    """What a code object says of its function. `qualname` is None before 3.11, `flags` are co_flags."""
+
+    file: str
+    name: str
+    qualname: str | None
+    first_line: int
+    flags: int
+
+
+def open_frames(target: Target) -> dict[int, list[OpenFrame]]:
+    """The open Python frames of each thread (host thread id), outermost first; threads without any are left out.
+
+    Entries from C and the interpreter's own `__init__` shims are no frames; suspended generators are on no stack.
+    At most MAX_FRAMES a thread. What cannot be read is left out; nothing is raised.
+    """
+    if target.layout is None or target.runtime is None:
+        return {}
+    walk = _Walk(target.memory, target.layout)
+    tids = _host_tids(target.pid)
+    stacks: dict[int, list[OpenFrame]] = {}
+    for state in walk.thread_states(target.runtime):
+        tid = walk.thread_id(state, tids)
+        frames = walk.settled_stack(state) if tid else []
+        if tid and frames:
+            stacks[tid] = frames
+    return stacks
+
+
+def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
+    """The code object at `address`. Raises MemoryFault when there is none (any more)."""
+    qualname = layout.code_qualname
+    return CodeInfo(
+        file=memory.text(layout, memory.u64(address + layout.code_file)),
+        name=memory.text(layout, memory.u64(address + layout.code_name)),
+        qualname=None if qualname is None else memory.text(layout, memory.u64(address + qualname)),
+        first_line=memory.i32(address + layout.code_first_line),
+        flags=memory.u32(address + layout.code_flags),
+    )
+
+
+def _host_tids(pid: int) -> dict[int, int]:
+    """Thread id as the process itself sees it -> thread id on the host; they differ in a container."""
+    found = {}
+    try:
+        for name in os.listdir(f"/proc/{pid}/task"):
+            status = Path(f"/proc/{pid}/task/{name}/status").read_text(errors="replace")
+            own = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), name)
+            found[int(own)] = int(name)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # a thread, or the whole process, ended meanwhile
+    return found
+
+
+class _Walk:
+    """Walks the structures of one interpreter."""
+
+    def __init__(self, memory: Memory, layout: Layout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.frame_size = max(layout.frame_previous, layout.frame_code, layout.frame_owner or 0) + 8
+        self.shims: dict[int, bool] = {}
+
+    def thread_states(self, runtime: int) -> list[int]:
+        """Addresses of the main interpreter's thread states."""
+        found: dict[int, None] = {}
+        try:
+            interpreter = self.memory.u64(runtime + self.layout.runtime_main_interpreter)
+            state = self.memory.u64(interpreter + self.layout.interpreter_threads)
+            while state and state not in found and len(found) < _MAX_THREADS:
+                found[state] = None
+                state = self.memory.u64(state + self.layout.thread_next)
+        except MemoryFault:
+            pass  # the process is starting, ending, or a thread state was freed under the walk
+        return list(found)
+
+    def thread_id(self, state: int, tids: dict[int, int]) -> int | None:
+        """The host thread id of a thread state, None for one that belongs to no living thread."""
+        try:
+            if self.layout.thread_native_id is not None:
+                native = self.memory.u64(state + self.layout.thread_native_id)
+                if native in tids:
+                    return tids[native]
+            pthread = self.memory.u64(state + self.layout.thread_pthread)
+        except MemoryFault:
+            return None
+        for offset in _PTHREAD_TID:
+            try:
+                own = self.memory.i32(pthread + offset)
+            except MemoryFault:
+                continue
+            if own in tids:
+                return tids[own]
+        return None
+
+    def settled_stack(self, state: int) -> list[OpenFrame]:
+        """The outermost frames on which two walks in a row agree."""
+        for _ in range(_TRIES):
+            try:
+                first, second = self.stack(state), self.stack(state)
+            except (MemoryFault, struct.error):
+                continue
+            return [frame for frame, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second))]
+        return []
+
+    def stack(self, state: int) -> list[OpenFrame]:
+        """One walk, outermost first. Raises MemoryFault when the stack moved away under it."""
+        layout, memory = self.layout, self.memory
+        frame = memory.u64(state + layout.thread_frame)
+        if layout.cframe_frame is not None and frame:
+            frame = memory.u64(frame + layout.cframe_frame)
+        found: list[OpenFrame] = []
+        seen: set[int] = set()
+        while frame and len(seen) < MAX_FRAMES:
+            if frame in seen:
+                raise MemoryFault("a stack in motion led in a circle")
+            seen.add(frame)
+            raw = memory.read(frame, self.frame_size)
+            code = struct.unpack_from("<Q", raw, layout.frame_code)[0] & ~3
+            entry = layout.frame_owner is not None and raw[layout.frame_owner] >= layout.owner_shim
+            if not entry and not self._is_shim(code):
+                found.append(OpenFrame(frame, code))
+            frame = struct.unpack_from("<Q", raw, layout.frame_previous)[0]
+        return found[::-1]
+
+    def _is_shim(self, code: int) -> bool:
+        """Whether this is the interpreter's own code behind Class(...), 3.12+: both its file and its name are "__init__"."""
+        if self.layout.version < (3, 12):
+            return False
+        if code not in self.shims:
+            file = self.memory.u64(code + self.layout.code_file)
+            name = self.memory.u64(code + self.layout.code_name)
+            self.shims[code] = file == name and self.memory.text(self.layout, file) == _SHIM
+        return self.shims[code]
