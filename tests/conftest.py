@@ -1,0 +1,201 @@
+"""Targets to trace, the Pythons they run on, and the rule that an eBPF test skips only where eBPF is impossible."""
+
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+TARGETS = REPOSITORY / "tests" / "targets"
+ROOTS = Path(os.environ.get("PYTRACE_ROOTS", "/var/tmp/pytrace-ebpf/roots"))
+HOST_PYTHON = "3.11"
+MATRIX = {"3.9": "bullseye", "3.15": "sid"}  # version: root filesystem that scripts/roots.sh builds
+PATIENCE_S = 120  # a target that is still there then hangs
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter with function probes: the host's own, or one in a root filesystem."""
+
+    version: str
+    root: Path | None = None
+
+    def command(self, program: str, *args: str) -> list[str]:
+        """Words that run tests/targets/PROGRAM.py; the process started is the Python itself."""
+        words = [f"/usr/bin/python{self.version}", str(TARGETS / f"{program}.py"), *args]
+        if self.root is None:
+            return words
+        return [str(REPOSITORY / "scripts" / "in-root.sh"), "--at", str(TARGETS), str(self.root), *words]
+
+
+class Target:
+    """A running target: its process, and what it says on stdout."""
+
+    def __init__(self, python: Python, program: str, *args: str) -> None:
+        """Start it and wait until it is ready; with the argument `--wait` its work has not begun then."""
+        self.python = python
+        self.path = TARGETS / f"{program}.py"
+        self.process = subprocess.Popen(
+            python.command(program, *args),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        self._watchdog = threading.Timer(PATIENCE_S, self.kill)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+        self._expect("ready")
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which exec does not change."""
+        return self.process.pid
+
+    def go(self) -> None:
+        """Write the line that `--wait` (then `--hold`) waits for."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+
+    def done(self) -> dict[str, Any]:
+        """Wait for the end of its work and return what it says about it."""
+        return dict(json.loads(self._expect("done")))
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code."""
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """Kill it and its children."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._watchdog.cancel()
+        self.kill()
+        self.process.communicate()
+
+    def _expect(self, word: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            first, _, rest = line.rstrip("\n").partition(" ")
+            if first == word:
+                return rest
+        raise AssertionError(f"{self.path.name} ended with {self.process.wait()} before it said {word!r}")
+
+
+@pytest.fixture
+def target() -> Iterator[Callable[..., Target]]:
+    """`target(program, *args, python=...)` starts tests/targets/PROGRAM.py and returns the Target, ready."""
+    started: list[Target] = []
+
+    def start(program: str, *args: str, python: Python = Python(HOST_PYTHON)) -> Target:
+        started.append(Target(python, program, *args))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def truth() -> Callable[..., dict[tuple[str, str, int], int]]:
+    """`truth(program, *args, python=...)`: entries by (file, name, first line), counted from inside.
+
+    The name is qualified on 3.11 and later. See tests/targets/truth.py for what is counted.
+    """
+
+    def count(program: str, *args: str, python: Python = Python(HOST_PYTHON)) -> dict[tuple[str, str, int], int]:
+        words = python.command("truth", str(TARGETS / f"{program}.py"), *args)
+        run = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
+        counts = {}
+        for key, number in json.loads(run.stdout.splitlines()[-1]).items():
+            file_and_name, _, line = key.rpartition(":")
+            file, _, name = file_and_name.rpartition(":")
+            counts[file, name, int(line)] = number
+        return counts
+
+    return count
+
+
+def why_not_bpf() -> str | None:
+    """Why this host cannot load eBPF programs, in one sentence; None where it can. Asks nothing of our own code."""
+    headers = (
+        os.environ.get("BCC_KERNEL_SOURCE", ""),
+        f"/lib/modules/{platform.release()}/build",
+        "/var/lib/pytrace-ebpf/headers/include/linux",
+    )
+    checks = {
+        "not root": os.geteuid() == 0,
+        "the kernel has no BTF (/sys/kernel/btf/vmlinux)": Path("/sys/kernel/btf/vmlinux").exists(),
+        "the kernel has no uprobes": Path("/sys/bus/event_source/devices/uprobe/type").exists(),
+        "bcc is not installed": importlib.util.find_spec("bcc") is not None,
+        "no kernel headers": any(path and Path(path).is_dir() for path in headers),
+    }
+    return next((reason for reason, holds in checks.items() if not holds), None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--matrix", action="store_true", help="also run on the Pythons of the root filesystems")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "python" not in metafunc.fixturenames:
+        return
+    pythons = [Python(HOST_PYTHON)]
+    if metafunc.config.getoption("--matrix"):
+        pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]
+    metafunc.parametrize("python", pythons, ids=lambda python: f"python{python.version}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_REASON] = why_not_bpf()
+    config.stash[_COUNTS] = {"ran": 0, "skipped": 0}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reason = config.stash[_REASON]
+    for item in items:
+        if REPOSITORY / "tests" / "bpf" in item.path.parents:
+            item.add_marker(pytest.mark.bpf)
+        if reason and item.get_closest_marker("bpf"):
+            item.add_marker(pytest.mark.skip(reason=f"eBPF is impossible here: {reason}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Count the eBPF tests, and fail those that skip where they need not."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if item.get_closest_marker("bpf"):
+        if report.skipped and not hasattr(report, "wasxfail") and item.config.stash[_REASON] is None:
+            report.outcome = "failed"
+            report.longrepr = f"This host can load eBPF programs, so no eBPF test may skip: {report.longrepr}"
+        if report.skipped:
+            item.config.stash[_COUNTS]["skipped"] += 1
+        elif report.when == "call":
+            item.config.stash[_COUNTS]["ran"] += 1
+    return report  # type: ignore[return-value]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    reason = config.stash[_REASON]
+    counts = config.stash[_COUNTS]
+    line = f"eBPF tests: {counts['ran']} ran, {counts['skipped']} skipped"
+    terminalreporter.write_line(line + (f" (eBPF is impossible here: {reason})" if reason else ""))
+
+
+_REASON = pytest.StashKey[str | None]()
+_COUNTS = pytest.StashKey[dict[str, int]]()
