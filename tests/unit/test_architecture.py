@@ -1,0 +1,105 @@
+"""The rooms of the house: who may import whom, who may print, and how long a file or a function may get."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pytrace_ebpf"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+NAMES = [str(path.relative_to(PACKAGE)) for path in MODULES]
+# Rooms that a room may import from, besides itself and the top of the package (errors, version).
+MAY_IMPORT = {
+    "trace": set(),
+    "analyze": {"trace"},
+    "view": {"analyze", "trace"},
+    "record": {"trace"},
+    "cli": {"view", "analyze", "trace", "record"},
+}
+LINES_OF_A_FILE = 400
+LINES_OF_A_FUNCTION = 60
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of what a module imports, wherever in it; `from a import b` gives a.b."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: relative import; write the whole name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@every_module
+def test_lower_rooms_do_not_import_higher_ones(path: Path) -> None:
+    if room(path) == "":
+        return  # the top: `open` and `python -m` lead into the rooms
+    allowed = MAY_IMPORT[room(path)] | {room(path)}
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == PACKAGE.name and len(parts) > 1 and parts[1] in MAY_IMPORT:
+            assert parts[1] in allowed, f"{room(path)} may not import {name}"
+
+
+@every_module
+def test_only_one_module_touches_bcc(path: Path) -> None:
+    if path.relative_to(PACKAGE) != Path("record/bpf.py"):
+        assert not [name for name in imports(path) if name.split(".")[0] == "bcc"]
+
+
+@every_module
+def test_only_the_command_line_prints_and_exits(path: Path) -> None:
+    if room(path) == "cli" or path.name == "__main__.py":
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("print", "exit", "quit", "sys.exit"), f"{path.name}:{node.lineno}: {called}"
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            assert "SystemExit" not in ast.unparse(node.exc), f"{path.name}:{node.lineno}: raises SystemExit"
+
+
+@every_module
+def test_a_module_says_its_one_idea_and_stays_short(path: Path) -> None:
+    text = path.read_text()
+    if not text:
+        return  # an __init__.py that only marks a package
+    docstring = ast.get_docstring(tree(path))
+    assert docstring, "no docstring"
+    assert docstring.splitlines()[0].endswith((".", ":")), "the first line of the docstring is no sentence"
+    assert text.count("\n") <= LINES_OF_A_FILE, "too long: does it hold one idea?"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= LINES_OF_A_FUNCTION, f"{node.name} has {lines} lines"
+
+
+def test_names_say_what_things_are() -> None:
+    assert not [name for name in NAMES if any(word in name.lower() for word in ("util", "manager", "helper", "_v2"))]
+
+
+def test_reading_needs_nothing_of_recording() -> None:
+    """The read half imports where there is no bcc and no ELF reader, as on a laptop."""
+    modules = [".".join(("pytrace_ebpf", *Path(n).with_suffix("").parts)) for n in NAMES]
+    read = [name for name in modules if name.split(".")[1] in ("trace", "analyze", "view")]
+    program = (
+        "import sys, importlib\n"
+        "sys.modules['bcc'] = sys.modules['elftools'] = None\n"
+        "for name in sys.argv[1:]: importlib.import_module(name.removesuffix('.__init__'))\n"
+        "assert not [name for name in sys.modules if name.startswith('pytrace_ebpf.record')]\n"
+    )
+    subprocess.run([sys.executable, "-c", program, *read], check=True)
