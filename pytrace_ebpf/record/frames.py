@@ -4,7 +4,6 @@ The target runs on meanwhile, so a walk is a snapshot that may be torn at its in
 twice and only the outermost frames on which both walks agree are told: those did not move in between.
 """
 
-import os
 import struct
 from dataclasses import dataclass
 from itertools import takewhile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from pytrace_ebpf.record.layout import Layout
 from pytrace_ebpf.record.memory import Memory, MemoryFault
-from pytrace_ebpf.record.target import Target
+from pytrace_ebpf.record.target import Target, threads
 
 MAX_FRAMES = 100_000
 _MAX_THREADS = 100_000
@@ -75,10 +74,10 @@ def _host_tids(pid: int) -> dict[int, int]:
     """Thread id as the process itself sees it -> thread id on the host; they differ in a container."""
     found = {}
     try:
-        for name in os.listdir(f"/proc/{pid}/task"):
-            status = Path(f"/proc/{pid}/task/{name}/status").read_text(errors="replace")
-            own = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), name)
-            found[int(own)] = int(name)
+        for tid in threads(pid):
+            status = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace")
+            own = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), tid)
+            found[int(own)] = tid
     except (FileNotFoundError, ProcessLookupError):
         pass  # a thread, or the whole process, ended meanwhile
     return found
@@ -132,7 +131,7 @@ class _Walk:
                 first, second = self.stack(state), self.stack(state)
             except (MemoryFault, struct.error):
                 continue
-            return [frame for frame, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second))]
+            return [frame for frame, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
         return []
 
     def stack(self, state: int) -> list[OpenFrame]:

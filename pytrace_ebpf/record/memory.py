@@ -3,6 +3,7 @@
 import ctypes
 import os
 import struct
+from pathlib import Path
 
 from pytrace_ebpf.record.layout import Layout
 
@@ -10,7 +11,7 @@ _CHUNK = 1 << 20
 _MAX_STRING = 1 << 16  # longer text is cut: no name of a function needs more
 
 
-class MemoryFault(Exception):
+class MemoryFault(Exception):  # noqa: N818 - the field's word
     """An address that is not mapped, or a process that is gone. The caller decides what that means."""
 
 
@@ -80,7 +81,7 @@ class Memory:
 
     def _read_file(self, address: int, size: int) -> bytes:
         try:
-            with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as file:
+            with Path(f"/proc/{self.pid}/mem").open("rb", buffering=0) as file:
                 got = os.pread(file.fileno(), size, address)
         except (OSError, OverflowError) as error:
             raise MemoryFault(f"address {address:#x} of process {self.pid} cannot be read ({error})") from None

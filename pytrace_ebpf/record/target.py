@@ -94,7 +94,7 @@ def inspect(pid: int) -> Target:
 
 def threads(pid: int) -> tuple[int, ...]:
     """Thread ids of a process, ascending. Raises FileNotFoundError or ProcessLookupError when it is gone."""
-    return tuple(sorted(int(name) for name in os.listdir(f"/proc/{pid}/task")))
+    return tuple(sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()))
 
 
 def truthful(target: Target) -> tuple[bool, str]:
@@ -119,14 +119,17 @@ def truthful(target: Target) -> tuple[bool, str]:
     if minor >= (3, 15):
         if target.jit:
             return False, f"{name} runs with PYTHON_JIT=1 and code compiled by the JIT fires no probe; start it without"
-        return True, f"{name} fires its function probes for every call; generators and throw() need repair, which is done"
+        return (
+            True,
+            f"{name} fires its function probes for every call; generators and throw() need repair, which is done",
+        )
     return True, f"{name} fires its function probes for every call"
 
 
 def _inspect(pid: int) -> Target:
     status = _status(pid)
     _refuse_what_has_no_program(pid, status)
-    executable = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+    executable = str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")
     mappings = read_mappings(pid)
     path, name, binary = _interpreter(pid, executable, mappings)
     bias = _bias(binary, [m for m in mappings if m.path == name])
@@ -146,9 +149,13 @@ def _inspect(pid: int) -> Target:
         layout=layout_for(version, binary.debug_offsets) if version else None,
         free_threaded=is_free_threaded(binary.debug_offsets),
         jit=version is not None and version >= (3, 13) and _environment(pid, "PYTHON_JIT") not in ("", "0"),
-        in_container=any(os.readlink(f"/proc/{pid}/ns/{n}") != os.readlink(f"/proc/self/ns/{n}") for n in ("pid", "mnt")),
+        in_container=any(_namespace(pid, kind) != _namespace("self", kind) for kind in ("pid", "mnt")),
         threads=threads(pid),
     )
+
+
+def _namespace(pid: int | str, kind: str) -> str:
+    return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -163,7 +170,9 @@ def _refuse_what_has_no_program(pid: int, status: dict[str, str]) -> None:
     if int(stat[6]) & _KERNEL_THREAD:
         raise TargetError(f"process {pid} ({status['Name']}) is a thread of the kernel, not a Python")
     if stat[0] in "ZX":
-        raise TargetError(f"process {pid} ({status['Name']}) has already ended and only waits for its parent (a zombie)")
+        raise TargetError(
+            f"process {pid} ({status['Name']}) has already ended and only waits for its parent (a zombie)"
+        )
 
 
 def read_mappings(pid: int) -> list[Mapping]:
@@ -205,7 +214,7 @@ def _interpreter(pid: int, executable: str, mappings: list[Mapping]) -> tuple[st
 
 
 def _parse(path: str) -> Binary:
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return read_binary(file)
 
 
@@ -213,12 +222,12 @@ def _mapped_file(pid: int, mapping: Mapping) -> str:
     """A path that opens the file behind a mapping; a name on disk only where that is the same file."""
     exact = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     try:
-        os.stat(exact)  # needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE
+        Path(exact).stat()  # needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE
         return exact
     except PermissionError:
         # A chroot's paths are given from the tracer's root, a container's from its own.
         for named in (f"/proc/{pid}/root{mapping.path}", mapping.path):
-            if not mapping.deleted and os.path.exists(named) and os.stat(named).st_ino == mapping.inode:
+            if not mapping.deleted and Path(named).exists() and Path(named).stat().st_ino == mapping.inode:
                 return named
         raise
 
