@@ -1,5 +1,6 @@
 """Targets to trace, the Pythons they run on, and the rule that an eBPF test skips only where eBPF is impossible."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -77,10 +78,8 @@ class Target:
 
     def kill(self) -> None:
         """Kill it and its children."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def close(self) -> None:
         """Leave nothing behind."""
