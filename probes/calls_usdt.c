@@ -5,6 +5,7 @@
  *   RETURN_FILE, RETURN_NAME, RETURN_LINE, RETURN_FRAME registers at function__return
  *       (the *_FRAME ones are left out where they could not be found)
  *   FRAME_CODE, FRAME_PREVIOUS, FRAME_OWNER             offsets in the interpreter's frame
+ *   OWNER_SHIM                                          owners from this on are no Python frames
  *   CODE_FLAGS, CODE_FIRST_LINE, CODE_QUALNAME          offsets in the code object
  *   STRING_DATA                                         offset of a str's ASCII data
  *   CREATION_ENTRY  set where creating a generator fires an entry of its own (3.15)
@@ -204,7 +205,10 @@ static __always_inline void walk(__u64 ts, __u64 pid_tgid, __u64 frame, __u32 sk
     for (i = 0; i < WALK_STEP && frame; i++) {
         __u64 code = code_of(frame);
 
-        emit(ts, pid_tgid, code, frame, code >> 32, CALL_OPEN);
+#ifdef FRAME_OWNER
+        if (TAKE(__u8, frame + FRAME_OWNER) < OWNER_SHIM)
+#endif
+            emit(ts, pid_tgid, code, frame, code >> 32, CALL_OPEN);
         frame = TAKE(__u64, frame + FRAME_PREVIOUS);
     }
     walks.update(&tid, &frame);
@@ -282,5 +286,11 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
     /* The new program's addresses mean other functions. */
     if (now && now->recording)
         __sync_fetch_and_add(&now->generation, 1);
+    return 0;
+}
+
+/* For a uprobe on a function that never runs: it only raises a semaphore (3.11's `line`). */
+int function_never(struct pt_regs *ctx)
+{
     return 0;
 }

@@ -56,7 +56,8 @@ struct sched_event {
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
     __u64 address;   /* OUT in futex: the futex's address */
-    __u32 state;     /* OUT: task state as the kernel reports it; 0 or >= 0x100: still runnable */
+    __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
+                        FORK: 1 = the child shares its creator's memory (thread, vfork) */
     __u16 cpu;
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */

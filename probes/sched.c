@@ -1,6 +1,6 @@
 /* Scheduling events of the traced threads: when each had a core, waited for one, or was blocked, and in what.
  *
- * Knobs: SCHED_RING_PAGES, THREADS, FOLLOW (children become traced processes).
+ * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, FOLLOW (children become traced processes).
  * The system call a thread leaves in is read from its saved registers, so no
  * system call is slowed by a tracepoint of its own.
  */
@@ -10,14 +10,27 @@
 BPF_RINGBUF_OUTPUT(sched, SCHED_RING_PAGES);
 LAYOUT(sched_event);
 
+/* Wakes user space at once where a process was created or replaced its program; the news itself is in `sched`. */
+BPF_RINGBUF_OUTPUT(alerts, ALERT_RING_PAGES);
+
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
 BPF_HASH(threads, __u32, __u32, THREADS);
 
 #define BLOCKED_STATES 0x7f /* TASK_REPORT; higher bits: preempted */
 #define CLONE_THREAD 0x10000
+#define CLONE_VM 0x100
 #define SYSCALL_CLONE 56 /* x86-64 */
+#define SYSCALL_VFORK 58
 #define SYSCALL_CLONE3 435
 #define SYSCALL_FUTEX 202
+
+/* 0 = not traced */
+static __always_inline __u32 process_of(__u32 tid)
+{
+    __u32 *pid = threads.lookup(&tid);
+
+    return pid ? *pid : 0;
+}
 
 static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 kind, __u64 ts)
 {
@@ -44,7 +57,7 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
 TRACEPOINT_PROBE(sched, sched_switch)
 {
     __u32 prev = args->prev_pid, next = args->next_pid;
-    __u32 *prev_pid = threads.lookup(&prev), *next_pid = threads.lookup(&next);
+    __u32 prev_pid = process_of(prev), next_pid = process_of(next);
     struct sched_event *event;
     __u64 ts;
 
@@ -52,7 +65,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
         return 0;
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
-        __u64 pid = *prev_pid, state = args->prev_state, nr = -1, address = 0;
+        __u64 state = args->prev_state, nr = -1, address = 0;
 
         if (state & BLOCKED_STATES) {
             struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -61,10 +74,10 @@ TRACEPOINT_PROBE(sched, sched_switch)
             if (nr == SYSCALL_FUTEX)
                 bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
         }
-        event = reserve(pid, prev, SCHED_OUT, ts);
+        event = reserve(prev_pid, prev, SCHED_OUT, ts);
         if (event) {
             event->other = next;
-            event->other_pid = next_pid ? *next_pid : 0;
+            event->other_pid = next_pid;
             event->state = state;
             event->syscall = nr;
             event->address = address;
@@ -72,7 +85,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
         }
     }
     if (next_pid) {
-        event = reserve(*next_pid, next, SCHED_IN, ts);
+        event = reserve(next_pid, next, SCHED_IN, ts);
         if (event) {
             event->other = prev;
             event->other_pid = bpf_get_current_pid_tgid() >> 32;
@@ -84,13 +97,13 @@ TRACEPOINT_PROBE(sched, sched_switch)
 
 static __always_inline void waking(__u32 tid, __u32 cpu)
 {
-    __u32 *pid = threads.lookup(&tid);
+    __u32 pid = process_of(tid);
     struct sched_event *event;
     __u64 waker;
 
     if (!pid)
         return;
-    event = reserve(*pid, tid, SCHED_WAKING, bpf_ktime_get_ns());
+    event = reserve(pid, tid, SCHED_WAKING, bpf_ktime_get_ns());
     if (!event)
         return;
     waker = bpf_get_current_pid_tgid();
@@ -115,12 +128,12 @@ TRACEPOINT_PROBE(sched, sched_wakeup_new)
 
 TRACEPOINT_PROBE(sched, sched_migrate_task)
 {
-    __u32 tid = args->pid, *pid = threads.lookup(&tid);
+    __u32 tid = args->pid, pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)
         return 0;
-    event = reserve(*pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
+    event = reserve(pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
     if (event) {
         event->cpu = args->dest_cpu;
         event->other = args->orig_cpu;
@@ -129,7 +142,12 @@ TRACEPOINT_PROBE(sched, sched_migrate_task)
     return 0;
 }
 
-static __always_inline int creates_thread(void)
+static __always_inline void alert(__u64 ts)
+{
+    alerts.ringbuf_output(&ts, sizeof(ts), BPF_RB_FORCE_WAKEUP);
+}
+
+static __always_inline __u64 clone_flags(void)
 {
     struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
     __u64 nr = 0, flags = 0, argument = 0;
@@ -140,20 +158,22 @@ static __always_inline int creates_thread(void)
         flags = argument;
     else if (nr == SYSCALL_CLONE3) /* the first field of struct clone_args */
         bpf_probe_read_user(&flags, sizeof(flags), (void *)argument);
-    return flags & CLONE_THREAD ? 1 : 0;
+    else if (nr == SYSCALL_VFORK)
+        flags = CLONE_VM;
+    return flags;
 }
 
 TRACEPOINT_PROBE(sched, sched_process_fork)
 {
-    __u32 parent = bpf_get_current_pid_tgid(), child = args->child_pid, pid, *traced = threads.lookup(&parent);
+    __u32 parent = bpf_get_current_pid_tgid(), child = args->child_pid, pid = process_of(parent);
     struct sched_event *event;
-    __u64 ts;
+    __u64 ts, flags;
 
-    if (!traced)
+    if (!pid)
         return 0;
     ts = bpf_ktime_get_ns();
-    pid = *traced;
-    if (!creates_thread()) {
+    flags = clone_flags();
+    if (!(flags & CLONE_THREAD)) {
 #ifndef FOLLOW
         return 0;
 #endif
@@ -167,34 +187,38 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
     if (event) {
         event->other = parent;
         event->other_pid = bpf_get_current_pid_tgid() >> 32;
+        event->state = flags & CLONE_VM ? 1 : 0;
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
+    if (pid == child)
+        alert(ts);
     return 0;
 }
 
 TRACEPOINT_PROBE(sched, sched_process_exec)
 {
-    __u32 tid = args->pid, *pid = threads.lookup(&tid);
+    __u32 tid = args->pid, pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)
         return 0;
-    event = reserve(*pid, tid, SCHED_EXEC, bpf_ktime_get_ns());
+    event = reserve(pid, tid, SCHED_EXEC, bpf_ktime_get_ns());
     if (event) {
         event->other = args->old_pid; /* the thread that called exec */
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
+    alert(bpf_ktime_get_ns());
     return 0;
 }
 
 TRACEPOINT_PROBE(sched, sched_process_exit)
 {
-    __u32 tid = args->pid, *pid = threads.lookup(&tid);
+    __u32 tid = args->pid, pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)
         return 0;
-    event = reserve(*pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
+    event = reserve(pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
     if (event)
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     threads.delete(&tid);

@@ -106,8 +106,17 @@ class Programs:
         return self._bpf[name]
 
     def dtype(self, struct: str) -> np.dtype:
-        """The NumPy dtype of a struct of events.h, from the compiler's own layout."""
-        return np.dtype(self._bpf[f"layout_{struct}"].Leaf)
+        """The NumPy dtype of a struct of events.h, from the compiler's own layout; `char name[n]` is bytes of length n."""
+        layout = np.dtype(self._bpf[f"layout_{struct}"].Leaf)
+        fields = layout.fields or {}
+        return np.dtype(
+            {
+                "names": list(fields),
+                "formats": [f"S{part[0].shape[0]}" if part[0].shape else part[0] for part in fields.values()],
+                "offsets": [part[1] for part in fields.values()],
+                "itemsize": layout.itemsize,
+            }
+        )
 
     def losses(self) -> np.ndarray:
         """Cumulative loss counts, int64, shape (LOSS_CLASSES,)."""

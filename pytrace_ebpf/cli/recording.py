@@ -1,0 +1,93 @@
+"""What `run` and `attach` share: options, signals, progress, and the closing lines."""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pytrace_ebpf.record.session import Options, Status
+
+SOURCES = ("auto", "usdt", "agent")
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that `run` and `attach` have in common."""
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="trace directory to write (pytrace-DATE-TIME)")
+    parser.add_argument("--source", choices=SOURCES, default="auto", help="where function events come from (auto)")
+    parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
+    parser.add_argument(
+        "--ring-mib", type=_power_of_two, default=64, metavar="N",
+        help="memory for function events that are not read yet, a power of two (64)",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+
+
+def options(args: argparse.Namespace) -> Options:
+    """The recording that the command line asks for."""
+    output = args.output or Path(time.strftime("pytrace-%Y%m%d-%H%M%S"))
+    return Options(output, args.source, not args.no_follow, call_ring_pages=int(args.ring_mib * 256))
+
+
+def _power_of_two(text: str) -> float:
+    value = float(text)
+    pages = int(value * 256)
+    if pages < 1 or pages != value * 256 or pages & (pages - 1):
+        raise argparse.ArgumentTypeError(f"{text} MiB is not a power-of-two number of 4 KiB pages")
+    return value
+
+
+@contextmanager
+def stop_signals(numbers: tuple[int, ...]) -> Iterator[Callable[[], bool]]:
+    """Turn these signals into an answer to "shall it stop?", for as long as the block runs."""
+    seen: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in numbers}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(quiet: bool, hint: str) -> Iterator[Callable[[Status], None]]:
+    """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds."""
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        yield lambda status: None
+    elif console.is_terminal:
+        with Live(Text(hint, style="dim"), console=console, transient=True) as live:
+            yield lambda status: live.update(Text.assemble((line(status), ""), ("  " + hint, "dim")))
+    else:
+        print(hint, file=sys.stderr, flush=True)
+        yield _every_ten_seconds()
+
+
+def line(status: Status) -> str:
+    """One line of progress."""
+    lost = f"{status.lost:,} LOST" if status.lost else "0 lost"
+    return f"{status.seconds:6.1f} s  {status.calls:>12,} call events  {status.sched:>10,} scheduling events  {lost}"
+
+
+def closing(status: Status, output: Path, quiet: bool) -> None:
+    """Say what was recorded and how to look at it."""
+    if not quiet:
+        print(f"{line(status)}\ntrace in {output}    look at it: pytrace-ebpf report {output}", file=sys.stderr)
+
+
+def _every_ten_seconds() -> Callable[[Status], None]:
+    told = 0.0
+
+    def tell(status: Status) -> None:
+        nonlocal told
+        if status.seconds - told >= 10:
+            told = status.seconds
+            print(line(status), file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,57 @@
+"""What was drained and not yet written: cut into segments by time, with the losses in each."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pytrace_ebpf.record import tables
+from pytrace_ebpf.trace import schema
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+# A probe stamps its event before it has a place in the ring: what is younger than this at a cut waits for the next.
+_SETTLING_NS = 5_000_000
+
+
+class Collector:
+    """Buffers of call_event and sched_event batches, rows of small tables, and counts."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.calls: list[np.ndarray] = []
+        self.sched: list[np.ndarray] = []
+        self.usage: list[dict[str, Any]] = []
+        self.counts = {"call": 0, "sched": 0, "function": 0}
+        self.lost = dict.fromkeys(LOSS_CLASSES, 0)
+        self._losses: list[dict[str, Any]] = []
+        self._looked_ns = self._start_ns = start_ns
+
+    def lose(self, cumulative: dict[str, int]) -> None:
+        """Take in the cumulative loss counters: what was added since the last look lies between the two looks."""
+        now = time.monotonic_ns()
+        for name, count in cumulative.items():
+            if count > self.lost[name]:
+                self._losses.append(
+                    {"class": name, "start_ns": self._looked_ns, "end_ns": now, "count": count - self.lost[name]}
+                )
+                self.lost[name] = count
+        self._looked_ns = now
+
+    def cut(self, final: bool = False) -> tuple[int, int, dict[str, pa.Table]]:
+        """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
+        start, end = self._start_ns, time.monotonic_ns() - (0 if final else _SETTLING_NS)
+        calls, self.calls = tables.split_at(self.calls, end)
+        sched, self.sched = tables.split_at(self.sched, end)
+        cut: dict[str, pa.Table] = {}
+        if calls is not None:
+            cut["events"] = tables.events_table(calls)
+            self.counts["call"] += len(calls)
+        if sched is not None:
+            cut["sched"] = tables.sched_table(sched)
+            self.counts["sched"] += len(sched)
+        for name, rows in (("usage", self.usage), ("losses", self._losses)):
+            if rows:
+                cut[name] = tables.rows_table(schema.TABLES[name], rows)
+        self.usage, self._losses = [], []
+        self._start_ns = end
+        return start, end, cut

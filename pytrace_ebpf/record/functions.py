@@ -1,0 +1,91 @@
+"""The table of functions: ids that probes hand out become dense func_ids, once per function."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+UNKNOWN = -1
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
+
+# (file, first line, name) -> qualified name, where the code object does not carry one
+Qualify = Callable[[str, int, str], str | None]
+
+
+class Functions:
+    """Every function seen, keyed by (file, qualified name, first line)."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str, int], int] = {}
+        self._new: list[dict[str, Any]] = []
+
+    def intern(self, file: str, name: str, qualname: str | None, first_line: int, qualify: Qualify) -> int:
+        """The func_id of a function. A `qualname` that does not end in `name` is not believed."""
+        if not qualname or not qualname.endswith(name):
+            qualname = qualify(file, first_line, name) or name
+        key = (file, qualname, first_line)
+        func_id = self._ids.get(key)
+        if func_id is None:
+            func_id = self._ids[key] = len(self._ids)
+            self._new.append(
+                {
+                    "func_id": func_id,
+                    "file": file,
+                    "name": name,
+                    "qualname": qualname,
+                    "first_line": first_line,
+                    "module": module_of(file),
+                }
+            )
+        return func_id
+
+    def take_new(self) -> list[dict[str, Any]]:
+        """Rows of the `functions` table since the last call."""
+        rows, self._new = self._new, []
+        return rows
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+class ProbeIds:
+    """Ids that one BPF program handed out -> func_ids."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._func_ids = np.full(1024, UNKNOWN, np.int32)
+
+    def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify]) -> None:
+        """Take in function_event records; `qualify(pid)` names functions of that process."""
+        if not len(rows):
+            return
+        largest = int(rows["id"].max())
+        if largest >= len(self._func_ids):
+            grown = np.full(2 * largest, UNKNOWN, np.int32)
+            grown[: len(self._func_ids)] = self._func_ids
+            self._func_ids = grown
+        for row in rows:  # one step per function, not per call
+            first_line = int(row["first_line"]) if row["code"] else int(row["line"])
+            self._func_ids[row["id"]] = self._functions.intern(
+                _text(row["file"]), _text(row["name"]), _text(row["qualname"]), first_line,
+                qualify(int(row["pid_tgid"]) >> 32),
+            )  # fmt: skip
+
+    def func_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""
+        known = np.where(ids < len(self._func_ids), ids, 0)
+        return self._func_ids[known]
+
+
+def module_of(file: str) -> str:
+    """Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays."""
+    if file.startswith("<"):
+        return file
+    match = _LIBRARY.match(file)
+    path = match[1] if match else file.rpartition("/")[2]
+    return re.sub(r"(/__init__)?\.\w+$", "", path).replace("/", ".")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

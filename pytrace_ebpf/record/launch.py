@@ -1,0 +1,106 @@
+"""Start a program so that it stands still at its first instruction until the probes are on it.
+
+The child asks to be traced by ptrace, so the kernel stops it at the end of exec;
+it is let go as soon as it is a Python with its probes attached. Should the tracer
+die meanwhile, the kernel lets it go.
+"""
+
+import ctypes
+import os
+import pwd
+import signal
+from collections.abc import Callable, Sequence
+
+from pytrace_ebpf.errors import TargetError
+
+_TRACEME, _CONT, _DETACH, _SETOPTIONS = 0, 7, 17, 0x4200
+_TRACE_EXEC, _EVENT_EXEC = 0x10, 4
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+
+def invoking_user() -> pwd.struct_passwd | None:
+    """Who called sudo, where somebody did: the program runs as that user, not as root by accident."""
+    uid = os.environ.get("SUDO_UID")
+    if os.geteuid() != 0 or not uid or uid == "0":
+        return None
+    try:
+        return pwd.getpwuid(int(uid))
+    except (KeyError, ValueError):
+        return None
+
+
+class Launched:
+    """A started child of this process.
+
+    `on_exec(pid)` is called while it stands at its first instruction, at each exec
+    until it returns True: then it is let go for good.
+    """
+
+    def __init__(self, command: Sequence[str], on_exec: Callable[[int], bool]) -> None:
+        self._on_exec = on_exec
+        self.held = True  # still under ptrace
+        self.status: int | None = None  # wait status, once it has ended
+        self.pid = _fork(command)
+        _libc.ptrace(_SETOPTIONS, self.pid, None, _TRACE_EXEC)
+        self._at_exec()
+
+    def poll(self) -> None:
+        """React to what happened to the child since the last call; sets `status` when it has ended."""
+        while self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self.status = status
+            elif status >> 16 == _EVENT_EXEC:
+                self._at_exec()
+            else:
+                _libc.ptrace(_CONT, self.pid, None, os.WSTOPSIG(status))
+
+    def release(self) -> None:
+        """Let the child go, whatever it is."""
+        if self.held:
+            self.held = False
+            _libc.ptrace(_DETACH, self.pid, None, None)
+
+    @property
+    def exit_code(self) -> int:
+        """The program's exit code as a shell gives it: 128 + the signal's number where one killed it."""
+        code = os.waitstatus_to_exitcode(self.status or 0)
+        return 128 - code if code < 0 else code
+
+    def _at_exec(self) -> None:
+        if self._on_exec(self.pid):
+            self.release()
+        elif self.held:
+            _libc.ptrace(_CONT, self.pid, None, None)
+
+
+def _fork(command: Sequence[str]) -> int:
+    user = invoking_user()
+    failure, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(failure)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if user is not None:
+                os.initgroups(user.pw_name, user.pw_gid)
+                os.setgid(user.pw_gid)
+                os.setuid(user.pw_uid)
+                os.environ |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+            _libc.ptrace(_TRACEME, 0, None, None)
+            os.execvp(command[0], list(command))
+        except OSError as error:
+            os.write(tell, (error.strerror or "").encode())
+        finally:
+            os._exit(127)
+    os.close(tell)
+    with os.fdopen(failure, "rb") as pipe:
+        reason = pipe.read().decode()  # ends empty when exec closes the pipe
+    os.waitpid(pid, 0)
+    if reason:
+        raise TargetError(f"cannot run {command[0]}: {reason}")
+    return pid

@@ -1,0 +1,106 @@
+"""The frames that were open when recording of a process began, as CALL_OPEN events.
+
+A thread that had an event while the probes were in WALK mode was walked by the
+probe itself, at that event. Any other thread stood still meanwhile, so reading its
+frames from outside is just as exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytrace_ebpf.record.frames import OpenFrame, read_code
+from pytrace_ebpf.record.functions import UNKNOWN, Functions, Qualify
+from pytrace_ebpf.record.memory import MemoryFault
+from pytrace_ebpf.record.target import Target
+from pytrace_ebpf.trace.schema import CallKind
+
+_HIGH = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What became known of a process's open frames while the probes were in WALK mode."""
+
+    target: Target
+    walk_ns: int  # WALK was on from here
+    walked: dict[int, int]  # tid -> next frame to walk, of the threads that had an event; 0: all were walked
+    stacks: dict[int, list[OpenFrame]]  # read from outside, outermost first
+
+
+def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qualify) -> tuple[np.ndarray, int]:
+    """Put the CALL_OPEN events of the opened process in order, before the events of their threads.
+
+    `calls` are the call_event records drained since the probes were attached, with
+    func_ids. Returns (records, frames that could not be told): what the process did
+    before its open frames were known is left out, so that what is kept is consistent.
+    """
+    mine = calls["pid_tgid"] >> _HIGH == opening.target.pid
+    opened = calls[mine & (calls["kind"] == CallKind.OPEN)]
+    calls, mine = without_open(calls), mine[calls["kind"] != CallKind.OPEN]
+    early = mine & (calls["ts"] < opening.walk_ns)
+    rows: list[np.ndarray] = []
+    untold = 0
+    name = _Namer(opening.target, functions, qualify)
+    for tid in {*opening.stacks, *opening.walked}:
+        pid_tgid = np.uint64(opening.target.pid << 32 | tid)
+        stack = opening.stacks.get(tid, [])
+        if tid in opening.walked:
+            walked = opened[opened["pid_tgid"] == pid_tgid]  # innermost first
+            if len(walked):
+                early |= (calls["pid_tgid"] == pid_tgid) & (calls["ts"] < walked["ts"][0])
+            stack, missing = _join(stack, walked, opening.walked[tid])
+            untold += missing
+        thread = np.zeros(len(stack), calls.dtype)
+        thread["ts"], thread["pid_tgid"] = opening.walk_ns, pid_tgid
+        thread["kind"], thread["line"] = CallKind.OPEN, -1
+        thread["frame"] = [frame.frame_address >> 3 & 0xFFFFFFFF for frame in stack]
+        thread["func"] = np.array([name(frame.code_address) for frame in stack], np.int32).view(np.uint32)
+        rows.append(thread[thread["func"] != _SHIM])
+    return np.concatenate([*rows, calls[~early]]), untold
+
+
+def without_open(calls: np.ndarray) -> np.ndarray:
+    """The records that are no CALL_OPEN."""
+    opened = calls["kind"] == CallKind.OPEN
+    return calls[~opened] if opened.any() else calls
+
+
+_SHIM = np.uint32(0xFFFFFFFE)
+
+
+def _join(stack: list[OpenFrame], walked: np.ndarray, rest: int) -> tuple[list[OpenFrame], int]:
+    """The walked frames, outermost first, below what was read from outside of the part not walked: frames up to `rest`."""
+    inner = [
+        OpenFrame(int(row["frame"]) << 3, int(row["func"]) | (int(row["line"]) & 0xFFFFFFFF) << 32)
+        for row in walked[::-1]
+    ]
+    if not rest:
+        return inner, 0
+    outer = [i for i, frame in enumerate(stack) if frame.frame_address == rest]
+    return (stack[: outer[0] + 1] + inner, 0) if outer else (inner, 1)
+
+
+class _Namer:
+    """Code object address -> func_id, each read once."""
+
+    def __init__(self, target: Target, functions: Functions, qualify: Qualify) -> None:
+        self._target, self._functions, self._qualify = target, functions, qualify
+        self._known: dict[int, int] = {}
+
+    def __call__(self, code: int) -> int:
+        if code not in self._known:
+            self._known[code] = self._read(code)
+        return self._known[code]
+
+    def _read(self, code: int) -> int:
+        layout = self._target.layout
+        if layout is None:
+            return UNKNOWN
+        try:
+            info = read_code(self._target.memory, layout, code)
+        except MemoryFault:
+            return UNKNOWN
+        if info.file == info.name == "__init__":
+            return int(_SHIM.view(np.int32))
+        return self._functions.intern(info.file, info.name, info.qualname, info.first_line, self._qualify)

@@ -1,0 +1,133 @@
+"""The traced processes and threads, kept up to date from scheduling events; rows of two tables."""
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.record.target import Target
+from pytrace_ebpf.trace.schema import SchedKind
+
+_NEWS = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
+
+
+class Processes:
+    """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, dict[str, Any]] = {}
+        self.threads: dict[tuple[int, int], dict[str, Any]] = {}
+        self.targets: dict[int, Target] = {}  # of the Pythons among them
+        self._alive: Counter[int] = Counter()  # threads per process
+        self._changed: set[int | tuple[int, int]] = set()
+
+    def add_python(self, target: Target, source: str, start_ns: int) -> None:
+        """A Python whose function events are recorded from `start_ns` on."""
+        gil_start, gil_end = target.gil_range()
+        version = target.python_version
+        self.targets[target.pid] = target
+        self._put_process(
+            target.pid,
+            ppid=target.ppid,
+            executable=target.executable,
+            command=target.command,
+            python_version=".".join(map(str, version)) if version else None,
+            source=source,
+            gil_start=gil_start,
+            gil_end=gil_end,
+            start_ns=start_ns,
+        )
+        self.add_threads(target.pid, start_ns)
+
+    def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
+        """A followed process that is no traceable Python: only its scheduling is recorded."""
+        self.targets.pop(pid, None)
+        executable = command = ""
+        with contextlib.suppress(OSError):
+            executable = str(Path(f"/proc/{pid}/exe").readlink())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        self._put_process(
+            pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
+            gil_start=0, gil_end=0, start_ns=start_ns,
+        )  # fmt: skip
+
+    def add_threads(self, pid: int, start_ns: int) -> None:
+        """Every thread that `pid` has right now."""
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/task").iterdir():
+                self._add_thread(pid, int(entry.name), start_ns)
+
+    def take_in(self, events: np.ndarray) -> list[tuple[SchedKind, dict[str, int]]]:
+        """Learn from sched_event records; returns the process-level news in order: forks, execs, last exits."""
+        news: list[tuple[SchedKind, dict[str, int]]] = []
+        for event in events[np.isin(events["kind"], _NEWS)]:  # one step per thread, not per switch
+            kind = SchedKind(int(event["kind"]))
+            row = {name: int(event[name]) for name in ("ts", "pid", "tid", "other", "other_pid", "state")}
+            key = row["pid"], row["tid"]
+            if kind == SchedKind.FORK:
+                self._add_thread(*key, row["ts"])
+                if row["pid"] == row["tid"]:
+                    news.append((kind, row))
+            elif kind == SchedKind.EXEC:
+                news.append((kind, row))
+            elif key in self.threads and self.threads[key]["end_ns"] is None:
+                self.threads[key]["end_ns"] = row["ts"]
+                self._changed.add(key)
+                self._alive[row["pid"]] -= 1
+                if not self._alive[row["pid"]]:
+                    self._end(row["pid"], row["ts"])
+                    news.append((kind, row))
+        return news
+
+    def refresh(self) -> None:
+        """Read again what may have changed: thread names, and the GIL of an interpreter that was just starting."""
+        for key, thread in self.threads.items():
+            if thread["end_ns"] is None and (name := _comm(*key)) not in ("", thread["name"]):
+                thread["name"] = name
+                self._changed.add(key)
+        for pid, target in self.targets.items():
+            row = self.processes[pid]
+            if row["end_ns"] is None and not row["gil_end"]:
+                row["gil_start"], row["gil_end"] = target.gil_range()
+                self._changed.add(pid)
+
+    @property
+    def living(self) -> list[int]:
+        """Processes that have not ended."""
+        return [pid for pid, row in self.processes.items() if row["end_ns"] is None]
+
+    def take_changed(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows of (`processes`, `threads`) that are new or changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return (
+            [dict(self.processes[k]) for k in changed if isinstance(k, int)],
+            [dict(self.threads[k]) for k in changed if isinstance(k, tuple)],
+        )
+
+    def _put_process(self, pid: int, **row: Any) -> None:
+        self.processes[pid] = {"pid": pid, "end_ns": None} | row
+        self._changed.add(pid)
+
+    def _add_thread(self, pid: int, tid: int, start_ns: int) -> None:
+        known = self.threads.get((pid, tid))
+        if known is None or known["end_ns"] is not None:
+            self.threads[pid, tid] = {
+                "pid": pid, "tid": tid, "name": _comm(pid, tid), "start_ns": start_ns, "end_ns": None,
+            }  # fmt: skip
+            self._alive[pid] += 1
+            self._changed.add((pid, tid))
+
+    def _end(self, pid: int, ts: int) -> None:
+        self.targets.pop(pid, None)
+        if pid in self.processes:
+            self.processes[pid]["end_ns"] = ts
+            self._changed.add(pid)
+
+
+def _comm(pid: int, tid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""

@@ -1,0 +1,89 @@
+"""Scheduling of the traced threads: the BPF side's thread list, and each thread's state when recording began."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pytrace_ebpf.record.bpf import Programs
+from pytrace_ebpf.record.ring import Ring
+from pytrace_ebpf.trace.schema import SchedKind
+
+# /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
+_STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
+_FUTEX = 202  # x86-64
+
+
+class SchedProbes:
+    """The programs of sched.c, attached to the whole host but recording only the threads they are told of."""
+
+    def __init__(self, ring_pages: int, follow: bool) -> None:
+        knobs: dict[str, object] = {"SCHED_RING_PAGES": ring_pages, "THREADS": 65536, "ALERT_RING_PAGES": 1}
+        if follow:
+            knobs["FOLLOW"] = True
+        self.programs = Programs("sched.c", knobs)
+        self._threads = self.programs.table("threads")
+        self.dtype = self.programs.dtype("sched_event")
+        self._ring = Ring(self.programs.table("sched").map_fd, ring_pages * 4096, self.dtype)
+        self._alerts = Ring(self.programs.table("alerts").map_fd, 4096, np.dtype("<u8"))
+        self.alert_fd: int = self.programs.table("alerts").map_fd
+
+    def drain(self) -> np.ndarray:
+        """sched_event rows since the last call, in ring order."""
+        return self._ring.drain()
+
+    def silence_alerts(self) -> None:
+        """Read the wake-ups away, so that `alert_fd` polls as readable only for the next one."""
+        self._alerts.drain()
+
+    def add_process(self, pid: int) -> np.ndarray:
+        """Record every thread of `pid` from now on; returns one SNAPSHOT row (sched_event) for each.
+
+        A thread is looked at just before it is added, and again until no new one
+        appears: those born meanwhile are added by the fork tracepoint.
+        """
+        seen: set[int] = set()
+        rows: list[np.ndarray] = []
+        while True:
+            new = [tid for tid in _tids(pid) if tid not in seen]
+            if not new:
+                break
+            for tid in new:
+                seen.add(tid)
+                row = self._snapshot(pid, tid)
+                if row is not None:
+                    rows.append(row)
+                self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
+        return np.concatenate(rows) if rows else np.zeros(0, self.dtype)
+
+    def add_thread(self, pid: int, tid: int) -> None:
+        """Record one thread from now on."""
+        self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
+
+    def _snapshot(self, pid: int, tid: int) -> np.ndarray | None:
+        folder = Path(f"/proc/{pid}/task/{tid}")
+        row = np.zeros(1, self.dtype)
+        row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), pid, tid
+        row["kind"], row["syscall"] = SchedKind.SNAPSHOT, -1
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            row["state"], row["cpu"] = _STATE_BITS.get(fields[0], 0), int(fields[36])
+            call = (folder / "syscall").read_text().split()
+        except OSError:
+            return None
+        if call[0] not in ("running", "-1"):
+            row["syscall"] = int(call[0])
+            if int(call[0]) == _FUTEX:
+                row["address"] = int(call[1], 16)
+        return row
+
+    def close(self) -> None:
+        """Detach."""
+        self.programs.close()
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []

@@ -1,0 +1,46 @@
+"""psutil samples of the traced processes, their threads and the cores."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+_EMPTY: dict[str, Any] = {
+    "pid": -1, "idle_s": None, "rss_bytes": None, "vms_bytes": None, "threads": None,
+    "voluntary_switches": None, "involuntary_switches": None,
+}  # fmt: skip
+
+
+def sample(pids: Iterable[int]) -> list[dict[str, Any]]:
+    """Rows of the `usage` table for now; a process that is gone gives none."""
+    ts = time.monotonic_ns()
+    rows = [
+        _EMPTY | {"ts": ts, "kind": "core", "id": core, "user_s": t.user, "system_s": t.system, "idle_s": t.idle}
+        for core, t in enumerate(psutil.cpu_times(percpu=True))
+    ]
+    for pid in pids:
+        try:
+            rows += _process(ts, psutil.Process(pid))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return rows
+
+
+def _process(ts: int, process: psutil.Process) -> list[dict[str, Any]]:
+    with process.oneshot():
+        times, memory, switches = process.cpu_times(), process.memory_info(), process.num_ctx_switches()
+        threads = process.threads()
+    head = _EMPTY | {
+        "ts": ts, "kind": "process", "pid": process.pid, "id": process.pid,
+        "user_s": times.user, "system_s": times.system, "rss_bytes": memory.rss, "vms_bytes": memory.vms,
+        "threads": len(threads), "voluntary_switches": switches.voluntary,
+        "involuntary_switches": switches.involuntary,
+    }  # fmt: skip
+    return [head] + [
+        _EMPTY | {
+            "ts": ts, "kind": "thread", "pid": process.pid, "id": thread.id,
+            "user_s": thread.user_time, "system_s": thread.system_time,
+        }
+        for thread in threads
+    ]  # fmt: skip

@@ -1,0 +1,96 @@
+"""Writes closed segments as Parquet parts, in its own thread, and replaces the manifest atomically after each."""
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.trace import schema
+
+_PENDING = 8  # segments that may wait for the disk before the recording waits too
+
+
+class Writer:
+    """Owns a trace directory while it is recorded. `manifest` is the dictionary written after every segment."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        manifest["segments"] = []
+        _claim(directory)
+        self._write_manifest()
+        self._thread = ThreadPoolExecutor(1, "writer")
+        self._pending: list[Future[None]] = []
+
+    def segment(self, start_ns: int, end_ns: int, tables: Mapping[str, pa.Table], news: dict[str, Any]) -> None:
+        """Hand over one segment: its parts are written, then the manifest names it, updated by `news`.
+
+        Raises what writing an earlier segment raised (OSError: disk full).
+        """
+        while self._pending and (self._pending[0].done() or len(self._pending) >= _PENDING):
+            self._pending.pop(0).result()
+        self._pending.append(self._thread.submit(self._write, start_ns, end_ns, dict(tables), news))
+
+    def close(self, news: dict[str, Any]) -> None:
+        """Wait for all segments and write the last manifest."""
+        try:
+            for future in self._pending:
+                future.result()
+        finally:
+            self._thread.shutdown()
+        self.manifest.update(news)
+        self._write_manifest()
+
+    def _write(self, start_ns: int, end_ns: int, tables: Mapping[str, pa.Table], news: dict[str, Any]) -> None:
+        index = len(self.manifest["segments"])
+        for name, table in tables.items():
+            if table.num_rows:
+                _write_part(self.directory / name / f"part-{index:05}.parquet", table)
+        self.manifest["segments"].append(
+            {
+                "index": index,
+                "start_ns": start_ns,
+                "end_ns": end_ns,
+                "rows": {name: table.num_rows for name, table in tables.items() if table.num_rows},
+            }
+        )
+        self.manifest.update(news)
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        temporary = self.directory / (schema.MANIFEST + ".new")
+        with temporary.open("w") as file:
+            json.dump(self.manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.directory / schema.MANIFEST)
+
+
+def _claim(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise UsageError(f"{directory} is not empty; give another folder with --output")
+        for table in schema.TABLES:
+            if table != schema.CALLS.name:
+                (directory / table).mkdir()
+    except OSError as error:
+        raise UsageError(f"cannot write to {directory} ({error.strerror}); give another folder with --output") from error
+
+
+def _write_part(path: Path, table: pa.Table) -> None:
+    integers = [field.name for field in table.schema if field.name in ("ts", "start_ns", "end_ns")]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=[name for name in table.column_names if name not in integers],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
+    )
