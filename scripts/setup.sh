@@ -48,6 +48,7 @@ apt_install() {
         say "installing $* needs root: run this as root or install sudo"
         return 1
     fi
+    say "installing $* by apt"
     if [ -z "${updated:-}" ]; then
         # A third-party source that cannot be reached must not stop us; whether it matters shows in the install.
         logged "apt-get update" as_root apt-get -q update || true
@@ -139,7 +140,10 @@ mkdir -p .build
 exec 9>.build/setup.lock
 flock 9 # two makes at once: the second waits and then finds it done
 case ${1:-all} in
-    all) set_up_host && set_up_venv ;;
+    all)
+        set_up_host
+        set_up_venv
+        ;;
     host) set_up_host ;;
     venv) set_up_venv "${2:-}" ;;
     *) fail "usage: scripts/setup.sh [host | venv [EXTRA]]" ;;
