@@ -5,9 +5,9 @@ The rules are those of https://docs.python.org/3/glossary.html#term-qualified-na
 """
 
 import ast
-import os
 import warnings
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 
 _MAX_SIZE = 2_000_000  # bytes; parsing takes about 1 s per MB
@@ -45,7 +45,8 @@ def qualname(path_of: Callable[[str], Path], file: str, first_line: int, name: s
 
 
 def _shared(names: Iterable[str], name: str) -> str:
-    parts = os.path.commonprefix([each.split(".") for each in names])
+    columns = zip(*(each.split(".") for each in names), strict=False)
+    parts = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
     return ".".join(parts if parts and parts[-1] == name else [*parts, name])
 
 
@@ -81,34 +82,34 @@ class _Collector(ast.NodeVisitor):
         self.prefix = ""  # what stands before the name of a function defined here
         self.global_names: set[str] = set()
 
-    def visit_Global(self, node: ast.Global) -> None:  # noqa: N802
+    def visit_Global(self, node: ast.Global) -> None:
         self.global_names.update(node.names)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._visit_all(*node.decorator_list, *_outer_parts(node.args), node.returns)
         self._enter(node.name, _first_line(node), node.body, locals_suffix=True)
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:  # noqa: N802
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         self.visit_FunctionDef(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit_all(*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords))
         self._enter(node.name, _first_line(node), node.body, locals_suffix=False)
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:  # noqa: N802
+    def visit_Lambda(self, node: ast.Lambda) -> None:
         self._visit_all(*_outer_parts(node.args))
         self._enter("<lambda>", node.lineno, [node.body], locals_suffix=True)
 
-    def visit_ListComp(self, node: ast.ListComp) -> None:  # noqa: N802
+    def visit_ListComp(self, node: ast.ListComp) -> None:
         self._comprehension("<listcomp>", node, node.elt)
 
-    def visit_SetComp(self, node: ast.SetComp) -> None:  # noqa: N802
+    def visit_SetComp(self, node: ast.SetComp) -> None:
         self._comprehension("<setcomp>", node, node.elt)
 
-    def visit_DictComp(self, node: ast.DictComp) -> None:  # noqa: N802
+    def visit_DictComp(self, node: ast.DictComp) -> None:
         self._comprehension("<dictcomp>", node, node.key, node.value)
 
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:  # noqa: N802
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
         self._comprehension("<genexpr>", node, node.elt)
 
     def _comprehension(

@@ -213,9 +213,16 @@ def _interpreter(pid: int, executable: str, mappings: list[Mapping]) -> tuple[st
     raise TargetError(f"process {pid} runs {executable}, which is not a Python")
 
 
+_parsed: dict[tuple[int, int, int, int], Binary] = {}  # a handful of interpreters, for any number of processes
+
+
 def _parse(path: str) -> Binary:
     with Path(path).open("rb") as file:
-        return read_binary(file)
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if identity not in _parsed:
+            _parsed[identity] = read_binary(file)
+        return _parsed[identity]
 
 
 def _mapped_file(pid: int, mapping: Mapping) -> str:

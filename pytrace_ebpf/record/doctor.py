@@ -1,0 +1,123 @@
+"""What works here and for one process, as findings: pure data from host.py and target.py."""
+
+from collections.abc import Iterator
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record import host
+from pytrace_ebpf.record.host import Finding
+from pytrace_ebpf.record.target import FUNCTION_PROBES, Target, inspect, truthful
+
+__all__ = ["Finding", "exit_code", "findings"]
+
+
+def findings(pid: int | None = None) -> list[Finding]:
+    """Findings about this host and, with `pid`, about that process."""
+    return host.findings() + (list(_about_process(pid)) if pid is not None else [])
+
+
+def exit_code(found: list[Finding]) -> int:
+    """0: tracing is possible; 4: not on this host; 3: not of this process."""
+    troubled = {finding.about for finding in found if finding.ok == "problem"}
+    return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
+
+
+def _about_process(pid: int) -> Iterator[Finding]:
+    try:
+        target = inspect(pid)
+    except TargetError as error:
+        yield Finding("process", "problem", str(error), about="target")
+    except HostError as error:
+        yield Finding("process", "problem", str(error), "sudo pytrace-ebpf ...")
+    else:
+        yield from _about_target(target)
+
+
+def _about_target(target: Target) -> Iterator[Finding]:
+    serves, truth = truthful(target)
+    yield _finding(
+        "process", "ok", f"process {target.pid} runs {target.command} with {_count(len(target.threads), 'thread')}"
+    )
+    yield _python(target)
+    yield _probes(target)
+    yield _finding("truth", "ok" if serves else "problem", truth)
+    if serves:
+        yield _cost(target)
+        yield _gil(target)
+    yield _free_threading(target)
+    yield from _jit(target)
+    yield _container(target)
+
+
+def _python(target: Target) -> Finding:
+    if target.python_version is None:
+        return _finding("python", "problem", f"the version of Python in {target.binary_name} cannot be told")
+    version = ".".join(map(str, target.python_version))
+    return _finding("python", "ok", f"it is CPython {version}, run from {target.executable}")
+
+
+def _probes(target: Target) -> Finding:
+    where = "its executable" if target.binary_name == target.executable else f"its library {target.binary_name}"
+    names = [*(n for n in FUNCTION_PROBES if n in target.binary.probes)]
+    names += sorted(set(target.binary.probes) - set(names))
+    if not names:
+        return _finding("probes", "warning", f"{where} has no USDT probes at all")
+    state = "ok" if names[: len(FUNCTION_PROBES)] == list(FUNCTION_PROBES) else "warning"
+    return _finding("probes", state, f"{where} has the USDT probes {', '.join(names)}")
+
+
+def _cost(target: Target) -> Finding:
+    if target.python_version is not None and target.python_version[:2] == (3, 11):
+        return _finding(
+            "cost",
+            "warning",
+            "while it is traced every opcode is slower (about 8 times on pure call code, as the semaphore of `line` is "
+            "raised), every call takes about 1.5 us more, and CPython 3.11 has a use-after-free on that path that may "
+            "crash a program which makes and frees very large code objects",
+        )
+    return _finding(
+        "cost", "ok", "while it is traced every call takes about 1 us more (two probe hits), other code nothing"
+    )
+
+
+def _gil(target: Target) -> Finding:
+    if target.gil_range() == (0, 0):
+        return _finding("GIL", "warning", "its GIL cannot be found, so a wait for it would be counted as blocked")
+    return _finding("GIL", "ok", "its GIL is found, so waits for it are told apart")
+
+
+def _free_threading(target: Target) -> Finding:
+    if target.free_threaded:
+        return _finding("free threading", "warning", "it is a free-threaded build, on which nothing was verified yet")
+    return _finding("free threading", "ok", "it is a build with a GIL")
+
+
+def _jit(target: Target) -> Iterator[Finding]:
+    if target.python_version is None or target.python_version < (3, 13):
+        return
+    if target.jit:
+        yield _finding(
+            "JIT",
+            "warning",
+            "its environment asks for the JIT, whose code fires no probe",
+            "restart it with PYTHON_JIT=0",
+        )
+    else:
+        yield _finding(
+            "JIT", "ok", "its environment does not ask for the JIT (a build with the JIT always on would not show)"
+        )
+
+
+def _container(target: Target) -> Finding:
+    if target.in_container:
+        return _finding(
+            "container", "ok", "it runs in namespaces of its own (a container), which its files are read through"
+        )
+    return _finding("container", "ok", "it runs in the same namespaces as this command")
+
+
+def _finding(subject: str, ok: str, sentence: str, mend: str = "") -> Finding:
+    return Finding(subject, ok, sentence, mend, "target")  # type: ignore[arg-type]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
