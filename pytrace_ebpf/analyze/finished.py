@@ -1,0 +1,94 @@
+"""Finished calls as plain arrays, and as the Arrow table of schema.CALLS."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pytrace_ebpf.analyze.pairing import IN_LOSS, OPEN_AT_END, OPEN_AT_START, REPAIRED, UNWOUND, Bools, Ints
+from pytrace_ebpf.trace.schema import CALLS, LAYERS, STATUSES
+
+_PRECEDENCE = ((OPEN_AT_END, "open_at_end"), (OPEN_AT_START, "open_at_start"), (UNWOUND, "unwound"), (REPAIRED, "repaired"), (IN_LOSS, "in_loss"))
+_SCHEDULED = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "migrations", "preemptions", "waits")
+
+
+def _status_codes() -> npt.NDArray[np.int32]:
+    codes = np.zeros(32, np.int32)
+    for flag, status in _PRECEDENCE:  # the later one wins
+        codes[(np.arange(32) & flag) != 0] = STATUSES.index(status)
+    return codes
+
+
+_STATUS_OF = _status_codes()
+
+
+@dataclass
+class Finished:
+    """Calls as arrays of one length: schema.CALLS's columns, and what their nulls and status come from.
+
+    `known`: scheduling was known from entry to return; `self_known`: and so it was for every child.
+    A core of -1 is null. `flags` as in pairing. `thread`: the dense number of (pid, tid).
+    """
+
+    call_id: Ints
+    parent_id: Ints
+    last_descendant_id: Ints
+    next_sibling_id: Ints
+    depth: npt.NDArray[np.int32]
+    thread: Ints
+    func_id: npt.NDArray[np.int32]
+    start_ns: Ints
+    end_ns: Ints
+    wall_ns: Ints
+    on_cpu_ns: Ints
+    runq_wait_ns: Ints
+    gil_wait_ns: Ints
+    blocked_ns: Ints
+    self_wall_ns: Ints
+    self_on_cpu_ns: Ints
+    first_cpu: npt.NDArray[np.int16]
+    last_cpu: npt.NDArray[np.int16]
+    migrations: npt.NDArray[np.int32]
+    preemptions: npt.NDArray[np.int32]
+    waits: npt.NDArray[np.int32]
+    line: npt.NDArray[np.int32]
+    flags: npt.NDArray[np.int8]
+    known: Bools
+    self_known: Bools
+
+    def __len__(self) -> int:
+        return len(self.call_id)
+
+    def take(self, which: npt.NDArray[np.generic]) -> "Finished":
+        """The calls that `which` (mask or positions) selects."""
+        return Finished(*(column[which] for column in vars(self).values()))
+
+    @classmethod
+    def concat(cls, parts: list["Finished"]) -> "Finished":
+        """All calls of `parts`, in that order."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def to_arrow(self, keys: Ints) -> pa.Table:
+        """As schema.CALLS, in the order of call_id; `keys`: (pid << 32 | tid) by thread number."""
+        ordered = self
+        if np.any(self.call_id[1:] < self.call_id[:-1]):
+            ordered = self.take(np.argsort(self.call_id, kind="stable"))
+        return ordered._to_arrow(keys)
+
+    def _to_arrow(self, keys: Ints) -> pa.Table:
+        count = len(self)
+        unknown = None if self.known.all() else ~self.known
+        columns: dict[str, pa.Array] = {
+            "layer": pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), list(LAYERS)),
+            "status": pa.DictionaryArray.from_arrays(_STATUS_OF[self.flags], list(STATUSES)),
+            "pid": pa.array((keys >> 32).astype(np.int32)[self.thread]),
+            "tid": pa.array((keys & 0xFFFFFFFF).astype(np.int32)[self.thread]),
+            "self_on_cpu_ns": pa.array(self.self_on_cpu_ns, mask=None if self.self_known.all() else ~self.self_known),
+            **{name: pa.array(getattr(self, name), mask=unknown) for name in _SCHEDULED},
+        }
+        for name in ("first_cpu", "last_cpu"):
+            core = getattr(self, name)
+            columns[name] = pa.array(core, mask=(core < 0) | ~self.known)
+        schema = CALLS.arrow
+        return pa.table([columns[n] if n in columns else pa.array(getattr(self, n)) for n in schema.names], schema=schema)

@@ -1,0 +1,256 @@
+"""A trace directory, opened: every table as a pandas.DataFrame, reading only what is asked for."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.manifest import read_manifest
+from pytrace_ebpf.trace.schema import CALLS, TABLES, Table
+
+_KEY_FILE = "derived.json"
+_NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.int16(): pd.Int16Dtype()}
+
+
+def to_frame(table: pa.Table, spec: Table) -> pd.DataFrame:
+    """Arrow to pandas: nullable integers become pandas' own (pd.NA, never a float), dictionaries Categorical."""
+    nullable = {c.name for c in spec.columns if c.nullable}
+    columns = {
+        name: table[name].to_pandas(types_mapper=_NULLABLE.get if name in nullable else None) for name in table.column_names
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
+class Trace:
+    """One trace. `manifest` is its manifest (see trace/manifest.py), `directory` where it lies.
+
+    Times in arguments are nanoseconds of CLOCK_MONOTONIC; a window is start_ns <= t < end_ns.
+    Every reading method raises TraceError when a part of the trace does not open.
+    """
+
+    def __init__(self, directory: Path, derive: Callable[["Trace", Path], None]) -> None:
+        """Open `directory`; `derive(trace, into)` rebuilds the calls into a folder. Raises TraceError."""
+        self.directory = directory
+        self.manifest: dict[str, Any] = read_manifest(directory)
+        self._derive = derive
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._calls: list[Path] | None = None
+
+    @property
+    def start_ns(self) -> int:
+        """When recording began."""
+        return int(self.manifest["start_ns"])
+
+    @property
+    def end_ns(self) -> int:
+        """When recording ended; of a recording that was cut, the end of its last whole segment."""
+        return int(self.manifest["end_ns"])
+
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        """The whole segments in the order of time: index, start_ns, end_ns, rows."""
+        return list(self.manifest["segments"])
+
+    def calls(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        depth: int | None = None,
+    ) -> pd.DataFrame:
+        """One row per call that overlaps the window, in the order of call_id; columns as in schema.CALLS.
+
+        The first use rebuilds the calls from the events and keeps them in the trace directory.
+        """
+        where = _equal(pid=pid, tid=tid, depth=depth)
+        if start_ns is not None:
+            where.append((pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns))
+        if end_ns is not None:
+            where.append(pc.field("start_ns") < end_ns)
+        names = _known(CALLS, columns)
+        table = self._load(CALLS, self._calls_parts(), list(dict.fromkeys([*names, "call_id"])), where)
+        ids = table["call_id"].to_numpy()
+        if np.any(ids[1:] < ids[:-1]):
+            table = table.take(pa.array(np.argsort(ids, kind="stable")))
+        return to_frame(table.select(names), CALLS)
+
+    def layers(self, tid: int) -> "Layers":
+        """The thread's layered call sequence: one DataFrame per depth, each read when it is asked for."""
+        return Layers(self, tid)
+
+    def events(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """Function events in the window; columns as in schema.EVENTS, in each thread's own order."""
+        return self._log("events", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+
+    def sched(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
+        return self._log("sched", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+
+    def usage(self) -> pd.DataFrame:
+        """psutil samples; columns as in schema.USAGE."""
+        return self._log("usage", None, None, None, [])
+
+    def losses(self) -> pd.DataFrame:
+        """Windows in which events were lost; columns as in schema.LOSSES."""
+        return self._log("losses", None, None, None, [])
+
+    def functions(self) -> pd.DataFrame:
+        """One row per function, in the order of func_id; columns as in schema.FUNCTIONS."""
+        return self._keyed("functions")
+
+    def threads(self) -> pd.DataFrame:
+        """One row per thread, in the order of (pid, tid); columns as in schema.THREADS."""
+        return self._keyed("threads")
+
+    def processes(self) -> pd.DataFrame:
+        """One row per process, in the order of pid; columns as in schema.PROCESSES."""
+        return self._keyed("processes")
+
+    def part(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of table `name` in segment `index`, as Arrow; empty where it has none."""
+        return self._load(TABLES[name], self._parts(name, [s for s in self.segments if s["index"] == index]), _known(TABLES[name], columns), [])
+
+    def _parts(self, name: str, segments: Iterable[dict[str, Any]]) -> list[Path]:
+        """Parts of the segments that the manifest lists: what a killed tracer left half-written is not ours."""
+        return [self.directory / name / f"part-{s['index']:05d}.parquet" for s in segments if s["rows"].get(name, 0)]
+
+    def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
+        spec, segments = TABLES[name], self.segments
+        if start_ns is not None:
+            segments = [s for s in segments if s["end_ns"] > start_ns]
+            where.append(pc.field("ts") >= start_ns)
+        if end_ns is not None:
+            segments = [s for s in segments if s["start_ns"] < end_ns]
+            where.append(pc.field("ts") < end_ns)
+        return to_frame(self._load(spec, self._parts(name, segments), _known(spec, columns), where), spec)
+
+    def _keyed(self, name: str) -> pd.DataFrame:
+        spec = TABLES[name]
+        frame = to_frame(self._load(spec, self._parts(name, self.segments), _known(spec, None), []), spec)
+        return frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
+
+    def _load(self, spec: Table, parts: list[Path], columns: list[str], where: list[pc.Expression]) -> pa.Table:
+        if not parts:
+            return spec.arrow.empty_table().select(columns)
+        condition = None
+        for term in where:
+            condition = term if condition is None else condition & term
+        try:
+            dataset = ds.dataset([str(p) for p in parts], schema=spec.arrow, format="parquet")
+            return dataset.to_table(columns=columns, filter=condition).unify_dictionaries()
+        except (pa.ArrowException, OSError) as error:
+            broken = next((p for p in parts if not _opens(p)), parts[0])
+            raise TraceError(f"{broken} does not open: the trace is damaged; record it again.") from error
+
+    def _calls_parts(self) -> list[Path]:
+        if self._calls is None:
+            kept = self.directory / CALLS.name
+            if not _is_fresh(kept, self._derived_key()):
+                kept = self._rebuild(kept)
+            self._calls = sorted(kept.glob("part-*.parquet"))
+        return self._calls
+
+    def _derived_key(self) -> str:
+        """What the derived tables depend on: the schema and which segments there are."""
+        source = [CALLS.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
+        return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
+
+    def _rebuild(self, kept: Path) -> Path:
+        """Build the calls beside `kept` and move them there whole; where we may not write, keep them elsewhere."""
+        try:
+            fresh = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=self.directory))
+        except OSError:
+            self._temporary = tempfile.TemporaryDirectory(prefix="pytrace-ebpf-")
+            kept, fresh = Path(self._temporary.name) / kept.name, Path(self._temporary.name) / "fresh"
+            fresh.mkdir()
+        try:
+            self._derive(self, fresh)
+            (fresh / _KEY_FILE).write_text(json.dumps({"key": self._derived_key()}))
+            fresh.chmod(0o755)
+            shutil.rmtree(kept, ignore_errors=True)
+            try:
+                os.rename(fresh, kept)
+            except OSError:  # another reader was faster; its calls are as good
+                if not _is_fresh(kept, self._derived_key()):
+                    raise
+        except OSError as error:
+            raise TraceError(f"{kept} cannot be written: {error.strerror}.") from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return kept
+
+
+class Layers(Sequence[pd.DataFrame]):
+    """The layers of one thread: layers[d] holds its calls of depth d, in the order of call_id."""
+
+    def __init__(self, trace: Trace, tid: int) -> None:
+        self._trace, self._tid = trace, tid
+        depths = trace.calls(columns=["depth"], tid=tid)["depth"]
+        self._count = int(depths.max()) + 1 if len(depths) else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, depth: Any) -> Any:
+        if isinstance(depth, slice):
+            return [self[d] for d in range(*depth.indices(self._count))]
+        if not -self._count <= depth < self._count:
+            raise IndexError(f"thread {self._tid} has {self._count} layers")
+        return self._trace.calls(tid=self._tid, depth=depth % self._count)
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        return (self[depth] for depth in range(self._count))
+
+
+def _equal(**wanted: int | None) -> list[pc.Expression]:
+    return [pc.field(name) == value for name, value in wanted.items() if value is not None]
+
+
+def _known(spec: Table, columns: Sequence[str] | None) -> list[str]:
+    known = [c.name for c in spec.columns]
+    for name in columns or ():
+        if name not in known:
+            raise KeyError(f"{spec.name} has no column {name}; it has {', '.join(known)}")
+    return known if columns is None else list(columns)
+
+
+def _opens(path: Path) -> bool:
+    try:
+        ds.dataset(str(path), format="parquet").count_rows()
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _is_fresh(kept: Path, key: str) -> bool:
+    try:
+        return bool(json.loads((kept / _KEY_FILE).read_text())["key"] == key)
+    except (OSError, ValueError, KeyError):
+        return False
