@@ -1,0 +1,114 @@
+"""Where the time went by function (or module): calls, total and self time, each split four ways."""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.preorder import preorder
+
+SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
+COLUMNS = ("call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "wall_ns", *SPLIT)
+KEYS = {"function": "func_id", "module": "module"}
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def values(column: "pd.Series[int]") -> tuple[Ints, Bools]:
+    """A nullable column as (int64 values with 0 for null, mask of the known ones)."""
+    known = column.notna().to_numpy(dtype=bool)
+    if known.all():
+        return column.to_numpy(dtype=np.int64), known
+    return column.fillna(0).to_numpy(dtype=np.int64), known
+
+
+def with_self(calls: pd.DataFrame) -> pd.DataFrame:
+    """`calls` (COLUMNS) with a column self_X for wall_ns and each of SPLIT: X without the children's, null where X is."""
+    ids = calls["call_id"].to_numpy(dtype=np.int64)
+    order = np.argsort(ids, kind="stable")
+    parent = calls["parent_id"].to_numpy(dtype=np.int64)
+    at = np.searchsorted(ids[order], parent)
+    at[at == len(ids)] = 0
+    at = order[at] if len(ids) else at
+    has = (ids[at] == parent) if len(ids) else np.zeros(0, bool)
+    out = calls.copy(deep=False)
+    for name in ("wall_ns", *SPLIT):
+        own, known = values(calls[name])
+        rest = own.copy()
+        np.subtract.at(rest, at[has], own[has])
+        # Below zero only after compensate(), where a child could not give back all it cost.
+        out[f"self_{name}"] = _nullable(np.maximum(rest, 0), known)
+    return out
+
+
+def outermost(calls: pd.DataFrame, key: Ints) -> Bools:
+    """Mask of the calls without an ancestor of the same `key` (int64, one per call): those whose times may be added up."""
+    thread = calls.groupby(["pid", "tid"], sort=False).ngroup().to_numpy()
+    ids = calls["call_id"].to_numpy(dtype=np.int64)
+    last = calls["last_descendant_id"].to_numpy(dtype=np.int64)
+    order = np.lexsort((ids, key, thread))
+    thread, key, ids, last = thread[order], key[order], ids[order], last[order]
+    first = np.ones(len(ids), bool)
+    first[1:] = (thread[1:] != thread[:-1]) | (key[1:] != key[:-1])
+    # One running maximum over all groups: each group's ids are lifted above those of the groups before it.
+    lift = np.cumsum(first) * (int(last.max(initial=0)) + 1)
+    reach = np.maximum.accumulate(last + lift)
+    inside = np.zeros(len(ids), bool)
+    inside[1:] = reach[:-1] >= ids[1:] + lift[1:]
+    mask = np.empty(len(ids), bool)
+    mask[order] = ~inside
+    return mask
+
+
+def compensate(calls: pd.DataFrame, ns_per_call: float) -> pd.DataFrame:
+    """`calls` (COLUMNS) with what tracing the calls below cost taken off wall_ns and on_cpu_ns, neither below zero."""
+    order, descendants = preorder(calls)
+    below = np.empty(len(calls), np.int64)
+    below[order] = descendants
+    cost = np.rint(below * ns_per_call).astype(np.int64)
+    on_cpu, known = values(calls["on_cpu_ns"])
+    wall, _ = values(calls["wall_ns"])
+    cost = np.minimum(cost, np.where(known, on_cpu, wall))
+    return calls.assign(wall_ns=wall - cost, on_cpu_ns=_nullable(np.maximum(on_cpu - cost, 0), known))
+
+
+def by_function(calls: pd.DataFrame, functions: pd.DataFrame, key: str = "function") -> pd.DataFrame:
+    """Aggregate `calls` (COLUMNS) per function or, with key "module", per module.
+
+    One row each, largest total first: the key's names; calls; total_ns and the four of SPLIT over its
+    outermost activations (so recursion is not counted twice); self_ns and self_SPLIT over all of them;
+    unknown_ns and self_unknown_ns, the part of total and self whose scheduling nobody recorded.
+    A split of which nothing is known is null. Times are int64/Int64 nanoseconds, summed over threads.
+    """
+    functions = functions[["func_id", "qualname", "file", "first_line", "module"]]
+    if key == "module":
+        names = pd.DataFrame({"module": functions["module"].astype("object").unique()})
+        code = calls["func_id"].map(functions.set_index("func_id")["module"].astype("object"))
+        group = pd.Index(names["module"]).get_indexer(code).astype(np.int64)
+    else:
+        names, group = functions.set_index("func_id", drop=False), calls["func_id"].to_numpy(dtype=np.int64)
+    calls = with_self(calls)
+    whole = outermost(calls, group)
+    table = pd.DataFrame({"calls": pd.Series(group).value_counts(sort=False)})
+    table["total_ns"], table["self_ns"] = _sum(calls["wall_ns"], group, whole), _sum(calls["self_wall_ns"], group)
+    for prefix, mask in (("", whole), ("self_", None)):
+        table[f"{prefix}unknown_ns"] = _sum(calls[f"{prefix}wall_ns"].where(calls["on_cpu_ns"].isna(), 0), group, mask)
+        for name in SPLIT:
+            table[prefix + name] = _sum(calls[prefix + name], group, mask)
+    table = names.join(table, how="right")
+    if key == "function":
+        table["func_id"] = table.index
+        table["first_line"] = table["first_line"].fillna(-1).astype(np.int64)
+    return table.sort_values(["total_ns", "self_ns"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _nullable(numbers: Ints, known: Bools) -> "pd.api.extensions.ExtensionArray | Ints":
+    return numbers if known.all() else pd.arrays.IntegerArray(numbers, ~known)
+
+
+def _sum(column: "pd.Series[int]", group: Ints, mask: Bools | None = None) -> "pd.Series[int]":
+    """Sum per group over `mask`; null where no value of the group is known."""
+    column = pd.Series(column.array, dtype="Int64")
+    if mask is not None:
+        column, group = column[mask], group[mask]
+    return column.groupby(group).sum(min_count=1)

@@ -1,0 +1,86 @@
+"""Show where the time went: by function, module, thread or core.
+
+Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
+"-" stands for what was not recorded. docs/reading-a-report.md explains every line.
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import pandas as pd
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze import by_function as functions
+from pytrace_ebpf.analyze import split
+from pytrace_ebpf.analyze.by_core import by_core
+from pytrace_ebpf.analyze.by_thread import by_thread
+from pytrace_ebpf.cli.screen import ascii_only, console
+from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.view import summary
+from pytrace_ebpf.view.report import report, width_of
+
+NAME = "report"
+_BY = (*functions.KEYS, "thread", "core")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `report`."""
+    parser.add_argument("trace", metavar="TRACE", help="trace directory")
+    parser.add_argument("--by", choices=_BY, default="function", help="what a row is (function)")
+    parser.add_argument("--sort", choices=("self", "total"), default="self", help="time without or with the calls below (self)")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
+    parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
+    parser.add_argument("--compensate", action="store_true", help="take off the callers what tracing the calls below them cost")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report of args.trace."""
+    if args.top < 0:
+        raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
+    trace = pytrace_ebpf.open(args.trace)
+    facts = summary.summary(trace)
+    calls = trace.calls(columns=[*functions.COLUMNS, "depth"])
+    facts |= {"calls": len(calls), "cost": summary.cost(trace, len(calls))}
+    facts |= {"compensated": args.compensate, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
+    if args.compensate:
+        if not facts["cost"]:
+            raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
+        calls = functions.compensate(calls, float(facts["cost"]["ns_per_call"]))
+    facts["split"] = overall(calls)
+    table = rows(trace, calls, facts)
+    top = args.top or len(table)
+    if args.json:
+        facts["rows"] = records(table.head(top))
+        json.dump(facts, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return 0
+    screen = console()
+    screen.print(report(facts, table, width_of(screen), ascii_only(), top))
+    return 0
+
+
+def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
+    """The table that `facts["by"]` and `facts["sort"]` ask for."""
+    if facts["by"] in functions.KEYS:
+        table = functions.by_function(calls, trace.functions(), facts["by"])
+        return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True)
+    timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
+    if facts["by"] == "core":
+        return by_core(timeline, trace.threads())
+    return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"])
+
+
+def overall(calls: pd.DataFrame) -> dict[str, int | None]:
+    """Wall time and split of the outermost calls of all threads; a part of which nothing is known is null."""
+    outer = calls[calls["depth"] == 0]
+    unknown = int(outer["wall_ns"].where(outer["on_cpu_ns"].isna(), 0).sum())
+    split_ns = {name: int(outer[name].sum()) if outer[name].notna().any() else None for name in functions.SPLIT}
+    return {"wall_ns": int(outer["wall_ns"].sum()), **split_ns, "unknown_ns": unknown}
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON has them: integers, strings, null."""
+    plain = table.astype(object).where(table.notna(), None)
+    return [{k: v if v is None or isinstance(v, str) else int(v) for k, v in row.items()} for row in plain.to_dict("records")]

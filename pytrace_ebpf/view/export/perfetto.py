@@ -1,0 +1,132 @@
+"""A native Perfetto trace, for ui.perfetto.dev: calls, the state of every thread, and who ran on which core.
+
+Per thread one track of nested call slices with a "state" track below it (on core, run queue, GIL wait,
+blocked in which system call); and generic kernel task states, from which the UI makes its CPU tracks and
+its own thread states. Those, not ftrace's sched_switch: a switch names both threads, and of threads that
+were not traced only half the switches are known. Field numbers: perfetto's protos/perfetto/trace/**.proto.
+"""
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.preorder import begin_end
+from pytrace_ebpf.view import syscalls
+from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
+from pytrace_ebpf.view.export.tracks import Tracks
+
+SUFFIX = ".perfetto-trace"
+COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
+
+_BEGIN, _END = 1, 2  # TrackEvent.Type
+_CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
+_CHUNK = 1 << 18
+_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait"}
+_RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEvent.TaskStateEnum
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
+    """Write `trace`, with the thread states of analyze.split's `timeline`, to `out`."""
+    calls, functions, manifest = trace.calls(columns=list(COLUMNS)), trace.functions(), trace.manifest
+    timeline = timeline[timeline["end_ns"] > timeline["start_ns"]].sort_values(["pid", "tid", "start_ns"], kind="stable")
+    tracks = Tracks.of(trace.threads(), calls, timeline)
+    label, labels = pd.factorize(_labels(timeline, manifest.get("host", {}).get("machine", "")))
+    first_label = 3 + int(functions["func_id"].max() if len(functions) else -1)
+    out.write(_clock(manifest))
+    out.write(_names(functions, list(labels), first_label))
+    out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
+    for block in _calls(calls, tracks):
+        out.write(block.data)
+    thread = tracks.number(timeline)
+    start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
+    # All ends before all begins: perfetto keeps the file's order where times are equal, and states adjoin.
+    out.write(_slices(end, _END, tracks.state_uuid(thread)).data)
+    out.write(_slices(start, _BEGIN, tracks.state_uuid(thread), label + first_label).data)
+    for block in _kernel_states(timeline, thread, tracks):
+        out.write(block.data)
+
+
+def _packet(payload: bytes) -> bytes:
+    return data(1, number(10, 1) + payload)  # Trace.packet, TracePacket.trusted_packet_sequence_id
+
+
+def _clock(manifest: dict[str, Any]) -> bytes:
+    """A ClockSnapshot. Perfetto counts in BOOTTIME (6), declared equal to MONOTONIC (3), from which only suspends part it."""
+    anchor = (manifest.get("clock") or [{"monotonic_ns": manifest["start_ns"]}])[0]
+    clocks = [(6, anchor["monotonic_ns"]), (3, anchor["monotonic_ns"]), (1, anchor.get("realtime_ns"))]
+    snapshot = b"".join(data(1, number(1, clock) + number(2, int(at))) for clock, at in clocks if at is not None)
+    return _packet(number(8, int(anchor["monotonic_ns"])) + data(6, snapshot))
+
+
+def _names(functions: pd.DataFrame, labels: list[str], first_label: int) -> bytes:
+    """Names and places by iid: 1 for the unknown function, func_id + 2 for a known one, then the labels of states."""
+    interned = [data(2, number(1, 1) + data(2, "(unknown)")), data(4, number(1, 1) + data(3, "(unknown)"))]
+    for func_id, name, file, line in functions[["func_id", "qualname", "file", "first_line"]].itertuples(index=False):
+        iid = number(1, func_id + 2)
+        interned.append(data(2, iid + data(2, name)))  # InternedData.event_names
+        interned.append(data(4, iid + data(2, file) + data(3, name) + number(4, max(line, 0))))  # .source_locations
+    interned += [data(2, number(1, first_label + i) + data(2, label)) for i, label in enumerate(labels)]
+    return _packet(_CLEARED + data(12, b"".join(interned)))
+
+
+def _labels(timeline: pd.DataFrame, machine: str) -> npt.NDArray[np.object_]:
+    """What each interval is called: "on core 3", "run queue", "GIL wait", "blocked: read"."""
+    state = timeline["state"].astype("object")
+    out = state.map(_LABELS).astype("object")
+    core = timeline["cpu"].map({c: f"on core {c}" if c >= 0 else "on a core" for c in timeline["cpu"].unique()})
+    names = {n: syscalls.name(int(n), machine) for n in timeline["syscall"].unique()}
+    blocked = timeline["syscall"].map({n: f"blocked: {name}" if name else "blocked" for n, name in names.items()})
+    return out.mask(state == "on_cpu", core).mask(state == "blocked", blocked).to_numpy(object)
+
+
+def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: Ints | None = None) -> Bytes:
+    """TrackEvent packets, one row each."""
+    event: list[Piece] = [number(9, kind), Slot(11, 4, uuid)]
+    event += [Slot(10, 4, name)] if name is not None else []
+    event += [Slot(34, 4, place)] if place is not None else []  # source_location_iid
+    return messages(nested(1, [number(10, 1), Slot(8, 9, ts), _NEEDED, *nested(11, event)]), len(ts))
+
+
+def _calls(calls: pd.DataFrame, tracks: Tracks) -> Iterator[Bytes]:
+    """Begin and end of every call, thread by thread in the order of the stack."""
+    row, is_end = begin_end(calls)
+    start, end = (calls[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
+    uuid, iid = tracks.uuid(tracks.number(calls)), calls["func_id"].to_numpy(np.int64) + 2
+    for at in range(0, len(row), _CHUNK):
+        rows, ends = row[at : at + _CHUNK], is_end[at : at + _CHUNK]
+        b, e = rows[~ends], rows[ends]
+        yield _interleave(_slices(start[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(end[e], _END, uuid[e]), ends)
+
+
+def _interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -> Bytes:
+    """Rows of two matrices of different widths as one run of bytes, in the order that `is_second` gives."""
+    stop = np.cumsum(np.where(is_second, second.shape[1], first.shape[1]))
+    out = np.empty(int(stop[-1]), np.uint8)
+    for matrix, ends in ((first, stop[~is_second]), (second, stop[is_second])):
+        out[(ends - matrix.shape[1])[:, None] + np.arange(matrix.shape[1])] = matrix
+    return out
+
+
+def _kernel_states(timeline: pd.DataFrame, thread: Ints, tracks: Tracks) -> Iterator[Bytes]:
+    """Task states per thread; the one after a run names the core of the run, which it ends."""
+    state = timeline["state"].astype("object")
+    code = state.map({"on_cpu": _RUNNING, "runq_wait": _RUNNABLE}).fillna(_SLEEPING).to_numpy(np.int64)
+    cpu = timeline["cpu"].where(state == "on_cpu").groupby(thread).ffill().fillna(0).clip(lower=0).to_numpy(np.int64)
+    start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
+    edges = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
+    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+        number_ = int(thread[first])
+        fixed = [number(3, tracks.tid(number_)), data(2, tracks.name(number_))]
+        ends = tracks.ended(number_)
+        rows = slice(first, stop)
+        at, what, core = start[rows], code[rows], cpu[rows]
+        if ends:
+            at, what, core = np.append(at, end[stop - 1]), np.append(what, _DEAD), np.append(core, core[-1])
+        event = nested(117, [*fixed, Slot(1, 2, core), Slot(4, 1, what)])
+        yield messages(nested(1, [number(10, 1), Slot(8, 9, at), *event]), len(at))

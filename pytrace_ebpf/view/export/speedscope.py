@@ -1,0 +1,61 @@
+"""A speedscope file (https://www.speedscope.app/file-format-schema.json): one evented profile per thread, in nanoseconds."""
+
+import json
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pytrace_ebpf.analyze.preorder import begin_end
+
+SUFFIX = ".speedscope.json"
+COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
+_CHUNK = 1 << 20
+
+
+def write(trace: Any, out: BinaryIO) -> None:
+    """Write the calls of `trace` to `out`; times count from the start of the recording."""
+    calls, functions = trace.calls(columns=list(COLUMNS)), trace.functions()
+    origin = int(trace.manifest["start_ns"])
+    frames = [{"name": "(unknown)"}]
+    places = functions[["qualname", "file", "first_line"]].itertuples(index=False)
+    frames += [{"name": n, "file": f} | ({"line": int(line)} if line > 0 else {}) for n, f, line in places]
+    frame_of = pd.Series(np.arange(1, len(frames)), index=functions["func_id"])
+    names = {(t.pid, t.tid): t.name for t in trace.threads()[["pid", "tid", "name"]].itertuples(index=False)}
+    start = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "pytrace-ebpf",
+        "name": str((trace.manifest.get("target") or {}).get("command", "")),
+        "shared": {"frames": frames},
+    }
+    out.write(json.dumps(start).encode()[:-1] + b', "profiles": [')
+    for i, ((pid, tid), of_thread) in enumerate(calls.groupby(["pid", "tid"])):
+        profile = {
+            "type": "evented",
+            "name": f"{names.get((pid, tid), 'thread')} (pid {pid}, tid {tid})",
+            "unit": "nanoseconds",
+            "startValue": int(of_thread["start_ns"].min()) - origin,
+            "endValue": int(of_thread["end_ns"].max()) - origin,
+        }
+        out.write((b",\n" if i else b"\n") + json.dumps(profile).encode()[:-1] + b', "events": [')
+        _events(of_thread, frame_of, origin, out)
+        out.write(b"]}")
+    out.write(b"\n]}\n")
+
+
+def _events(calls: pd.DataFrame, frame_of: "pd.Series[int]", origin: int, out: BinaryIO) -> None:
+    """The begins and ends of one thread's calls, as JSON text made column by column."""
+    row, is_end = begin_end(calls)
+    frame = calls["func_id"].map(frame_of).fillna(0).to_numpy(np.int64)
+    start, end = (calls[c].to_numpy(np.int64) - origin for c in ("start_ns", "end_ns"))
+    for at in range(0, len(row), _CHUNK):
+        rows, ends = row[at : at + _CHUNK], is_end[at : at + _CHUNK]
+        kind = pc.if_else(pa.array(ends), ',\n{"type":"C","frame":', ',\n{"type":"O","frame":')
+        frames = pa.array(frame[rows]).cast(pa.string())
+        times = pa.array(np.where(ends, end[rows], start[rows])).cast(pa.string())
+        text = pc.binary_join_element_wise(kind, frames, ',"at":', times, "}", "")
+        # An Arrow string column is one run of bytes: it is the file's text, but for the first comma.
+        _, offsets, characters = text.buffers()
+        out.write(characters[0 if at else 1 : int(np.frombuffer(offsets, np.int32)[len(text)])])

@@ -1,0 +1,77 @@
+"""The first lines of a report: what was lost, what was traced, and what tracing it cost."""
+
+import textwrap
+from typing import Any
+
+from rich.text import Text
+
+from pytrace_ebpf.view import text
+
+# What a loss of each class means for the reader.
+LOST = {
+    "call_ring": "function events: calls that ran meanwhile are marked in_loss",
+    "function_ring": "function names: asked for again at the next call",
+    "function_map": "functions: their calls are shown as unknown",
+    "sched_ring": "scheduling events: the split of that time is unknown",
+    "thread_map": "threads: their scheduling was not seen",
+    "stack_depth": "frames too deep to be read at the start",
+}
+
+
+def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
+    """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`."""
+    target = facts["target"]
+    command = target.get("command") or target.get("executable") or "(unknown program)"
+    python = f"Python {target['python_version']}" if target.get("python_version") else "not a Python"
+    counts = (
+        f"{text.duration(facts['wall_ns'])} recorded   {_plural(facts['processes'], 'process', 'processes')}   "
+        f"{_plural(facts['threads'], 'thread')}   {_plural(calls, 'call')}"
+    )
+    lines = [
+        *loss_lines(facts, width),
+        Text(text.fit(command, width), "bold"),
+        Text(text.fit(f"{python}   pid {target.get('pid', '?')}   {counts}", width)),
+        *(Text(line) for line in _wrap(cost_sentence(facts.get("cost"), facts["wall_ns"], calls), width)),
+    ]
+    return lines
+
+
+def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """What is missing from the trace: one line each, loud; one quiet line where nothing is."""
+    lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
+    for name, number in facts["lost"].items():
+        windows = [w for w in facts["losses"] if w["class"] == name]
+        within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
+        meaning = LOST.get(name, "events")
+        lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
+    return lines or [Text("Nothing was lost.", "green")]
+
+
+def cut_sentence(facts: dict[str, Any]) -> str:
+    """"" for a complete trace."""
+    if facts["state"] == "cut":
+        return (
+            "CUT: the tracer ended without finishing this trace (killed?). Its closed segments, "
+            f"the first {text.duration(facts['wall_ns'])}, are all here."
+        )
+    if facts["state"] == "recording":
+        return f"NOT FINISHED: still being recorded, or cut just now; the first {text.duration(facts['wall_ns'])} are here."
+    return ""
+
+
+def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
+    """What the tracing cost the program, in one sentence."""
+    if not cost:
+        return "What the tracing cost was not measured."
+    return (
+        f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
+        f"{calls:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}."
+    )
+
+
+def _plural(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _wrap(sentence: str, width: int) -> list[str]:
+    return textwrap.wrap(text.clean(sentence), width)

@@ -1,0 +1,66 @@
+"""What is in a trace, as a terminal shows it."""
+
+import datetime
+import shlex
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.head import loss_lines
+
+_LABEL = 10
+_WINDOWS_SHOWN = 10
+
+
+def info(facts: dict[str, Any], width: int) -> Group:
+    """Everything of view.contents' facts that a person asks for."""
+    target, host = facts["target"], facts["host"]
+    state = {"complete": "complete", "cut": "cut", "recording": "not finished"}[facts["state"]]
+    per_call = f"{facts['bytes_per_call']:.1f} bytes a call" if facts["bytes_per_call"] else "no calls"
+    ns = facts["cost"].get("ns_per_call")
+    lines = [
+        ("trace", f"{facts['trace']}   {facts['format']} format {facts['format_version']}   {state}"),
+        ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'])} in {len(facts['segments'])} segments"),
+        ("host", f"{host.get('hostname', '?')}   Linux {host.get('kernel', '?')} {host.get('machine', '')}   {host.get('cpus', '?')} cores"),
+        ("program", str(target.get("command") or target.get("executable") or "?")),
+        ("python", f"{target.get('python_version') or 'none'}   {target.get('executable', '')}   pid {target.get('pid', '?')}"),
+        *(("source", f"{s.get('source')} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"]),
+        ("cost", f"{text.duration(ns)} a call" if ns is not None else "not measured"),
+        ("command", shlex.join(str(a) for a in facts["argv"])),
+        ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
+    ]
+    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"]), Text()]
+    for label, value in lines:
+        parts.append(Text.assemble((f"{label:<{_LABEL}}", "bold"), text.fit(value, width - _LABEL)))
+    return Group(*parts, Text(), _tables(facts["tables"]))
+
+
+def _since(clock: list[dict[str, int]]) -> str:
+    if not clock or clock[0].get("realtime_ns") is None:
+        return ""
+    began = datetime.datetime.fromtimestamp(clock[0]["realtime_ns"] / 1e9).astimezone()
+    return f" from {began:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _windows(losses: list[dict[str, Any]]) -> list[Text]:
+    """The first windows of loss: class, how many, how long."""
+    lines = [
+        Text(f"  {text.fit(w['class'], 14):<14} {w['count']:>12,} within {text.duration(w['end_ns'] - w['start_ns'])} up to {w['end_ns']} ns", "red")
+        for w in losses[:_WINDOWS_SHOWN]
+    ]
+    more = len(losses) - _WINDOWS_SHOWN
+    return [*lines, Text(f"  and {more:,} windows more: --json lists all", "red")] if more > 0 else lines
+
+
+def _tables(tables: dict[str, dict[str, int]]) -> Table:
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for title in ("table", "rows", "size", "bytes a row", "parts"):
+        grid.add_column(title, justify="left" if title == "table" else "right", no_wrap=True)
+    for name, t in tables.items():
+        size = text.size(t["bytes"]) if t["parts"] else text.NOTHING
+        a_row = f"{t['bytes'] / t['rows']:.1f}" if t["rows"] else text.NOTHING
+        grid.add_row(name, f"{t['rows']:,}", size, a_row, str(t["parts"]))
+    return grid

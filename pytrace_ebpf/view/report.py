@@ -1,0 +1,124 @@
+"""The report as a terminal shows it: head, one bar for everything, then a table by function, thread or core."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.head import head
+
+WIDTH = 99
+_NARROW = 92  # below it the bar and the counts shrink so that the names keep some room
+_SPLIT_WIDTHS = ((6, "on CPU"), (6, "run q."), (6, "GIL"), (7, "blocked"))
+
+
+def width_of(console: Console) -> int:
+    """Cells a line may take: the terminal's, never more than WIDTH."""
+    return max(40, min(console.width, WIDTH))
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> Group:
+    """The whole report; `facts` is view.summary's with calls, cost, split, by, sort and compensated."""
+    parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
+    parts += _overall(facts, width, ascii_only)
+    rows = {"thread": _threads, "core": _cores}.get(facts["by"], _functions)
+    parts += rows(facts, table, width, ascii_only, top)
+    return Group(*parts)
+
+
+def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[RenderableType]:
+    split = facts["split"]
+    if not split["wall_ns"]:
+        return [Text("No call was recorded.")]
+    taken = " (less what tracing cost)" if facts["compensated"] else ""
+    title = Text(f"Where the {text.duration(split['wall_ns'])} inside calls went, all threads together{taken}", "bold")
+    return [title, text.bar(split, width, ascii_only), text.legend(split, ascii_only), Text()]
+
+
+def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    by_self, module = facts["sort"] == "self", facts["by"] == "module"
+    prefix = "self_" if by_self else ""
+    count_width, bar_width = (6, 8) if width < _NARROW else (9, 12)
+    fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *_SPLIT_WIDTHS]
+    rest = _rest(width, fixed)
+    grid = _grid([*fixed, (rest, "  " + facts["by"])], left={0, len(fixed)})
+    for row in table.head(top).to_dict("records"):
+        what = (
+            Text(text.cut_left(text.clean(row["module"]), rest - 2))
+            if module
+            else text.function(row["qualname"], row["file"], row["first_line"], rest - 2)
+        )
+        grid.add_row(
+            text.bar(row, bar_width, ascii_only, prefix),
+            text.count(row["calls"], count_width),
+            text.duration(row["total_ns"]),
+            text.duration(row["self_ns"]),
+            *_figures(row, prefix),
+            Text("  ") + what,
+        )
+    kind = "self time: without the calls below" if by_self else "total time: with the calls below"
+    shown = min(top, len(table))
+    title = Text.assemble((f"{facts['by'].capitalize()}s by {kind}", "bold"), f"; bar and split are of it   ({shown:,} of {len(table):,})")
+    title.truncate(width)
+    return [title, grid]
+
+
+def _threads(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    count_width, bar_width = (6, 8) if width < _NARROW else (9, 20)
+    fixed = [(bar_width, ""), (count_width, "calls"), (6, "seen"), *_SPLIT_WIDTHS, (8, "tid")]
+    rest = _rest(width, fixed)
+    grid = _grid([*fixed, (rest, "  thread")], left={0, len(fixed)})
+    several = table["pid"].nunique() > 1
+    for row in table.head(top).to_dict("records"):
+        name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
+        grid.add_row(
+            text.bar(row, bar_width, ascii_only),
+            text.count(row["calls"], count_width),
+            text.duration(row["wall_ns"]),
+            *_figures(row, ""),
+            str(row["tid"]),
+            Text("  " + text.fit(name, rest - 2)),
+        )
+    shown = min(top, len(table))
+    return [Text.assemble(("Threads by time on a core", "bold"), f"   ({shown:,} of {len(table):,})"), grid]
+
+
+def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    wall, bar_width = facts["wall_ns"], 20
+    fixed = [(bar_width, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (8, "tid")]
+    rest = _rest(width, fixed)
+    grid = _grid([*fixed, (rest, "  thread")], left={0, len(fixed)})
+    glyph = "#" if ascii_only else "█"
+    for cpu, rows in table.groupby("cpu", sort=True):
+        busy = int(rows["busy_ns"].sum())
+        cells = min(bar_width, round(bar_width * busy / wall)) if wall else 0
+        grid.add_row(
+            Text(glyph * cells, "green"), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(rows["slices"].sum()), "",
+            Text(f"  {len(rows)} traced thread{'s' * (len(rows) != 1)}"), style="bold",
+        )  # fmt: skip
+        for row in rows.head(top).to_dict("records"):
+            grid.add_row(
+                "", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]),
+                str(row["tid"]), Text("  " + text.fit(row["name"], rest - 2)),
+            )  # fmt: skip
+    return [Text.assemble(("Cores by the traced threads", "bold"), "; share is of the time recorded"), grid]
+
+
+def _figures(row: dict[str, Any], prefix: str) -> list[str]:
+    return [text.duration(row[prefix + key]) for key, *_ in text.STATES[:4]]
+
+
+def _rest(width: int, fixed: Sequence[tuple[int, str]]) -> int:
+    return max(8, width - sum(w + 1 for w, _ in fixed))
+
+
+def _grid(columns: Sequence[tuple[int, str]], left: set[int]) -> Table:
+    """A table of fixed widths, one space apart; every cell was made to fit before."""
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for i, (width, title) in enumerate(columns):
+        grid.add_column(title, width=width, no_wrap=True, overflow="crop", justify="left" if i in left else "right")
+    return grid

@@ -1,0 +1,72 @@
+"""What a trace is, in a few facts: target, length, losses, cost, whether it was cut. The head of every view."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.trace import schema
+
+# A recorder replaces the manifest about once a second; older than this, nobody is writing any more.
+STALE_S = 10.0
+
+
+def state(path: Path, manifest: dict[str, Any]) -> str:
+    """"complete", "recording" (still being written) or "cut" (the tracer ended without finishing it)."""
+    if manifest.get("state") == "complete":
+        return "complete"
+    age = time.time() - (path / schema.MANIFEST).stat().st_mtime
+    return "cut" if age > STALE_S else "recording"
+
+
+def losses(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The windows of the `losses` table as plain rows."""
+    rows = table[["class", "start_ns", "end_ns", "count"]].astype({"class": "object"})
+    return [{k: v if k == "class" else int(v) for k, v in row.items()} for row in rows.to_dict("records")]
+
+
+def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, int]:
+    """Events lost per class: what the manifest counts or, where that is more, the windows."""
+    seen = {k: int(v) for k, v in manifest["lost"].items()}
+    in_windows: dict[str, int] = {}
+    for row in windows:
+        in_windows[row["class"]] = in_windows.get(row["class"], 0) + row["count"]
+    most = {k: max(seen.get(k, 0), in_windows.get(k, 0)) for k in {**seen, **in_windows}}
+    return {k: n for k, n in most.items() if n}
+
+
+def cost(trace: Any, calls: int) -> dict[str, Any] | None:
+    """What tracing `calls` calls cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured."""
+    measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
+    if measured.get("ns_per_call") is None:
+        return None
+    total = round(calls * float(measured["ns_per_call"]))
+    return {
+        "source": measured.get("source"),
+        "ns_per_call": measured["ns_per_call"],
+        "total_ns": total,
+        "share_of_wall": total / wall if wall else None,
+    }
+
+
+def summary(trace: Any) -> dict[str, Any]:
+    """The facts that `report --json` and `info --json` share, of a pytrace_ebpf Trace; plain values, ns integers."""
+    manifest = trace.manifest
+    windows = losses(trace.losses())
+    return {
+        "trace": str(trace.directory),
+        "format": manifest["format"],
+        "format_version": manifest["format_version"],
+        "state": state(trace.directory, manifest),
+        "start_ns": trace.start_ns,
+        "end_ns": trace.end_ns,
+        "wall_ns": trace.end_ns - trace.start_ns,
+        "target": manifest["target"],
+        "host": manifest["host"],
+        "sources": manifest["sources"],
+        "processes": len(trace.processes()),
+        "threads": len(trace.threads()),
+        "lost": lost(manifest, windows),
+        "losses": windows,
+    }

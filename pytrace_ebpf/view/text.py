@@ -1,0 +1,146 @@
+"""How single values look: durations, counts, sizes, names cut to a width, and the four-way bar."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+# The four states of a thread and "not recorded": label, glyph, ASCII glyph, colour. The glyphs differ also without colour.
+STATES = (
+    ("on_cpu_ns", "on CPU", "█", "#", "green"),
+    ("runq_wait_ns", "run queue", "▒", "=", "yellow"),
+    ("gil_wait_ns", "GIL wait", "×", "x", "red"),
+    ("blocked_ns", "blocked", "·", ".", "blue"),
+    ("unknown_ns", "not recorded", "?", "?", "bright_black"),
+)
+NOTHING = "-"
+_UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
+
+
+def known(value: Any) -> bool:
+    """False for None, NaN and NA."""
+    return not pd.isna(value)
+
+
+def duration(ns: Any) -> str:
+    """Nanoseconds in at most 6 cells with three figures ("1.23ms"); "-" for null."""
+    if not known(ns):
+        return NOTHING
+    ns = int(ns)
+    if ns >= 999.5 * 10**9:
+        minutes = round(ns / (60 * 10**9))
+        return f"{minutes}min" if minutes < 1000 else f"{minutes / 60:.0f}h"
+    if ns < 1_000:
+        return f"{ns}ns" if ns else "0"
+    for scale, unit in _UNITS:
+        figures = _three(ns / scale)
+        if float(figures) < 1_000:
+            break
+    return figures + unit
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def count(number: Any, width: int = 9) -> str:
+    """A count with thousands separators, or with k, M, G where `width` cells do not hold it."""
+    if not known(number):
+        return NOTHING
+    number = int(number)
+    if len(exact := f"{number:,}") <= width:
+        return exact
+    scale, letter = next((s, name) for s, name in ((1e3, "k"), (1e6, "M"), (1e9, "G")) if number < 999.5 * s or name == "G")
+    return _three(number / scale) + letter
+
+
+def size(number: float) -> str:
+    """Bytes with three figures ("12.3 MB", decimal units)."""
+    if number < 1000:
+        return f"{number:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        number /= 1000
+        if number < 999.5:
+            break
+    return f"{_three(number)} {unit}"
+
+
+def percent(part: float, whole: float) -> str:
+    """`part` of `whole`: "12 %", "0.3 %", "-" of nothing."""
+    if not whole:
+        return NOTHING
+    share = 100 * part / whole
+    return "0 %" if share == 0 else "<0.1 %" if share < 0.05 else f"{share:.1f} %" if share < 9.95 else f"{share:.0f} %"
+
+
+def clean(name: Any) -> str:
+    """A name from the trace without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in str(name)) if known(name) else "?"
+
+
+def cut_left(name: str, width: int) -> str:
+    """`name` in at most `width` cells; its end is what is kept."""
+    if cell_len(name) <= width:
+        return name
+    while name and cell_len(name) > width - 1:
+        name = name[max(1, (cell_len(name) - width) // 2) :]
+    return ("…" + name)[:width]
+
+
+def function(qualname: Any, file: Any, line: Any, width: int) -> Text:
+    """A function's name and as much of its place as `width` cells hold, both cut from the left."""
+    name, path = clean(qualname), clean(file)
+    place = f":{line}" if known(line) and int(line) > 0 else ""
+    parts = [p for p in path.split("/") if p]
+    for first in range(len(parts)):
+        where = "/".join(parts[first:]) + place
+        where = where if not first and not path.startswith("/") else f"/{where}" if not first else where
+        if cell_len(name) + 2 + cell_len(where) <= width:
+            return Text.assemble(name, "  ", (where, "bright_black"))
+    return Text(cut_left(name, width))
+
+
+def allot(parts: Sequence[int], cells: int) -> list[int]:
+    """Cells per part, summing to `cells`, by largest remainder; all 0 if the parts are."""
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    out = [p * cells // total for p in parts]
+    by_rest = sorted(range(len(parts)), key=lambda i: -(parts[i] * cells % total))
+    for i in by_rest[: cells - sum(out)]:
+        out[i] += 1
+    return out
+
+
+def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "") -> Text:
+    """The four-way split of `row` (keys prefix + STATES) as `cells` glyphs; unknown time is shown as unknown."""
+    text = Text()
+    for (_, _, glyph, plain, colour), n in zip(STATES, allot(_split(row, prefix), cells), strict=True):
+        text.append((plain if ascii_only else glyph) * n, colour)
+    return text
+
+
+def legend(row: dict[str, Any], ascii_only: bool) -> Text:
+    """One line that names each glyph, with how much of `row` it stands for."""
+    parts = _split(row, "")
+    text = Text()
+    for (key, label, glyph, plain, colour), part in zip(STATES, parts, strict=True):
+        if key == "unknown_ns" and not part:
+            continue
+        share = percent(part, sum(parts)) if known(row.get(key)) else NOTHING
+        text.append("   " if text else "").append((plain if ascii_only else glyph) * 2, colour).append(f" {label} {share}")
+    return text
+
+
+def _split(row: dict[str, Any], prefix: str) -> list[int]:
+    """Nanoseconds of each of STATES; 0 for null, which then shows in unknown_ns."""
+    values = [row.get(prefix + key) for key, *_ in STATES]
+    return [0 if value is None or not known(value) else int(value) for value in values]
+
+
+def fit(name: Any, width: int) -> str:
+    """A free text in at most `width` cells, cut at its end."""
+    name = clean(name)
+    return name if cell_len(name) <= width else set_cell_size(name, width - 1) + "…"
