@@ -7,6 +7,8 @@ from pytrace_ebpf.record import host
 from pytrace_ebpf.record.host import Finding
 from pytrace_ebpf.record.target import FUNCTION_PROBES, Target, inspect, truthful
 
+_COMMAND_SHOWN = 200  # characters
+
 __all__ = ["Finding", "exit_code", "findings"]
 
 
