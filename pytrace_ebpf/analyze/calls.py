@@ -22,6 +22,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, CallKind
 
 ROW_GROUP = 1 << 17
+PIECE = 1 << 17  # rows; twice as fast as a million at once
 _THREAD = np.dtype(
     [
         ("key", "i8"), ("sequence", "i8"), ("begins", "i1"), ("marked", "?"),
@@ -64,7 +65,7 @@ class Calls:
         self._number: dict[int, int] = {}
         self._open = np.zeros(0, OPEN)
         self._held: Finished | None = None  # ended last in their thread: whether a sibling follows is not known yet
-        self._done: list[Finished] = []
+        self._done: list[tuple[Finished, Bools]] = []  # and which of them to keep
         known = threads.sort_values(["pid", "tid"])
         self._register(split.thread_keys(known["pid"].to_numpy(), known["tid"].to_numpy()))
         self._threads["mark_ns"] = np.maximum(self._threads["mark_ns"], known["start_ns"].to_numpy())
@@ -86,10 +87,10 @@ class Calls:
             if window_end >= end_ns:
                 break
             before = rows.ts <= window_end
-            self._stretch(rows.take(before))
+            self._stretches(rows.take(before))
             rows = rows.take(~before)
             self._pass_window(window_start)
-        self._stretch(rows)
+        self._stretches(rows)
         yield from self._flush()
 
     def finish(self, end_ns: int) -> Iterator[pa.Table]:
@@ -116,14 +117,15 @@ class Calls:
             )
         )
         if self._held is not None:
-            self._done.append(self._held)
+            self._done.append((self._held, np.ones(len(self._held), bool)))
             self._held = None
         yield from self._flush()
 
     def _flush(self) -> Iterator[pa.Table]:
-        done, self._done = [part for part in self._done if len(part)], []
+        done, self._done = [part for part in self._done if part[1].any()], []
         if done:
-            yield Finished.concat(done).to_arrow(self._threads["key"]) if len(done) > 1 else done[0].to_arrow(self._threads["key"])
+            parts, keep = zip(*done, strict=True)
+            yield Finished.to_arrow(list(parts), np.concatenate(keep), self._threads["key"])
 
     def _register(self, keys: Ints) -> None:
         """Give threads that are new a number."""
@@ -198,6 +200,19 @@ class Calls:
         threads["begins"][settled] = AFTER_LOSS
         self._passed += 1
 
+    def _stretches(self, rows: Rows) -> None:
+        """Rebuild the calls of rows without a loss between them, in pieces whose arrays fit the cache.
+
+        Only threads that go on from before are cut: how others began shows in all of their rows.
+        """
+        groups = Groups.of(rows.thread)
+        begins = self._threads["begins"][groups.thread] != SETTLED
+        cuts = np.arange(0, len(rows), PIECE)
+        group = np.searchsorted(groups.start, cuts, side="right") - 1
+        cuts = np.unique(np.where(begins[group], groups.start[group], cuts)).tolist() if len(rows) else []
+        for start, end in zip(cuts, [*cuts[1:], len(rows)], strict=True):
+            self._stretch(rows.take(slice(start, end)))
+
     def _stretch(self, rows: Rows) -> None:
         """Rebuild the calls of rows without a loss between them."""
         if not len(rows):
@@ -217,7 +232,7 @@ class Calls:
         stretch = Stretch(rows, groups, tree, carried, given, self._threads["sequence"][groups.thread], self.scheduling)
         self._release_held(groups, stretch.next_sibling_of_held())
         finished, held, still_open = stretch.finish(self._windows)
-        self._done.append(finished.take(~held))
+        self._done.append((finished, ~held))
         self._held = finished.take(held) if self._held is None else Finished.concat([self._held, finished.take(held)])
         self._open = np.concatenate((self._open, still_open))
         last = groups.start + groups.count - 1
@@ -233,7 +248,7 @@ class Calls:
         here = groups.thread[place] == self._held.thread
         released = self._held.take(here)
         released.next_sibling_id = next_sibling[place[here]]
-        self._done.append(released)
+        self._done.append((released, np.ones(len(released), bool)))
         self._held = self._held.take(~here)
 
     def _check_marks(self, rows: Rows) -> None:

@@ -69,12 +69,16 @@ class Finished:
         """All calls of `parts`, in that order."""
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
-    def to_arrow(self, keys: Ints) -> pa.Table:
-        """As schema.CALLS, in the order of call_id; `keys`: (pid << 32 | tid) by thread number."""
-        ordered = self
-        if np.any(self.call_id[1:] < self.call_id[:-1]):
-            ordered = self.take(np.argsort(self.call_id, kind="stable"))
-        return ordered._to_arrow(keys)
+    @classmethod
+    def to_arrow(cls, parts: list["Finished"], keep: Bools, keys: Ints) -> pa.Table:
+        """The calls of `parts` that `keep` selects, as schema.CALLS in the order of call_id.
+
+        `keys`: (pid << 32 | tid) by thread number.
+        """
+        order = np.argsort(np.concatenate([part.call_id for part in parts]), kind="stable")
+        order = order[keep[order]]
+        calls = cls(*(np.concatenate([getattr(part, f.name) for part in parts])[order] for f in fields(cls)))
+        return calls._to_arrow(keys)
 
     def _to_arrow(self, keys: Ints) -> pa.Table:
         count = len(self)
