@@ -42,7 +42,7 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
 def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     by_self, module = facts["sort"] == "self", facts["by"] == "module"
     prefix = "self_" if by_self else ""
-    count_width, bar_width = (6, 8) if width < _NARROW else (9, 12)
+    count_width, bar_width = (6, 8) if width < _NARROW else (9, 10)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *_SPLIT_WIDTHS]
     rest = _rest(width, fixed)
     grid = _grid([*fixed, (rest, "  " + facts["by"])], left={0, len(fixed)})

@@ -16,6 +16,7 @@ STATES = (
     ("unknown_ns", "not recorded", "?", "?", "bright_black"),
 )
 NOTHING = "-"
+_LEAST_PLACE = 10  # cells of file and line below which they say nothing
 _UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
 
@@ -34,11 +35,8 @@ def duration(ns: Any) -> str:
         return f"{minutes}min" if minutes < 1000 else f"{minutes / 60:.0f}h"
     if ns < 1_000:
         return f"{ns}ns" if ns else "0"
-    for scale, unit in _UNITS:
-        figures = _three(ns / scale)
-        if float(figures) < 1_000:
-            break
-    return figures + unit
+    scale, unit = next((s, u) for s, u in _UNITS if float(_three(ns / s)) < 1_000)
+    return _three(ns / scale) + unit
 
 
 def _three(value: float) -> str:
@@ -60,11 +58,8 @@ def size(number: float) -> str:
     """Bytes with three figures ("12.3 MB", decimal units)."""
     if number < 1000:
         return f"{number:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        number /= 1000
-        if number < 999.5:
-            break
-    return f"{_three(number)} {unit}"
+    unit = "kB" if number < 999.5e3 else "MB" if number < 999.5e6 else "GB"
+    return f"{_three(number / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit])} {unit}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -92,14 +87,14 @@ def cut_left(name: str, width: int) -> str:
 def function(qualname: Any, file: Any, line: Any, width: int) -> Text:
     """A function's name and as much of its place as `width` cells hold, both cut from the left."""
     name, path = clean(qualname), clean(file)
-    place = f":{line}" if known(line) and int(line) > 0 else ""
-    parts = [p for p in path.split("/") if p]
-    for first in range(len(parts)):
-        where = "/".join(parts[first:]) + place
-        where = where if not first and not path.startswith("/") else f"/{where}" if not first else where
-        if cell_len(name) + 2 + cell_len(where) <= width:
-            return Text.assemble(name, "  ", (where, "bright_black"))
-    return Text(cut_left(name, width))
+    place = path + (f":{line}" if known(line) and int(line) > 0 else "")
+    room = width - cell_len(name) - 2
+    shorter = place
+    while cell_len(shorter) > room and "/" in shorter:
+        shorter = shorter.lstrip("/").partition("/")[2]
+    if cell_len(shorter) > room:
+        shorter = cut_left(shorter, room) if room >= _LEAST_PLACE else ""
+    return Text.assemble(name, "  ", (shorter, "bright_black")) if shorter else Text(cut_left(name, width))
 
 
 def allot(parts: Sequence[int], cells: int) -> list[int]:

@@ -63,7 +63,7 @@ def frame(threads: dict[int, Sequence[Call]], pid: int = 10, start_ns: int = 1_0
         for root in roots:
             at = add(root, at, 0, -1)
     table = pd.DataFrame(rows).sort_values("call_id", ignore_index=True)
-    return table.astype({name: "Int64" for name in SPLIT})
+    return table.astype(dict.fromkeys(SPLIT, "Int64"))
 
 
 def random_calls(seed: int, functions: int = 4, depth: int = 6) -> Sequence[Call]:

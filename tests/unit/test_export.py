@@ -1,0 +1,236 @@
+"""Exports hold what the trace holds: decoded by their own readers, calls and states come back exactly."""
+
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.by_function import with_self
+from pytrace_ebpf.analyze.preorder import begin_end
+from pytrace_ebpf.analyze.split import timeline
+from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.view.export import folded, perfetto, protobuf, speedscope
+from tests.unit.callrows import Call, frame, random_calls
+from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
+
+NAMES = {row[0]: row[3] for row in SAMPLE_FUNCTIONS}
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return pytrace_ebpf.open(sample(tmp_path_factory.mktemp("sample")))
+
+
+def states(trace: Trace) -> pd.DataFrame:
+    return timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
+
+
+def spans(trace: Trace) -> list[tuple[Any, ...]]:
+    """(tid, name, start, end) of every call."""
+    calls = trace.calls()
+    return sorted(zip(calls["tid"], calls["func_id"].map(NAMES), calls["start_ns"], calls["end_ns"], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_begins_and_ends_are_nested_also_at_one_instant(seed: int) -> None:
+    calls = frame({tid: random_calls(50 * seed + tid) for tid in (1, 2)}, stride=2).sample(frac=1, random_state=seed)
+    row, is_end = begin_end(calls)
+    stack: list[int] = []
+    previous: tuple[int, int] = (0, 0)
+    for call, end in zip(calls.iloc[row].to_dict("records"), is_end, strict=True):
+        when = (call["tid"], call["end_ns" if end else "start_ns"])
+        assert when >= previous if when[0] == previous[0] else not stack
+        previous = when
+        if end:
+            assert stack.pop() == call["call_id"]
+        else:
+            assert (stack[-1] if stack else -1) == call["parent_id"]
+            stack.append(call["call_id"])
+    assert not stack
+
+
+def test_a_padded_varint_reads_as_the_number() -> None:
+    values = np.array([0, 1, 127, 128, 1 << 20, (1 << 28) - 1])
+    matrix = protobuf.messages([protobuf.Slot(1, 4, values)], len(values))
+    read = sum((matrix[:, 1 + i].astype(np.int64) & 0x7F) << (7 * i) for i in range(4))
+    assert (matrix[:, 0] == 8).all() and read.tolist() == values.tolist()
+    assert (matrix[:, 1:4] >= 0x80).all() and (matrix[:, 4] < 0x80).all()
+
+
+class Perfetto:
+    """What ui.perfetto.dev would make of a trace, by perfetto's own protos and its documented rules."""
+
+    def __init__(self, data: bytes) -> None:
+        protos = pytest.importorskip(
+            "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs perfetto's protos: pip install perfetto"
+        )
+        self.packets = protos.Trace.FromString(data).packet
+        self.tracks = {p.track_descriptor.uuid: p.track_descriptor for p in self.packets if p.HasField("track_descriptor")}
+        self.clocks = [p.clock_snapshot for p in self.packets if p.HasField("clock_snapshot")]
+        self.tasks = [(p.timestamp, p.generic_kernel_task_state_event) for p in self.packets if p.HasField("generic_kernel_task_state_event")]
+        self.slices: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        self.places: dict[str, tuple[str, int]] = {}
+        self._play()
+
+    def _play(self) -> None:
+        names: dict[int, str] = {}
+        sources: dict[int, Any] = {}
+        open_: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        assert any(p.sequence_flags & 1 for p in self.packets)
+        for packet in self.packets:  # names are read in the order of the file
+            names |= {n.iid: n.name for n in packet.interned_data.event_names}
+            sources |= {s.iid: s for s in packet.interned_data.source_locations}
+        events = [p for p in self.packets if p.HasField("track_event")]
+        for packet in sorted(events, key=lambda p: p.timestamp):  # events in that of time; sorted() is stable, as perfetto is
+            event = packet.track_event
+            assert packet.trusted_packet_sequence_id == 1 and packet.sequence_flags & 2 and event.track_uuid in self.tracks
+            if event.type == event.TYPE_SLICE_BEGIN:
+                open_[event.track_uuid].append((names[event.name_iid], packet.timestamp))
+                if event.source_location_iid:
+                    source = sources[event.source_location_iid]
+                    self.places[names[event.name_iid]] = (source.file_name, source.line_number)
+            else:
+                name, start = open_[event.track_uuid].pop()
+                self.slices[event.track_uuid].append((name, start, packet.timestamp))
+        assert not any(open_.values())
+
+    def of_thread(self, states: bool) -> dict[int, list[tuple[str, int, int]]]:
+        """tid -> slices of its calls, or of its state track."""
+        out = {}
+        for uuid, found in self.slices.items():
+            track = self.tracks[uuid]
+            if (track.name == "state") == states:
+                thread = self.tracks[track.parent_uuid].thread if states else track.thread
+                assert states or self.tracks[track.parent_uuid].process.pid == thread.pid
+                out[thread.tid] = sorted(found)
+        return out
+
+
+def in_perfetto(trace: Trace) -> Perfetto:
+    out = io.BytesIO()
+    perfetto.write(trace, states(trace), out)
+    return Perfetto(out.getvalue())
+
+
+def test_perfetto_holds_every_call_on_its_threads_track(trace: Trace) -> None:
+    shown = in_perfetto(trace)
+    found = [(tid, *s) for tid, slices in shown.of_thread(states=False).items() for s in slices]
+    assert sorted(found) == spans(trace)
+    assert shown.places["Worker.step"] == ("/app/work.py", 31)
+    assert {t.thread.thread_name for t in shown.tracks.values() if t.thread.tid} == {"python3", "worker-1", "worker-2"}
+
+
+def test_perfetto_names_every_state_below_the_thread(trace: Trace) -> None:
+    shown = in_perfetto(trace).of_thread(states=True)
+    for (_, tid), rows in states(trace).groupby(["pid", "tid"]):
+        assert [(s, e) for _, s, e in sorted(shown[tid], key=lambda s: s[1])] == list(zip(rows["start_ns"], rows["end_ns"], strict=True))
+    labels = {name for slices in shown.values() for name, *_ in slices}
+    assert {"on core 0", "on core 1", "run queue", "GIL wait", "blocked: futex", "blocked: clock_nanosleep"} == labels
+
+
+def test_perfettos_cores_are_as_busy_as_the_threads_were(tmp_path: Path) -> None:
+    first = Script(1, 1, cpu=0).snapshot().enter(0).run(10).wait(40, queued=5).run(5).preempted(20, by=2, cpu=1).run(7).leave()
+    second = Script(1, 2, cpu=0, now=15).snapshot().enter(0).run(10).wait(35, queued=0).run(20).wait(5, queued=0).leave().exit()
+    rows = sorted(first.sched + second.sched, key=lambda r: r[0])
+    threads = [(1, 1, "main", 0, None), (1, 2, "worker", 15, second.now)]
+    events = first.events + second.events
+    trace = pytrace_ebpf.open(
+        write_trace(tmp_path / "t", events=events, sched=rows, threads=threads, functions=SAMPLE_FUNCTIONS, end_ns=100)
+    )
+    running: dict[int, tuple[int, int]] = {}
+    busy: dict[tuple[int, int], int] = defaultdict(int)
+    tasks = sorted(in_perfetto(trace).tasks, key=lambda t: t[0])
+    for ts, task in tasks:  # as perfetto's generic_kernel_parser does it
+        if task.state == task.TASK_STATE_RUNNING:
+            if task.cpu in running:
+                tid, since = running[task.cpu]
+                busy[task.cpu, tid] += ts - since
+            running[task.cpu] = (task.tid, ts)
+        elif task.cpu in running and running[task.cpu][0] == task.tid:
+            busy[task.cpu, task.tid] += ts - running.pop(task.cpu)[1]
+    for cpu, (tid, since) in running.items():
+        busy[cpu, tid] += trace.end_ns - since
+    on_cpu = states(trace).query("state == 'on_cpu'")
+    expected = (on_cpu["end_ns"] - on_cpu["start_ns"]).groupby([on_cpu["cpu"], on_cpu["tid"]]).sum()
+    assert busy == expected.to_dict()
+    assert {(t.comm, t.tid) for _, t in tasks} == {("main", 1), ("worker", 2)}
+    assert [(ts, t.tid) for ts, t in tasks if t.state == t.TASK_STATE_DEAD] == [(second.now, 2)]
+
+
+def test_perfetto_opens_a_trace_without_calls_and_scheduling(tmp_path: Path) -> None:
+    shown = in_perfetto(pytrace_ebpf.open(write_trace(tmp_path / "empty", start_ns=5)))
+    assert not shown.slices and shown.clocks[0].clocks[0].timestamp == 5
+
+
+def test_speedscope_holds_every_call(trace: Trace) -> None:
+    out = io.BytesIO()
+    speedscope.write(trace, out)
+    document = json.loads(out.getvalue())
+    frames, found = document["shared"]["frames"], []
+    assert document["$schema"].endswith("file-format-schema.json") and len(document["profiles"]) == 3
+    for profile in document["profiles"]:
+        stack: list[tuple[int, int]] = []
+        at = profile["startValue"]
+        tid = int(profile["name"].split("tid ")[1].rstrip(")"))
+        for event in profile["events"]:
+            assert at <= event["at"] <= profile["endValue"] and profile["unit"] == "nanoseconds"
+            at = event["at"]
+            if event["type"] == "O":
+                stack.append((event["frame"], at))
+            else:
+                index, start = stack.pop()
+                assert index == event["frame"]
+                found.append((tid, frames[index]["name"], start + trace.start_ns, at + trace.start_ns))
+        assert not stack
+    assert sorted(found) == spans(trace)
+
+
+def test_speedscope_events_join_over_chunks(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, pieces = io.BytesIO(), io.BytesIO()
+    speedscope.write(trace, whole)
+    monkeypatch.setattr(speedscope, "_CHUNK", 7)
+    speedscope.write(trace, pieces)
+    assert pieces.getvalue() == whole.getvalue()
+
+
+@pytest.mark.parametrize("value", folded.VALUES)
+def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> None:
+    out = io.BytesIO()
+    folded.write(trace, value, out)
+    calls = with_self(trace.calls()).set_index("call_id")
+    expected: dict[str, int] = defaultdict(int)
+    for row in calls.itertuples():
+        names, above = [], row
+        while True:
+            names.append(NAMES[above.func_id])
+            if above.parent_id < 0:
+                break
+            above = calls.loc[above.parent_id]
+        expected[";".join(reversed(names))] += getattr(row, f"self_{value}_ns")
+    found = {}
+    for line in out.getvalue().decode().splitlines():
+        stack, _, weight = line.rpartition(" ")
+        found[";".join(frame.rpartition(" (")[0] for frame in stack.split(";"))] = int(weight)
+    assert found == {stack: weight for stack, weight in expected.items() if weight}
+
+
+def test_folded_says_when_there_is_nothing_to_sum(tmp_path: Path) -> None:
+    script = Script(1, 1).enter(0).run(10).leave()
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "t", events=script.events, functions=SAMPLE_FUNCTIONS))
+    with pytest.raises(UsageError, match="no scheduling"):
+        folded.write(trace, "gil_wait", io.BytesIO())
+    out = io.BytesIO()
+    folded.write(trace, "wall", out)
+    assert out.getvalue() == b"<module> (/app/main.py:1) 10\n"
+
+
+def test_a_hand_made_tree_has_the_shape_its_author_meant() -> None:
+    calls = frame({1: [Call(0, 1, [Call(1, 2), Call(1, 3)])]})
+    assert calls["wall_ns"].tolist() == [6, 2, 3] and calls["last_descendant_id"].tolist() == [2, 1, 2]
