@@ -15,9 +15,10 @@ from pytrace_ebpf.record.target import Target, threads
 
 MAX_FRAMES = 100_000
 _MAX_THREADS = 100_000
-_TRIES = 3
+_TRIES = 20
 _PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
 _SHIM = "__init__"
+_OWNED_BY_GENERATOR = 1
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,12 @@ class _Walk:
     def __init__(self, memory: Memory, layout: Layout) -> None:
         self.memory = memory
         self.layout = layout
-        self.frame_size = max(layout.frame_previous, layout.frame_code, layout.frame_owner or 0) + 8
+        self.frame_size = 8 + max(
+            layout.frame_previous,
+            layout.frame_code,
+            layout.frame_owner or 0,
+            layout.frame_running[0] if layout.frame_running else 0,
+        )
         self.shims: dict[int, bool] = {}
 
     def thread_states(self, runtime: int) -> list[int]:
@@ -125,13 +131,15 @@ class _Walk:
         return None
 
     def settled_stack(self, state: int) -> list[OpenFrame]:
-        """The outermost frames on which two walks in a row agree."""
+        """The outermost frames on which two walks in a row agree; none where no two agree even on the first."""
         for _ in range(_TRIES):
             try:
                 first, second = self.stack(state), self.stack(state)
             except (MemoryFault, struct.error):
                 continue
-            return [frame for frame, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
+            agreed = [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
+            if agreed or first == second:
+                return agreed
         return []
 
     def stack(self, state: int) -> list[OpenFrame]:
@@ -142,17 +150,35 @@ class _Walk:
             frame = memory.u64(frame + layout.cframe_frame)
         found: list[OpenFrame] = []
         seen: set[int] = set()
+        raw = b""
         while frame and len(seen) < MAX_FRAMES:
-            if frame in seen:
-                raise MemoryFault("a stack in motion led in a circle")
-            seen.add(frame)
             raw = memory.read(frame, self.frame_size)
+            if frame in seen or not self._on_stack(raw):
+                raise MemoryFault("the stack moved while it was read")
+            seen.add(frame)
             code = struct.unpack_from("<Q", raw, layout.frame_code)[0] & ~3
-            entry = layout.frame_owner is not None and raw[layout.frame_owner] >= layout.owner_shim
-            if not entry and not self._is_shim(code):
+            if not self._is_entry(raw) and not self._is_shim(code):
                 found.append(OpenFrame(frame, code))
             frame = struct.unpack_from("<Q", raw, layout.frame_previous)[0]
+        if seen and not frame and not self._is_outermost(raw):
+            raise MemoryFault("the stack moved while it was read")
         return found[::-1]
+
+    def _on_stack(self, raw: bytes) -> bool:
+        """Whether a frame object runs: one that ended or yielded meanwhile has lost the way to its caller."""
+        running = self.layout.frame_running
+        return running is None or raw[running[0]] in running[1]
+
+    def _is_entry(self, raw: bytes) -> bool:
+        """Whether it stands for an entry from C into the interpreter, 3.12+."""
+        owner = self.layout.frame_owner
+        return owner is not None and raw[owner] >= self.layout.owner_shim
+
+    def _is_outermost(self, raw: bytes) -> bool:
+        """Whether a frame without a caller is the outermost one, rather than a generator that yielded meanwhile."""
+        if self.layout.version >= (3, 12):
+            return self._is_entry(raw)
+        return self.layout.frame_owner is None or raw[self.layout.frame_owner] != _OWNED_BY_GENERATOR
 
     def _is_shim(self, code: int) -> bool:
         """Whether this is the interpreter's own code behind Class(...), 3.12+: both its file and its name are "__init__"."""

@@ -30,6 +30,7 @@ class Layout:
     # PyFrameObject up to 3.10, then _PyInterpreterFrame
     frame_previous: int
     frame_code: int  # the low two bits are a tag on 3.14+
+    frame_running: tuple[int, bytes] | None  # a byte and its values while the frame is on a stack, up to 3.10
     frame_owner: int | None
     owner_shim: int  # owners from this value on are entries from C, no Python frames
     # PyCodeObject
@@ -58,6 +59,7 @@ _V38 = Layout(
     cframe_frame=None,
     frame_previous=24,
     frame_code=32,
+    frame_running=(116, b"\x01"),  # f_executing
     frame_owner=None,
     owner_shim=256,
     code_file=104,
@@ -71,7 +73,7 @@ _V38 = Layout(
     string_data_wide=72,
 )
 _V39 = replace(_V38, version=(3, 9), runtime_gil=(368, 560))
-_V310 = replace(_V39, version=(3, 10))
+_V310 = replace(_V39, version=(3, 10), frame_running=(108, b"\x00\x02"))  # f_state: executing, unwinding
 _V311 = replace(
     _V310,
     version=(3, 11),
@@ -83,6 +85,7 @@ _V311 = replace(
     thread_frame=56,
     cframe_frame=8,
     frame_previous=48,
+    frame_running=None,
     frame_owner=69,
     owner_shim=3,
     code_file=112,

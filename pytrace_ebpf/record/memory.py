@@ -77,7 +77,10 @@ class Memory:
         data = address + (layout.string_data if ascii_only else layout.string_data_wide)
         raw = self.read(data, min(length, _MAX_STRING) * kind)
         codec = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind]
-        return raw.decode(codec, "surrogatepass").encode("utf-8", "backslashreplace").decode()
+        try:
+            return raw.decode(codec, "surrogatepass").encode("utf-8", "backslashreplace").decode()
+        except UnicodeDecodeError:
+            raise MemoryFault(f"address {address:#x} of process {self.pid} holds no str any more") from None
 
     def _read_file(self, address: int, size: int) -> bytes:
         try:

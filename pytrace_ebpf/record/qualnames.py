@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
 
+_FROZEN = "<frozen "
 _MAX_SIZE = 2_000_000  # bytes; parsing takes about 1 s per MB
 _MAX_FILES = 4096
 
@@ -18,14 +19,19 @@ Index = dict[tuple[int, str], set[str]]
 _indexes: dict[tuple[int, int, int, int], Index] = {}  # by device, inode, size and time: processes share their files
 
 
-def for_process(pid: int) -> Callable[[str, int, str], str | None]:
+def for_process(pid: int, library: str) -> Callable[[str, int, str], str | None]:
     """`qualname(file, first_line, name)` for a process, through its own root and working directory.
+
+    `library` is its standard library's folder, where the sources of frozen modules are.
 
     Where its mount namespace is ours this goes on working after the process has ended.
     """
     root, directory = _places(pid)
 
     def path_of(file: str) -> Path:
+        if file.startswith(_FROZEN):
+            file = f"{library}/{file[len(_FROZEN) : -1].replace('.', '/')}"
+            file += "/__init__.py" if Path(f"{root}/{file}").is_dir() else ".py"
         # Joined as text: a Path would let an absolute name throw the root away.
         return Path(f"{root if file.startswith('/') else directory}/{file}")
 
@@ -38,7 +44,7 @@ def qualname(path_of: Callable[[str], Path], file: str, first_line: int, name: s
     `path_of(file)` is where that file can be read. None when it cannot, does not parse, or holds no such function (it
     was edited meanwhile). Several functions there (two lambdas on a line) give what their names share.
     """
-    if name == "<module>" or file.startswith("<"):
+    if name == "<module>" or (file.startswith("<") and not file.startswith(_FROZEN)):
         return name if name == "<module>" else None
     found = _index(path_of(file)).get((first_line, name), set())
     return _shared(found, name) if found else None

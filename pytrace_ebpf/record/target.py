@@ -60,6 +60,12 @@ class Target:
         """The process's memory."""
         return Memory(self.pid)
 
+    @property
+    def library(self) -> str:
+        """The usual place of its standard library."""
+        minor = ".".join(map(str, (self.python_version or (3, 0))[:2]))
+        return str(Path(self.executable).parent.parent / "lib" / f"python{minor}")
+
     def gil_range(self) -> tuple[int, int]:
         """First address of the GIL's locks and the first behind them; (0, 0) where they are not known.
 
