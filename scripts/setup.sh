@@ -114,13 +114,14 @@ set_up_host() {
     [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
     # From here on a failure stops tracing only: what reads traces, and its tests, still work.
     if [ ! -e /sys/kernel/btf/vmlinux ]; then
-        say "eBPF cannot work here: this kernel has no BTF (/sys/kernel/btf/vmlinux); traces can be read but not recorded."
-    elif ! have_headers && ! install_headers; then
-        say "eBPF cannot work here without kernel headers; traces can be read but not recorded."
-    elif ! mount_tracefs; then
-        say "eBPF cannot work here: tracefs cannot be mounted (a container without privileges?); traces can be read but not recorded."
+        cannot_record "this kernel has no BTF (/sys/kernel/btf/vmlinux)"
+        return
     fi
+    have_headers || install_headers || cannot_record "kernel headers are missing"
+    mount_tracefs || cannot_record "tracefs cannot be mounted at /sys/kernel/tracing (a container without privileges?)"
 }
+
+cannot_record() { say "eBPF cannot work here, so traces can be read but not recorded: $*"; }
 
 # The stamp holds what the venv was made from, so a changed file or another Python makes it anew.
 set_up_venv() {

@@ -20,6 +20,7 @@ TARGETS = REPOSITORY / "tests" / "targets"
 ROOTS = Path(os.environ.get("PYTRACE_ROOTS", "/var/tmp/pytrace-ebpf/roots"))
 HOST_PYTHON = "3.11"
 MATRIX = {"3.9": "bullseye", "3.15": "sid"}  # version: root filesystem that scripts/roots.sh builds
+CAP_SYS_ADMIN = 21
 PATIENCE_S = 120  # a target that is still there then hangs
 
 
@@ -137,8 +138,11 @@ def why_not_bpf() -> str | None:
         f"/lib/modules/{platform.release()}/build",
         "/var/lib/pytrace-ebpf/headers/include/linux",
     )
+    status = Path("/proc/self/status").read_text() if Path("/proc/self/status").exists() else ""
+    capabilities = int(next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), "0"), 16)
     checks = {
         "not root": os.geteuid() == 0,
+        "root without its capabilities, as in a container": bool(capabilities >> CAP_SYS_ADMIN & 1),
         "the kernel has no BTF (/sys/kernel/btf/vmlinux)": Path("/sys/kernel/btf/vmlinux").exists(),
         "the kernel has no uprobes": Path("/sys/bus/event_source/devices/uprobe/type").exists(),
         "bcc is not installed": importlib.util.find_spec("bcc") is not None,
