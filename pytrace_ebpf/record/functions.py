@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.record.frames import CodeInfo
+
 UNKNOWN = -1
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
 
 # (file, first line, name) -> qualified name, where the code object does not carry one
 Qualify = Callable[[str, int, str], str | None]
+# (pid, address of a code object) -> what it says, None where it is gone
+ReadCode = Callable[[int, int], CodeInfo | None]
 
 
 class Functions:
@@ -56,8 +60,12 @@ class ProbeIds:
         self._functions = functions
         self._func_ids = np.full(1024, UNKNOWN, np.int32)
 
-    def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify]) -> None:
-        """Take in function_event records; `qualify(pid)` names functions of that process."""
+    def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify], read: ReadCode) -> None:
+        """Take in function_event records; `qualify(pid)` names functions of that process.
+
+        A BPF program cannot read memory that is not paged in, such as a frozen
+        module's names: where it came back without a name, `read(pid, code)` is asked.
+        """
         if not len(rows):
             return
         largest = int(rows["id"].max())
@@ -66,11 +74,14 @@ class ProbeIds:
             grown[: len(self._func_ids)] = self._func_ids
             self._func_ids = grown
         for row in rows:  # one step per function, not per call
-            first_line = int(row["first_line"]) if row["code"] else int(row["line"])
-            self._func_ids[row["id"]] = self._functions.intern(
-                _text(row["file"]), _text(row["name"]), _text(row["qualname"]), first_line,
-                qualify(int(row["pid_tgid"]) >> 32),
-            )  # fmt: skip
+            pid, code = int(row["pid_tgid"]) >> 32, int(row["code"])
+            file, name, qualname = _text(row["file"]), _text(row["name"]), _text(row["qualname"])
+            first_line = int(row["first_line"]) if code else int(row["line"])
+            if code and not qualname:
+                info = read(pid, code)
+                if info and info.first_line == first_line and info.file == (file or info.file) and info.name == (name or info.name):
+                    file, name, qualname = info.file, info.name, info.qualname or ""
+            self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, qualify(pid))
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
         """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""
@@ -88,4 +99,4 @@ def module_of(file: str) -> str:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")

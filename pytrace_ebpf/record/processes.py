@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.record.frames import CodeInfo, read_code
+from pytrace_ebpf.record.memory import MemoryFault
 from pytrace_ebpf.record.target import Target
 from pytrace_ebpf.trace.schema import SchedKind
 
@@ -80,6 +82,16 @@ class Processes:
                     self._end(row["pid"], row["ts"])
                     news.append((kind, row))
         return news
+
+    def read_code(self, pid: int, address: int) -> CodeInfo | None:
+        """The code object at `address` of a living Python, None where there is none (any more)."""
+        target = self.targets.get(pid)
+        if target is None or target.layout is None:
+            return None
+        try:
+            return read_code(target.memory, target.layout, address)
+        except MemoryFault:
+            return None
 
     def refresh(self) -> None:
         """Read again what may have changed: thread names, and the GIL of an interpreter that was just starting."""

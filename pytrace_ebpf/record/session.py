@@ -179,7 +179,7 @@ class Session:
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         loaded.source.attach(target.pid, target.binary_path)
         loaded.attached.add(target.pid)
-        self._qualnames[target.pid] = qualnames.for_process(target.pid)
+        self._qualnames[target.pid] = qualnames.for_process(target.pid, target.library)
 
     def _open(self, target: Target, loaded: _Loaded) -> None:
         """Attach to a process in the middle of its work, and learn the frames that are open."""
@@ -283,7 +283,7 @@ class Session:
     def _take_calls(self, loaded: _Loaded, keep_open: bool = False) -> np.ndarray:
         calls = loaded.source.drain_calls()
         introduced = loaded.source.drain_functions()
-        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname))
+        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._processes.read_code)
         self._collector.counts["function"] = len(self._functions)
         told = calls["kind"] != CallKind.OPEN
         calls["func"][told] = loaded.ids.func_ids(calls["func"][told]).view(np.uint32)

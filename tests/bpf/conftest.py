@@ -1,0 +1,83 @@
+"""The tracer as its users start it: the command, on a real kernel."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from pytrace_ebpf.trace.schema import TABLES, CallKind
+
+COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
+
+
+class Recorder:
+    """A running `pytrace-ebpf attach`."""
+
+    def __init__(self, pid: int, directory: Path, *options: str) -> None:
+        """Start it and wait until it records."""
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [*COMMAND, "attach", "--pid", str(pid), "-o", str(directory), *options], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        first = self.process.stderr.readline()
+        assert first.startswith("tracing process"), first + self.process.stderr.read()
+
+    def finish(self) -> Path:
+        """Wait for its own end, the target being gone, and return the trace directory."""
+        assert self.process.wait(60) == 0, self.process.communicate()[1]
+        return self.directory
+
+    def stop(self) -> Path:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.finish()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def attach(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
+    """`attach(pid, *options)` starts the tracer on a process and returns the Recorder, recording."""
+    started: list[Recorder] = []
+
+    def start(pid: int, *options: str) -> Recorder:
+        started.append(Recorder(pid, tmp_path / f"trace{len(started)}", *options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]:
+    """`run(command, *options)` runs a program under the tracer; returns the trace directory and how it ended."""
+
+    def start(command: list[str], *options: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+        words = [*COMMAND, "run", "-o", str(tmp_path / "trace"), *options, "--", *command]
+        return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+    return start
+
+
+def rows(directory: Path, table: str) -> pd.DataFrame:
+    """A table as it lies on disk, without the reader."""
+    parts = sorted((directory / table).glob("*.parquet"))
+    return pd.concat([pq.read_table(part).to_pandas() for part in parts]) if parts else TABLES[table].arrow.empty_table().to_pandas()
+
+
+def entries(directory: Path) -> dict[tuple[str, str, int], int]:
+    """Entry events by (file, qualified name, first line)."""
+    events, functions = rows(directory, "events"), rows(directory, "functions")
+    events = events[events["kind"] == CallKind.ENTRY].merge(functions, on="func_id", how="left")
+    return dict(events.groupby(["file", "qualname", "first_line"], dropna=False).size())

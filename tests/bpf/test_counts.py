@@ -1,0 +1,45 @@
+"""Every call is seen, once, and under its name: counts against those that the interpreter itself reports."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import pytrace_ebpf
+from tests.bpf.conftest import Recorder
+from tests.conftest import TARGETS, Python, Target
+
+PROGRAMS = (
+    "fib", "generators", "coroutines", "exceptions", "threads", "closures", "generated", "callbacks", "many_threads",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_calls_equal_what_the_interpreter_counts(
+    program: str,
+    python: Python,
+    target: Callable[..., Target],
+    attach: Callable[..., Recorder],
+    truth: Callable[..., dict[tuple[str, str, int], int]],
+) -> None:
+    expected = ours(truth(program, python=python), python)
+    process = target(program, "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    process.wait()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
+    calls = calls[calls["status"] != "open_at_start"]
+    counted = Counter(zip(calls["file"], calls["qualname"], calls["first_line"], strict=True))
+    assert ours(counted, python) == expected
+    assert not len(trace.losses())
+
+
+def ours(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[str, str, int], int]:
+    """The functions of the target itself; before 3.11 the interpreter counts plain names."""
+    found: Counter[tuple[str, str, int]] = Counter()
+    for (file, name, line), count in counts.items():
+        if file.startswith((str(TARGETS), "<made>")) and not file.endswith(("ready.py", "truth.py")):
+            plain = python.version == "3.9" and name.rpartition(".")[2]
+            found[file, plain or name, line] += count
+    return dict(found)
