@@ -23,15 +23,17 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     target = facts["target"]
     command = target.get("command") or target.get("executable") or "(unknown program)"
     python = f"Python {target['python_version']}" if target.get("python_version") else "not a Python"
-    counts = (
-        f"{text.duration(facts['wall_ns'])} recorded   {_plural(facts['processes'], 'process', 'processes')}   "
-        f"{_plural(facts['threads'], 'thread')}   {_plural(calls, 'call')}"
-    )
+    counts = [
+        *([_plural(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []),
+        _plural(facts["threads"], "thread"),
+        _plural(calls, "call"),
+    ]
+    about = [python, f"pid {target.get('pid', '?')}", f"{text.duration(facts['wall_ns'])} recorded", *counts]
+    cost = cost_sentence(facts.get("cost"), facts["wall_ns"], calls)
     lines = [
         *loss_lines(facts, width),
         Text(text.fit(command, width), "bold"),
-        Text(text.fit(f"{python}   pid {target.get('pid', '?')}   {counts}", width)),
-        *(Text(line) for line in _wrap(cost_sentence(facts.get("cost"), facts["wall_ns"], calls), width)),
+        *(Text(line) for line in [*_wrap("   ".join(about), width), *_wrap(cost, width)]),
     ]
     return lines
 

@@ -46,6 +46,7 @@ def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_onl
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *_SPLIT_WIDTHS]
     rest = _rest(width, fixed)
     grid = _grid([*fixed, (rest, "  " + facts["by"])], left={0, len(fixed)})
+    longest = int(table[f"{facts['sort']}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
             Text(text.cut_left(text.clean(row["module"]), rest - 2))
@@ -53,17 +54,15 @@ def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_onl
             else text.function(row["qualname"], row["file"], row["first_line"], rest - 2)
         )
         grid.add_row(
-            text.bar(row, bar_width, ascii_only, prefix),
+            text.bar(row, bar_width, ascii_only, prefix, longest),
             text.count(row["calls"], count_width),
             text.duration(row["total_ns"]),
             text.duration(row["self_ns"]),
             *_figures(row, prefix),
             Text("  ") + what,
         )
-    kind = "self time: without the calls below" if by_self else "total time: with the calls below"
-    shown = min(top, len(table))
-    title = Text.assemble((f"{facts['by'].capitalize()}s by {kind}", "bold"), f"; bar and split are of it   ({shown:,} of {len(table):,})")
-    title.truncate(width)
+    shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
+    title = Text.assemble((f"{facts['by'].capitalize()}s by {facts['sort']} time", "bold"), f"   {shown}")
     return [title, grid]
 
 
@@ -73,10 +72,11 @@ def _threads(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only:
     rest = _rest(width, fixed)
     grid = _grid([*fixed, (rest, "  thread")], left={0, len(fixed)})
     several = table["pid"].nunique() > 1
+    longest = int(table["wall_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
         grid.add_row(
-            text.bar(row, bar_width, ascii_only),
+            text.bar(row, bar_width, ascii_only, longest=longest),
             text.count(row["calls"], count_width),
             text.duration(row["wall_ns"]),
             *_figures(row, ""),
@@ -84,7 +84,7 @@ def _threads(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only:
             Text("  " + text.fit(name, rest - 2)),
         )
     shown = min(top, len(table))
-    return [Text.assemble(("Threads by time on a core", "bold"), f"   ({shown:,} of {len(table):,})"), grid]
+    return [Text.assemble(("Threads by time on a core", "bold"), f"   {shown:,} of {len(table):,}"), grid]
 
 
 def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
@@ -105,7 +105,7 @@ def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
                 "", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]),
                 str(row["tid"]), Text("  " + text.fit(row["name"], rest - 2)),
             )  # fmt: skip
-    return [Text.assemble(("Cores by the traced threads", "bold"), "; share is of the time recorded"), grid]
+    return [Text.assemble(("Cores by the traced threads", "bold"), "   share is of the time recorded"), grid]
 
 
 def _figures(row: dict[str, Any], prefix: str) -> list[str]:

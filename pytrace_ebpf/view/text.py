@@ -32,7 +32,7 @@ def duration(ns: Any) -> str:
     ns = int(ns)
     if ns >= 999.5 * 10**9:
         minutes = round(ns / (60 * 10**9))
-        return f"{minutes}min" if minutes < 1000 else f"{minutes / 60:.0f}h"
+        return f"{minutes}min" if minutes < 1_000 else f"{minutes / 60:.0f}h" if minutes < 60_000 else f"{minutes / 1440:.0f}d"
     if ns < 1_000:
         return f"{ns}ns" if ns else "0"
     scale, unit = next((s, u) for s, u in _UNITS if float(_three(ns / s)) < 1_000)
@@ -109,10 +109,15 @@ def allot(parts: Sequence[int], cells: int) -> list[int]:
     return out
 
 
-def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "") -> Text:
-    """The four-way split of `row` (keys prefix + STATES) as `cells` glyphs; unknown time is shown as unknown."""
-    text = Text()
-    for (_, _, glyph, plain, colour), n in zip(STATES, allot(_split(row, prefix), cells), strict=True):
+def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "", longest: int = 0) -> Text:
+    """The four-way split of `row` (keys prefix + STATES) as glyphs; unknown time is shown as unknown.
+
+    `cells` long for `longest` ns, in proportion for less, at least one for any time at all; without `longest` always `cells`.
+    """
+    parts, text = _split(row, prefix), Text()
+    if longest and sum(parts):
+        cells = max(1, round(cells * min(1.0, sum(parts) / longest)))
+    for (_, _, glyph, plain, colour), n in zip(STATES, allot(parts, cells), strict=True):
         text.append((plain if ascii_only else glyph) * n, colour)
     return text
 

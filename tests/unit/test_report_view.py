@@ -1,0 +1,175 @@
+"""What a person sees: never 100 columns, losses first, "-" for what is not known, no ANSI in a pipe."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.head import head
+from tests.unit.synthetic import GIL, Script, sample, write_trace
+
+LONG = "a_function_with_a_name_" * 20
+COMMAND = "python3 " + "--option-of-an-absurd-length=1 " * 30
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample(tmp_path_factory.mktemp("sample"))
+
+
+def absurd(path: Path, **more: Any) -> Path:
+    """Long names, wide and hostile characters, days of time, a billion lost, no scheduling."""
+    day = 86_400 * 10**9
+    script = Script(4_000_000, 4_000_001)
+    script.enter(0).enter(1).run(3 * day).enter(2).run(7).leave().enter(3).run(40 * day).leave().leave().leave()
+    functions = [
+        (0, "/very" * 60 + "/long.py", LONG, LONG, 2_000_000, "very." * 60),
+        (1, "関数" * 80 + ".py", "関数", "関数" * 80, 1, "関数" * 80),
+        (2, "\x1b[2Jevil\n.py", "\x1b]0;evil\x07", "\x1b]0;evil\x07", 1, "\r[red]evil"),
+        (3, "", "f", "[bold]f[/bold]", -1, ""),
+    ]
+    losses = [("call_ring", 5, 9, 10**12), ("sched_ring", 5, 9, 1)]
+    threads = [(4_000_000, 4_000_001, "fifteen letters", 0, None)]
+    processes = [(4_000_000, 1, "/x" * 200, COMMAND, None, None, *GIL, 0, None)]
+    target = {"pid": 4_000_000, "command": COMMAND, "executable": "/x" * 200, "python_version": "3.11.2+" + "x" * 200}
+    rows = {"events": script.events, "functions": functions, "losses": losses, "threads": threads, "processes": processes}
+    return write_trace(path, **rows, manifest={"target": target, "argv": COMMAND.split()} | more)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main.main([str(w) for w in words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [(), ("--sort", "total"), ("--by", "module"), ("--by", "thread"), ("--by", "core"), ("--compensate",)])
+@pytest.mark.parametrize("columns", [None, 40, 80, 100, 400])
+def test_a_line_is_under_100_columns(
+    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], columns: int | None
+) -> None:
+    limit = 99
+    if columns is not None:
+        monkeypatch.setattr("pytrace_ebpf.cli.screen.console", lambda: None)
+        monkeypatch.setattr("pytrace_ebpf.cli.report.console", lambda: Console(width=columns, force_terminal=True, highlight=False))
+        limit = min(columns, 99) if columns >= 80 else 99
+    for trace in (path, absurd(tmp_path / "absurd")):
+        out = shown(capsys, "report", trace, *options)
+        plain = text.Text.from_ansi(out).plain
+        assert "\x1b[2J" not in out and "\x07" not in out and "\r" not in out
+        assert max(cell_len(line.rstrip()) for line in plain.splitlines()) <= limit
+
+
+def test_info_is_under_100_columns(tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for trace in (path, absurd(tmp_path / "absurd")):
+        assert max(cell_len(line.rstrip()) for line in shown(capsys, "info", trace).splitlines()) < 100
+
+
+def test_a_pipe_gets_no_ansi_and_the_names(path: Path) -> None:
+    for command in ("report", "info"):
+        run = [sys.executable, "-m", "pytrace_ebpf", command, str(path)]
+        out = subprocess.run(run, check=True, capture_output=True, encoding="utf-8", env={"PYTHONUTF8": "1", "FORCE_COLOR": ""}).stdout
+        assert "\x1b" not in out and "Nothing was lost." in out
+    run = [sys.executable, "-m", "pytrace_ebpf", "report", str(path)]
+    plain = subprocess.run(run, check=True, capture_output=True, env={"PYTHONIOENCODING": "ascii:replace", "PYTHONUTF8": "0"}).stdout
+    assert b"##" in plain and b"xx GIL wait" in plain
+
+
+def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, "report", path).splitlines()
+    assert lines[0] == "Nothing was lost." and lines[1] == "python3 app.py"
+    assert any("3 threads" in line and "136 calls" in line for line in lines)
+    assert any("133µs" in line and "980ns" in line for line in lines)
+    (worker,) = [line.split() for line in lines if "Worker.step" in line]
+    assert worker[1:] == ["9", "62.8ms", "62.7ms", "41.8ms", "820µs", "20.0ms", "0", "Worker.step", "/app/work.py:31"]
+
+
+def test_what_is_not_known_is_a_dash_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = absurd(tmp_path / "absurd", cost={"source": "usdt", "ns_per_call": None})
+    out = shown(capsys, "report", trace)
+    assert "was not measured" in out and "??" in out
+    (line,) = [line for line in out.splitlines() if "[bold]f" in line]
+    assert line.split()[1:8] == ["1", "960h", "960h", *"----"]
+    row = next(r for r in json.loads(shown(capsys, "report", trace, "--json"))["rows"] if r["func_id"] == 3)
+    assert row["on_cpu_ns"] is None and row["self_blocked_ns"] is None and row["unknown_ns"] == row["total_ns"]
+
+
+def test_losses_and_a_cut_come_first_and_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = absurd(tmp_path / "absurd", state="recording", end_ns=None)
+    assert shown(capsys, "report", trace).startswith("NOT FINISHED")
+    monkeypatch.setattr("pytrace_ebpf.view.summary.STALE_S", -1.0)
+    out = shown(capsys, "report", trace)
+    assert out.startswith("CUT: the tracer ended")
+    assert "LOST 1,000,000,000,000 within 4ns" in out and "sched_ring" in out and "Nothing was lost" not in out
+    facts = json.loads(shown(capsys, "info", trace, "--json"))
+    assert facts["state"] == "cut" and facts["lost"] == {"call_ring": 10**12, "sched_ring": 1}
+
+
+def test_json_has_the_documented_keys_and_whole_nanoseconds(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documented = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text()
+    for by in ("function", "module", "thread", "core"):
+        facts = json.loads(shown(capsys, "report", path, "--by", by, "--json", "--top", "2"))
+        assert facts["by"] == by and len(facts["rows"]) == 2
+        for key in {*facts, *facts["split"], *facts["cost"], *(k for row in facts["rows"] for k in row)}:
+            assert f"`{key}`" in documented
+        assert all(isinstance(v, int | str | None) for row in facts["rows"] for v in row.values())
+    facts = json.loads(shown(capsys, "report", path, "--json", "--top", "0"))
+    split = facts["split"]
+    assert split["wall_ns"] == sum(split[k] for k in ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"))
+    assert sum(r["self_ns"] for r in facts["rows"]) == split["wall_ns"]
+    assert sum(r["calls"] for r in facts["rows"]) == facts["calls"]
+
+
+def test_info_counts_calls_without_rebuilding_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = sample(tmp_path / "sample")
+    facts = json.loads(shown(capsys, "info", trace, "--json"))
+    assert facts["calls"] == 136 and not (trace / "calls").exists()
+    assert facts["tables"]["calls"] == {"rows": 0, "bytes": 0, "parts": 0}
+    assert facts["bytes_per_call"] == pytest.approx(facts["tables"]["events"]["bytes"] / 136)
+    shown(capsys, "report", trace)
+    assert json.loads(shown(capsys, "info", trace, "--json"))["tables"]["calls"]["rows"] == 136
+
+
+def test_by_thread_and_core_agree_on_the_time_on_cores(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = json.loads(shown(capsys, "report", path, "--by", "thread", "--json"))["rows"]
+    cores = json.loads(shown(capsys, "report", path, "--by", "core", "--json"))["rows"]
+    assert {t["name"] for t in threads} == {c["name"] for c in cores} == {"python3", "worker-1", "worker-2"}
+    for thread in threads:
+        busy = sum(c["busy_ns"] for c in cores if c["tid"] == thread["tid"])
+        assert thread["on_cpu_ns"] == busy
+        states = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "unknown_ns")
+        assert thread["wall_ns"] == sum(thread[s] for s in states)
+
+
+@pytest.mark.parametrize(
+    ("ns", "looks"),
+    [(0, "0"), (999, "999ns"), (9_995, "10.0µs"), (999_500, "1.00ms"), (12_345_678, "12.3ms"), (10**9, "1.00s"), (3600 * 10**9, "60min"), (None, "-")],
+)
+def test_durations_have_three_figures(ns: int | None, looks: str) -> None:
+    assert text.duration(ns) == looks
+
+
+def test_no_duration_is_wider_than_its_column() -> None:
+    assert all(len(text.duration(d * 10**e)) <= 6 for e in range(14) for d in (1, 9, 94, 99, 995, 999, 9999))
+
+
+@pytest.mark.parametrize("parts", [[1, 1, 1], [0, 0, 5], [10**15, 1, 1], [0, 0, 0], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("cells", [1, 8, 99])
+def test_a_bar_has_exactly_its_cells(parts: list[int], cells: int) -> None:
+    assert sum(text.allot(parts, cells)) == (cells if sum(parts) else 0)
+
+
+def test_names_keep_their_ends() -> None:
+    place = text.function("Worker.run", "/usr/lib/site-packages/shop/orders.py", 7, 32).plain
+    assert place == "Worker.run  shop/orders.py:7"
+    assert text.function("A.very.long.qualified.name", "x.py", 7, 10).plain == "…fied.name"
+
+
+def test_the_head_fits_when_nothing_is_known() -> None:
+    facts = {"state": "complete", "lost": {}, "losses": [], "target": {}, "wall_ns": 0, "processes": 0, "threads": 0}
+    assert [line.plain for line in head(facts, 0, 60)][1] == "(unknown program)"
