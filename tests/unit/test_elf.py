@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import ROOTS
 
 from pytrace_ebpf.record.elf import Argument, Binary, Probe, Segment, frame_register, parse_arguments, read_binary
+from tests.conftest import ROOTS
 
 SYSTEM = sorted(Path("/usr/bin").glob("python3.??")) + sorted(Path("/usr/lib").glob("*/libpython3.*.so.1.0"))
 IN_ROOTS = sorted(ROOTS.glob("*/usr/bin/python3.[0-9]*[0-9]"))

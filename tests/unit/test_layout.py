@@ -4,10 +4,10 @@ import struct
 from dataclasses import fields, replace
 
 import pytest
-from tests.unit.live_pythons import interpreters, minor_of, running
 
 from pytrace_ebpf.record import layout
 from pytrace_ebpf.record.target import inspect
+from tests.unit.live_pythons import interpreters, minor_of, running
 
 STILL = "import time; print('ready', flush=True); time.sleep(100)"
 PYTHONS = interpreters()

@@ -156,7 +156,7 @@ def test_a_process_that_ends_meanwhile_is_a_target_error() -> None:
             while True:
                 inspect(process.pid)
         except TargetError as error:
-            assert "\n" not in str(error)  # noqa: PT017
+            assert "\n" not in str(error)
         process.wait()
 
 
@@ -176,7 +176,7 @@ def test_a_process_that_ends_meanwhile_is_a_target_error() -> None:
 def test_truthful(
     own: Target, version: tuple[int, int, int] | None, probes: tuple[str, ...], jit: bool, serves: bool, words: str
 ) -> None:
-    binary = replace(own.binary, probes={name: () for name in probes})
+    binary = replace(own.binary, probes=dict.fromkeys(probes, ()))
     answer, sentence = truthful(replace(own, python_version=version, binary=binary, jit=jit))
     assert answer == serves
     assert words in sentence
