@@ -36,9 +36,8 @@ def _about_process(pid: int) -> Iterator[Finding]:
 
 def _about_target(target: Target) -> Iterator[Finding]:
     serves, truth = truthful(target)
-    yield _finding(
-        "process", "ok", f"process {target.pid} runs {target.command} with {_count(len(target.threads), 'thread')}"
-    )
+    command = "".join(c if c.isprintable() else "?" for c in target.command)[:_COMMAND_SHOWN]
+    yield _finding("process", "ok", f"process {target.pid} runs {command} with {_count(len(target.threads), 'thread')}")
     yield _python(target)
     yield _probes(target)
     yield _finding("truth", "ok" if serves else "problem", truth)

@@ -1,0 +1,142 @@
+"""Qualified names from source files against those that the interpreter itself gives (3.11's code objects)."""
+
+import asyncio
+import inspect
+import os
+import sys
+import textwrap
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytrace_ebpf.record.qualnames import for_process, qualname
+
+SOURCE = textwrap.dedent(
+    """
+    import functools
+
+    def deco(*args):
+        def wrap(function):
+            return function
+        return wrap
+
+    @deco(lambda: 1)
+    @deco(
+        2
+    )
+    def decorated(default=lambda: 2, *, key: (lambda: 3) = (lambda: 4)) -> (lambda: 5):
+        class Local(functools.partial, metaclass=type):
+            attribute = [each for each in (lambda: range(3))()]
+            def method(self):
+                return lambda: sum(
+                    x for x in range(3)
+                )
+        return Local
+
+    class Outer:
+        class Inner:
+            async def coroutine(self):
+                return {a: (lambda: a) for a in range(3)}
+            def __private(self):
+                global made_global
+                def made_global():
+                    def below(): pass
+                class made_global_not: pass
+
+    async def generator():
+        yield [await x async for x in y]
+    """
+)
+
+LIBRARY = str(Path(os.__file__).parent)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _file(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "source.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later inline comprehensions")
+def test_every_kind_of_scope(tmp_path: Path) -> None:
+    file = _file(tmp_path, SOURCE)
+    codes = list(_codes(compile(SOURCE, file, "exec")))
+    assert len(codes) == 26
+    for code in codes:
+        at = [c.co_qualname for c in codes if (c.co_firstlineno, c.co_name) == (code.co_firstlineno, code.co_name)]
+        if len(set(at)) == 1:
+            assert qualname(Path, file, code.co_firstlineno, code.co_name) == code.co_qualname
+    assert qualname(Path, file, 9, "decorated") == "decorated"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later inline comprehensions")
+@pytest.mark.parametrize("module", [inspect, asyncio.base_events, textwrap, types, pytest])
+def test_the_standard_library(module: types.ModuleType) -> None:
+    file = module.__file__
+    assert file
+    codes = list(_codes(compile(Path(file).read_bytes(), file, "exec")))
+    keys = Counter((code.co_firstlineno, code.co_name) for code in codes)
+    for code in codes:
+        if keys[code.co_firstlineno, code.co_name] == 1:
+            assert qualname(Path, file, code.co_firstlineno, code.co_name) == code.co_qualname
+
+
+def test_what_is_ambiguous_gets_the_shared_form(tmp_path: Path) -> None:
+    file = _file(
+        tmp_path,
+        "def f():\n    return (lambda: 1), (lambda: 2)\ng = lambda: lambda: 1\nclass A: a = lambda: 1; b = lambda: 2\n",
+    )
+    assert qualname(Path, file, 2, "<lambda>") == "f.<locals>.<lambda>"
+    assert qualname(Path, file, 3, "<lambda>") == "<lambda>"
+    assert qualname(Path, file, 4, "<lambda>") == "A.<lambda>"
+
+
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "\0", "x = '\\ud800'\ndef f(): pass\n" + "(" * 500, "a" + ".b" * 100_000]
+)
+def test_a_file_that_does_not_parse_gives_none(tmp_path: Path, text: str) -> None:
+    assert qualname(Path, _file(tmp_path, text), 1, "f") is None
+
+
+def test_what_is_not_there_gives_none(tmp_path: Path) -> None:
+    file = _file(tmp_path, "def f(): pass\n")
+    assert qualname(Path, file, 1, "f") == "f"
+    assert qualname(Path, file, 2, "f") is None
+    assert qualname(Path, file, 1, "g") is None
+    assert qualname(Path, str(tmp_path / "other.py"), 1, "f") is None
+    assert qualname(Path, str(tmp_path), 1, "f") is None
+    assert qualname(Path, "<string>", 1, "f") is None
+    assert qualname(Path, "<string>", 1, "<module>") == "<module>"
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    assert qualname(Path, _file(tmp_path, "def f(): pass\n"), 1, "f") == "f"
+    file = _file(tmp_path, "class A:\n    def f(self): pass\n")
+    assert qualname(Path, file, 2, "f") == "A.f"
+
+
+def test_a_process_finds_absolute_and_relative_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _file(tmp_path, "class A:\n    def f(self): pass\n")
+    monkeypatch.chdir(tmp_path)
+    find = for_process(os.getpid(), LIBRARY)
+    assert find(file, 2, "f") == find("source.py", 2, "f") == "A.f"
+    assert for_process(2**22 + 1, LIBRARY)(file, 2, "f") is None
+
+
+def test_a_frozen_module_is_found_in_the_standard_library() -> None:
+    find = for_process(os.getpid(), LIBRARY)
+    line = os._Environ.copy.__code__.co_firstlineno
+    assert find("<frozen os>", line, "copy") == "_Environ.copy"
+    line = asyncio.Queue.get.__code__.co_firstlineno
+    assert find("<frozen asyncio.queues>", line, "get") == "Queue.get"
+    assert find("<frozen nothing>", 1, "get") is None
