@@ -23,7 +23,8 @@ class Opening:
     """What became known of a process's open frames while the probes were in WALK mode."""
 
     target: Target
-    walk_ns: int  # WALK was on from here
+    start_ns: int  # just before WALK was set
+    walk_ns: int  # just after it was set
     walked: dict[int, int]  # tid -> next frame to walk, of the threads that had an event; 0: all were walked
     stacks: dict[int, list[OpenFrame]]  # read from outside, outermost first
 
@@ -48,11 +49,12 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
         if tid in opening.walked:
             walked = opened[opened["pid_tgid"] == pid_tgid]  # innermost first
             if len(walked):
-                early |= (calls["pid_tgid"] == pid_tgid) & (calls["ts"] < walked["ts"][0])
+                thread_calls = calls["pid_tgid"] == pid_tgid
+                early[thread_calls] = calls["ts"][thread_calls] < walked["ts"][0]
             stack, missing = _join(stack, walked, opening.walked[tid])
             untold += missing
         thread = np.zeros(len(stack), calls.dtype)
-        thread["ts"], thread["pid_tgid"] = opening.walk_ns, pid_tgid
+        thread["ts"], thread["pid_tgid"] = opening.start_ns, pid_tgid
         thread["kind"], thread["line"] = CallKind.OPEN, -1
         thread["frame"] = [frame.frame_address >> 3 & 0xFFFFFFFF for frame in stack]
         thread["func"] = np.array([name(frame.code_address) for frame in stack], np.int32).view(np.uint32)

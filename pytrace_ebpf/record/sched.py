@@ -56,10 +56,6 @@ class SchedProbes:
                 self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
         return np.concatenate(rows) if rows else np.zeros(0, self.dtype)
 
-    def add_thread(self, pid: int, tid: int) -> None:
-        """Record one thread from now on."""
-        self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
-
     def _snapshot(self, pid: int, tid: int) -> np.ndarray | None:
         folder = Path(f"/proc/{pid}/task/{tid}")
         row = np.zeros(1, self.dtype)

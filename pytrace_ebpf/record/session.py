@@ -4,7 +4,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,6 @@ class Session:
 
     def _at_exec(self, pid: int) -> bool:
         """The launched program stands at its first instruction: probe it if it is a Python; True = done with it."""
-        self._sched.add_thread(pid, pid)
         try:
             target = inspect(pid)
         except TargetError:
@@ -109,7 +108,8 @@ class Session:
             return False
         why = self._check(target)
         loaded = self._load(target)
-        self._begin(target, target.command)
+        if self._begin(target, target.command):
+            self._collector.sched.append(self._sched.add_process(pid))
         start_ns = time.monotonic_ns()
         self._attach(target, loaded)
         loaded.source.record(ON)
@@ -117,9 +117,9 @@ class Session:
         self._declare(target, why)
         return True
 
-    def _begin(self, target: Target, command: str) -> None:
+    def _begin(self, target: Target, command: str) -> bool:
         version = ".".join(map(str, target.python_version or ()))
-        self._begin_trace(
+        return self._begin_trace(
             {"pid": target.pid, "command": command, "executable": target.executable, "python_version": version}
         )
 
@@ -128,14 +128,15 @@ class Session:
         self._processes.add_other(pid, os.getpid(), now)
         self._processes.add_threads(pid, now)
         row = self._processes.processes[pid]
-        self._begin_trace(
-            {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
-        )
+        described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
+        if self._begin_trace(described):
+            self._collector.sched.append(self._sched.add_process(pid))
 
-    def _begin_trace(self, target: dict[str, Any]) -> None:
-        if self._writer is not None:  # a wrapper became the Python that it was to start
+    def _begin_trace(self, target: dict[str, Any]) -> bool:
+        """Open the trace directory; False where that was done: a wrapper became the Python that it was to start."""
+        if self._writer is not None:
             self._writer.manifest["target"] = target
-            return
+            return False
         self._main = target["pid"]
         self._start_ns = time.monotonic_ns()
         self._collector = Collector(self._start_ns)
@@ -152,8 +153,10 @@ class Session:
                 "target": target,
                 "argv": self._argv,
                 "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(self._options).items()},
+                **self._news(),
             },
         )
+        return True
 
     # -- processes -----------------------------------------------------------------
 
@@ -185,18 +188,19 @@ class Session:
         """Attach to a process in the middle of its work, and learn the frames that are open."""
         self._drain()
         self._attach(target, loaded)
+        start_ns = time.monotonic_ns()
         loaded.source.record(WALK)
         walk_ns = time.monotonic_ns()
         stacks = frames.open_frames(target)
         loaded.source.record(ON)
         time.sleep(0.002)  # a probe that saw WALK may still be walking
-        opened = opening.Opening(target, walk_ns, loaded.source.walked(), stacks)
+        opened = opening.Opening(target, start_ns, walk_ns, loaded.source.walked(), stacks)
         calls, untold = opening.apply(
             opened, self._take_calls(loaded, keep_open=True), self._functions, self._qualnames[target.pid]
         )
         self._closed_losses[LOSS_CLASSES.index("stack_depth")] += untold
         self._collector.calls.append(calls)
-        self._processes.add_python(target, loaded.source.name, walk_ns)
+        self._processes.add_python(target, loaded.source.name, start_ns)
 
     def _declare(self, target: Target, why: str) -> None:
         self._sources.append({"pid": target.pid, "source": "usdt", "why": why})
@@ -210,14 +214,17 @@ class Session:
                 self._reset(row)
                 if self._launched is not None and self._launched.held and row["pid"] == self._launched.pid:
                     continue  # stands at its first instruction: _at_exec sees to it
-            elif row["state"]:
+                self._adopt(row, inspect)
+            elif row["state"]:  # vfork: it is still its creator's memory, until it calls exec
                 self._processes.add_other(row["pid"], row["other_pid"], row["ts"])
-                continue  # vfork: it is still its creator's memory, until it calls exec
-            self._adopt(row)
+            elif creator := self._processes.targets.get(row["other_pid"]):  # every moment counts: it is a copy
+                self._adopt(row, lambda pid: replace(creator, pid=pid, ppid=creator.pid))
+            else:
+                self._adopt(row, inspect)
 
-    def _adopt(self, row: dict[str, int]) -> None:
+    def _adopt(self, row: dict[str, int], look: Callable[[int], Target]) -> None:
         try:
-            target = inspect(row["pid"])
+            target = look(row["pid"])
             why = self._check(target)
             loaded = self._load(target)
             if target.pid in loaded.attached:  # exec of the same interpreter: its probes are on it already

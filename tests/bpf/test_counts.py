@@ -39,7 +39,7 @@ def ours(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[
     """The functions of the target itself; before 3.11 the interpreter counts plain names."""
     found: Counter[tuple[str, str, int]] = Counter()
     for (file, name, line), count in counts.items():
-        if file.startswith((str(TARGETS), "<made>")) and not file.endswith(("ready.py", "truth.py")):
+        if file.startswith((str(TARGETS), "<")) and not file.endswith(("ready.py", "truth.py")) and "<frozen" not in file:
             plain = python.version == "3.9" and name.rpartition(".")[2]
             found[file, plain or name, line] += count
     return dict(found)

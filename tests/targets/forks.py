@@ -3,6 +3,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 
 from ready import done, ready, words
 
@@ -17,6 +18,7 @@ def parent_work():
 
 
 def child_work(rounds):
+    time.sleep(0.2)  # a child is probed a moment after it was born
     for _ in range(rounds):
         step()
 

@@ -1,0 +1,89 @@
+"""Where the time of a thread went, against what the kernel itself says of it and against programs that know."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze import split
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
+
+SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
+
+
+def on_cpu_ns(pid: int) -> dict[int, int]:
+    """Nanoseconds on a core of each thread, as the kernel counts them."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {int(task.name): int((task / "schedstat").read_text().split()[0]) for task in tasks}
+
+
+def recorded(program: str, *args: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> tuple[dict, pd.DataFrame]:
+    """What a target said that it did, and its calls with their functions."""
+    process = target(program, *args, "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    facts = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    known = calls[calls["on_cpu_ns"].notna()]
+    assert (known[SPLIT].sum(axis=1) == known["wall_ns"]).all()
+    assert len(known) == len(calls)
+    return facts, calls
+
+
+def seconds(calls: pd.DataFrame, names: list[str], column: str) -> float:
+    return float(calls.loc[calls["name"].isin(names), column].sum()) / 1e9
+
+
+def test_on_cpu_time_is_the_kernels_own(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("busy", python=python)
+    recorder = attach(process.pid)
+    before, before_ns = on_cpu_ns(process.pid), time.monotonic_ns()
+    time.sleep(3)
+    after, after_ns = on_cpu_ns(process.pid), time.monotonic_ns()
+    trace = pytrace_ebpf.open(recorder.stop())
+    timeline = split.timeline(trace.sched(), trace.processes(), trace.manifest["end_ns"])
+    running = timeline[timeline["state"] == "on_cpu"]
+    overlap = np.minimum(running["end_ns"], after_ns) - np.maximum(running["start_ns"], before_ns)
+    ours = overlap.clip(lower=0).groupby(running["tid"]).sum()
+    for tid, total in after.items():
+        kernel = total - before[tid]
+        assert kernel > 1e8
+        assert ours[tid] == pytest.approx(kernel, rel=0.01), tid
+
+
+def test_sleeping_is_blocked(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    facts, calls = recorded("sleeper", python=python, target=target, attach=attach)
+    assert facts["blocked"] <= seconds(calls, ["sleep"], "blocked_ns") + 0.01
+    assert seconds(calls, ["sleep"], "blocked_ns") > 0.9 * seconds(calls, ["sleep"], "wall_ns")
+    assert (calls.loc[calls["name"] == "sleep", "waits"] >= 1).all()
+
+
+def test_spinning_is_on_cpu(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    facts, calls = recorded("spinner", python=python, target=target, attach=attach)
+    assert seconds(calls, ["spin"], "on_cpu_ns") == pytest.approx(facts["on_cpu"], rel=0.05)
+    waited = seconds(calls, ["spin"], "wall_ns") - seconds(calls, ["spin"], "on_cpu_ns")
+    assert seconds(calls, ["spin"], "runq_wait_ns") == pytest.approx(waited, abs=0.05)
+
+
+def test_fighting_for_the_gil_is_gil_wait(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    facts, calls = recorded("gil_fight", python=python, target=target, attach=attach)
+    wall = seconds(calls, ["compute"], "wall_ns")
+    lost = seconds(calls, ["compute"], "gil_wait_ns") + seconds(calls, ["compute"], "runq_wait_ns")
+    assert lost > 0.9 * wall - facts["wall"]
+    assert seconds(calls, ["compute"], "gil_wait_ns") > 0.4 * wall
+    assert seconds(calls, ["compute"], "blocked_ns") < 0.02 * wall
+
+
+@pytest.mark.parametrize(("program", "waiter"), [("lock_wait", "want"), ("pipe_wait", "receive")])
+def test_a_lock_and_a_pipe_are_blocked_and_not_the_gil(
+    program: str, waiter: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    facts, calls = recorded(program, python=python, target=target, attach=attach)
+    assert seconds(calls, [waiter], "blocked_ns") == pytest.approx(facts["blocked"], rel=0.1)
+    assert seconds(calls, [waiter], "gil_wait_ns") < 0.02 * facts["blocked"]
