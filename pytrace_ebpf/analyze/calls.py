@@ -95,16 +95,16 @@ class Calls:
 
     def finish(self, end_ns: int) -> Iterator[pa.Table]:
         """The calls still open when their thread, or at `end_ns` the recording, ended."""
-        ended, when = self.scheduling.ended()
+        ended, last_switch = self.scheduling.ended()
         given = self._threads["end_ns"]
-        end = np.where(ended, when, np.where(given >= 0, given, end_ns))
-        end = np.maximum(end, self._threads["last_ns"])
+        end = np.where(ended, last_switch, np.where(given >= 0, given, end_ns))
+        end = np.maximum(end, np.maximum(self._threads["last_ns"], last_switch))
         threads = np.arange(len(self._threads))
         self._threads["last"] = self.scheduling.stamps(self.scheduling.find(threads, end), end)
         self._threads["begins"] = SETTLED
         thread = np.sort(self._open["thread"])
         count = len(thread)
-        self._stretch(
+        self._stretches(
             Rows(
                 thread,
                 end[thread],
@@ -205,18 +205,18 @@ class Calls:
 
         Only threads that go on from before are cut: how others began shows in all of their rows.
         """
+        if not len(rows):
+            return
         groups = Groups.of(rows.thread)
         begins = self._threads["begins"][groups.thread] != SETTLED
         cuts = np.arange(0, len(rows), PIECE)
         group = np.searchsorted(groups.start, cuts, side="right") - 1
-        cuts = np.unique(np.where(begins[group], groups.start[group], cuts)).tolist() if len(rows) else []
+        cuts = np.unique(np.where(begins[group], groups.start[group], cuts)).tolist()
         for start, end in zip(cuts, [*cuts[1:], len(rows)], strict=True):
             self._stretch(rows.take(slice(start, end)))
 
     def _stretch(self, rows: Rows) -> None:
-        """Rebuild the calls of rows without a loss between them."""
-        if not len(rows):
-            return
+        """Rebuild the calls of one piece."""
         threads = Groups.of(rows.thread).thread
         self._check_marks(rows)
         carried, rows = self._carry_in(rows)

@@ -42,7 +42,7 @@ def repair(rows: Rows, carried: int, begins: int, mark_ns: int, last_ns: int) ->
     The first `carried` rows are calls carried over. `begins`: SETTLED, FIRST or AFTER_LOSS; in the last two
     `mark_ns` is since when unseen entries may have happened. `last_ns`: the thread's last event before these rows.
     """
-    rest = np.flatnonzero(~_sound(rows))
+    rest = np.flatnonzero(~_sound(rows, carried))
     stack = _Stack(rows, carried, begins, mark_ns, last_ns)
     for row in rest.tolist():
         stack.take(row, int(rows.delta[row]), int(rows.frame[row]))
@@ -62,8 +62,8 @@ def repair(rows: Rows, carried: int, begins: int, mark_ns: int, last_ns: int) ->
     return mended.take(mended.delta != 0)
 
 
-def _sound(rows: Rows) -> Bools:
-    """Rows of activations that match, with everything inside them."""
+def _sound(rows: Rows, carried: int) -> Bools:
+    """Rows of activations that match, with everything inside them; never the carried ones, whose ends the stack must see."""
     order = np.argsort(rows.frame, kind="stable")
     frame, entry = rows.frame[order], rows.delta[order] > 0
     pairs = np.flatnonzero((frame[:-1] == frame[1:]) & entry[:-1] & (rows.delta[order][1:] < 0) & (frame[:-1] != 0))
@@ -73,6 +73,7 @@ def _sound(rows: Rows) -> Bools:
     # An entry whose frame was left open before proves that one gone: no matter how well it fits itself.
     reuse = np.flatnonzero((frame[:-1] == frame[1:]) & entry[:-1] & entry[1:])
     damaged = partner < 0
+    damaged[:carried] = True
     damaged[order[reuse + 1]] = True
     candidates = np.flatnonzero(partner >= 0)
     depth = np.cumsum(rows.delta[candidates], dtype=np.int64) - (rows.delta[candidates] > 0)
@@ -95,7 +96,7 @@ class _Stack:
     def __init__(self, rows: Rows, carried: int, begins: int, mark_ns: int, last_ns: int) -> None:
         self._ts, self._carried, self._begins, self._mark_ns, self._last_ns = rows.ts, carried, begins, mark_ns, last_ns
         self._frames: list[int] = []
-        self._place: dict[int, int] = {}  # frame -> index in _frames
+        self._place: dict[int, int] = {}  # frame -> index in _frames; of two carried with one frame the later
         self._base = 0  # activations from before the loss that are still on the stack
         self._closed = 0  # of those, how many were found to have ended in it
         self._entered = 0  # activations found to have been entered before the chunk began
@@ -128,20 +129,18 @@ class _Stack:
         return _Insertions(*(begun + later for begun, later in columns))
 
     def _enter(self, row: int, frame: int) -> None:
-        at = self._place.get(frame, -1) if frame else -1
-        if at >= 0:
+        if row < self._carried:
+            self._base += 1
+        elif frame in self._place:
+            at = self._place[frame]
             if self._may_have_ended_in_loss(at):
                 self._close_in_loss(at)
             else:
                 self._close_down_to(at, row, REPAIRED)
-        if frame:
-            self._place[frame] = len(self._frames)
-        self._frames.append(frame)
-        if row < self._carried:
-            self._base += 1
+        self._push(frame)
 
     def _leave(self, row: int, frame: int) -> None:
-        at = self._place.get(frame, -1) if frame else -1
+        at = self._place.get(frame, -1)
         if at < 0 and self._frames and (frame == 0 or self._frames[-1] == 0):
             at = len(self._frames) - 1
         if at >= 0:
@@ -169,9 +168,13 @@ class _Stack:
         """Whether an activation of the base can have ended in the loss: once one above it returned later, it has not."""
         return self._begins == AFTER_LOSS and at < self._base and not self._base_returned
 
+    def _push(self, frame: int) -> None:
+        if frame:
+            self._place[frame] = len(self._frames)
+        self._frames.append(frame)
+
     def _pop(self) -> None:
-        frame = self._frames.pop()
-        self._place.pop(frame, None)
+        self._place.pop(self._frames.pop(), None)
         if len(self._frames) < self._base:
             self._base = len(self._frames)
             self._base_returned = True
@@ -186,6 +189,8 @@ class _Stack:
         gone = self._base - height
         if gone > 0:
             self._closed += gone
-            del self._frames[height : self._base]
+            stay = self._frames[:height] + self._frames[self._base :]
             self._base = height
-            self._place = {frame: at for at, frame in enumerate(self._frames) if frame}
+            self._frames, self._place = [], {}
+            for frame in stay:
+                self._push(frame)

@@ -131,7 +131,7 @@ class Scheduling:
         came = rows.kind == SchedKind.IN
         out[:, PREEMPTIONS] = left & (rows.to == RUNQ)
         out[:, WAITS] = left & (rows.to != RUNQ)
-        out[:, SLICES] = came
+        out[:, SLICES] = rows.to == ON_CPU
         out[:, STATE] = rows.to
         on_core = (left | came | (rows.to == ON_CPU)) & (rows.cpu >= 0)
         first = firsts(rows.thread)
@@ -152,7 +152,7 @@ class Scheduling:
         moments = thread.astype(np.int64) << bits
         moments |= np.maximum(ts - self._start, 0)
         # Both sides are sorted: place the few switches among the many moments.
-        places = np.searchsorted(moments, switches)
+        places = np.searchsorted(np.maximum.accumulate(moments), switches)
         return np.repeat(np.arange(len(switches), dtype=np.int32), np.diff(places, append=len(moments)))
 
     def stamps(self, at: npt.NDArray[np.integer], ts: Ints) -> Ints:
@@ -171,7 +171,7 @@ class Scheduling:
         return self._base[:, LAST_CPU].astype(np.int16)[at]
 
     def ended(self) -> tuple[Bools, Ints]:
-        """Which threads have ended, and when."""
+        """Which threads have ended, and when each switched last."""
         return self._now[:, STATE] == GONE, self._since
 
 
