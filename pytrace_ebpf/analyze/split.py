@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.switches import BLOCKED, GIL, GONE, LOST, ON_CPU, RUNQ, STATES, UNKNOWN, Bools, Ints, Switches, decide, firsts
-from pytrace_ebpf.trace.schema import SCHED, SchedKind
+from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
 # Columns of a stamp: what is known of a thread at one moment. Differences of the first nine are what happened between.
 TIMES = slice(0, 5)  # on_cpu, runq_wait, gil_wait, blocked, unknown
@@ -56,6 +56,7 @@ class Scheduling:
     def __init__(self, origin_ns: int, windows: Ints) -> None:
         """`windows`: when scheduling events were lost, as from `windows_of`."""
         self._origin, self._windows, self._windows_passed = origin_ns, windows, 0
+        self._start = origin_ns  # of the loaded segment
         self._gil = np.zeros((0, 2), np.int64)
         self._now = np.zeros((0, STAMP), np.int64)  # at each thread's last switch
         self._since = np.zeros(0, np.int64)  # when that was
@@ -201,11 +202,7 @@ def timeline(sched: pd.DataFrame, processes: pd.DataFrame, end_ns: int, losses: 
     """
     keys, thread = np.unique(thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
     gil = gil_ranges(processes, keys >> 32)
-    windows = np.zeros((0, 2), np.int64)
-    if losses is not None:
-        from pytrace_ebpf.trace.schema import SCHED_LOSSES
-
-        windows = windows_of(losses, SCHED_LOSSES)
+    windows = np.zeros((0, 2), np.int64) if losses is None else windows_of(losses, SCHED_LOSSES)
     scheduling = Scheduling(0, windows)
     scheduling.grow(gil)
     table = pa.table({name: sched[name].to_numpy() for name in _COLUMNS})
@@ -240,7 +237,4 @@ def thread_keys(pid: npt.NDArray[np.integer], tid: npt.NDArray[np.integer]) -> I
 def gil_ranges(processes: pd.DataFrame, pid: Ints) -> Ints:
     """The addresses of each process's GIL, shape (n, 2); (0, 0) where unknown."""
     known = processes.set_index("pid")[["gil_start", "gil_end"]]
-    return known.reindex(pid).fillna(0).to_numpy(np.int64)
-
-
-assert set(_COLUMNS) <= {c.name for c in SCHED.columns}
+    return known.reindex(pid, fill_value=0).to_numpy(np.int64)

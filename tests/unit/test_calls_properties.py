@@ -4,6 +4,7 @@ import random
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import reference
 from hypothesis import HealthCheck, example, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from synthetic import GIL, Row, write_trace
 
 import pytrace_ebpf
+import pytrace_ebpf.analyze.calls
 from pytrace_ebpf.trace.schema import CALLS, CallKind, SchedKind
 
 PID = 50
@@ -187,3 +189,12 @@ def test_where_segments_are_cut_does_not_matter(seed: int, cuts: list[int]) -> N
     rows["sched"] = [r for r in rows["sched"] if r[3] != SchedKind.SNAPSHOT]
     once = rebuilt(rows | {"cuts": []})
     assert rebuilt(rows | {"cuts": sorted(c for c in cuts if c < rows["end_ns"])}) == once
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.integers(1, 40))
+def test_how_rows_are_cut_into_pieces_does_not_matter(seed: int, piece: int) -> None:
+    rows = story(seed, "ends")
+    once = rebuilt(rows)
+    with patch.object(pytrace_ebpf.analyze.calls, "PIECE", piece):
+        assert rebuilt(rows) == once
