@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def open(directory: str | PathLike[str]) -> Trace:  # noqa: A001
+def open(directory: str | PathLike[str]) -> Trace:
     """Open a trace directory. Raises errors.TraceError when it is none, is damaged, or of a newer format."""
     # Here and not above: recording needs neither pandas nor what analyses a trace.
     from pathlib import Path

@@ -14,7 +14,18 @@ import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze import split
 from pytrace_ebpf.analyze.finished import Finished
-from pytrace_ebpf.analyze.pairing import OPEN_AT_END, OPEN_AT_START, Bools, Groups, Ints, Rows, Tree, depths, mismatched, pair
+from pytrace_ebpf.analyze.pairing import (
+    OPEN_AT_END,
+    OPEN_AT_START,
+    Bools,
+    Groups,
+    Ints,
+    Rows,
+    Tree,
+    depths,
+    mismatched,
+    pair,
+)
 from pytrace_ebpf.analyze.repair import AFTER_LOSS, FIRST, LAST, MARK, SETTLED, repair
 from pytrace_ebpf.analyze.split import Scheduling, windows_of
 from pytrace_ebpf.analyze.stretch import OPEN, Open, Stretch

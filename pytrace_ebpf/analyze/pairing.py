@@ -5,12 +5,14 @@ puts every return right behind its entry, and siblings behind one another.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+_Number = TypeVar("_Number", bound=np.generic)
 
 # Flags of a row; a call has those of its entry and of its return.
 OPEN_AT_END, OPEN_AT_START, UNWOUND, REPAIRED, IN_LOSS = 1, 2, 4, 8, 16
@@ -62,7 +64,7 @@ class Groups:
         start = np.flatnonzero(np.concatenate(([True], thread[1:] != thread[:-1]))) if len(thread) else np.zeros(0, np.int64)
         return cls(start, np.diff(start, append=len(thread)), thread[start])
 
-    def spread(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def spread(self, values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
         """One value per group, repeated for each of its rows."""
         return np.repeat(values, self.count)
 

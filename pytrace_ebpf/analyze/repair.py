@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytrace_ebpf.analyze.pairing import OPEN_AT_START, REPAIRED, UNWOUND, Bools, Ints, Rows
+from pytrace_ebpf.analyze.pairing import OPEN_AT_START, REPAIRED, UNWOUND, Bools, Rows
 
 SETTLED, FIRST, AFTER_LOSS = 0, 1, 2  # how a thread's chunk begins
 MARK, LAST = -2, -3  # `given` of a new row: the stamp of the chunk's beginning, of the thread's last row before it

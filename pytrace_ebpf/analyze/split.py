@@ -9,7 +9,21 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.switches import BLOCKED, GIL, GONE, LOST, ON_CPU, RUNQ, STATES, UNKNOWN, Bools, Ints, Switches, decide, firsts
+from pytrace_ebpf.analyze.switches import (
+    BLOCKED,
+    GIL,
+    GONE,
+    LOST,
+    ON_CPU,
+    RUNQ,
+    STATES,
+    UNKNOWN,
+    Bools,
+    Ints,
+    Switches,
+    decide,
+    firsts,
+)
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
 # Columns of a stamp: what is known of a thread at one moment. Differences of the first nine are what happened between.
@@ -110,8 +124,8 @@ class Scheduling:
 
     def _with_losses(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> Switches:
         """The segment's rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
-        columns = [sched[name].to_numpy().astype(np.int64) for name in _COLUMNS]
-        rows = Switches(thread, *columns, to=np.zeros(len(thread), np.int64))
+        columns = {name: sched[name].to_numpy().astype(np.int64) for name in _COLUMNS}
+        rows = Switches(thread=thread, to=np.zeros(len(thread), np.int64), **columns)
         inside = touches(self._windows, rows.ts, rows.ts) & (rows.kind != SchedKind.EXIT)
         rows = rows.take(~inside)
         threads = np.arange(len(self._now))

@@ -42,10 +42,10 @@ class Stretch:
         new = self._entry.copy()
         new[self._old] = False
         count = np.cumsum(new)
-        before = count[groups.start] - new[groups.start]
+        before: Ints = count[groups.start] - new[groups.start]
         self.made: Ints = np.diff(before, append=count[-1])  # new calls per group
         # At an entry its own id, at a return the newest call's.
-        self._ids = count + groups.spread((groups.thread << THREAD_BITS) + sequence - before - 1)
+        self._ids: Ints = count + groups.spread((groups.thread << THREAD_BITS) + sequence - before - 1)
         self._ids[self._old] = carried["call_id"][rows.given[self._old]]
 
     def last_stamps(self) -> Ints:

@@ -62,7 +62,7 @@ def decide(rows: Switches, known: Ints, gil: Ints) -> Switches:
     `known`: state of each thread before its first row. `gil`: shape (threads, 2), the addresses
     from which up to which a futex is the GIL's; (0, 0) unknown.
     """
-    rows = rows.take((rows.kind != SchedKind.MIGRATE))
+    rows = rows.take(rows.kind != SchedKind.MIGRATE)
     rows = rows.take(_living(rows, known))
     rows = rows.take(_useful_snapshot(rows, known))
     rows.to = _states(rows, gil)

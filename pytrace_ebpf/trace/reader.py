@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,7 +195,7 @@ class Trace:
             fresh.chmod(0o755)
             shutil.rmtree(kept, ignore_errors=True)
             try:
-                os.rename(fresh, kept)
+                fresh.rename(kept)
             except OSError:  # another reader was faster; its calls are as good
                 if not _is_fresh(kept, self._derived_key()):
                     raise

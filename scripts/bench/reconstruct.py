@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
 
-from synthetic import GIL, write_trace  # noqa: E402
+from synthetic import GIL, write_trace
 
-import pytrace_ebpf  # noqa: E402
-from pytrace_ebpf.analyze import calls, finished, split, stretch  # noqa: E402
-from pytrace_ebpf.trace.manifest import read_manifest  # noqa: E402
-from pytrace_ebpf.trace.reader import Trace  # noqa: E402
-from pytrace_ebpf.trace.schema import MANIFEST, TABLES, SchedKind  # noqa: E402
+import pytrace_ebpf
+from pytrace_ebpf.analyze import calls, finished, split, stretch
+from pytrace_ebpf.trace.manifest import read_manifest
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import MANIFEST, TABLES, SchedKind
 
 PID, SECOND = 4000, 10**9
 
