@@ -24,6 +24,7 @@ class Collector:
         self.counts = {"call": 0, "sched": 0, "function": 0}
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
         self._losses: list[dict[str, Any]] = []
+        self.drained_ns = start_ns  # the rings hold nothing older
         self._looked_ns = self._start_ns = start_ns
 
     def lose(self, cumulative: dict[str, int]) -> None:
@@ -39,7 +40,7 @@ class Collector:
 
     def cut(self, final: bool = False) -> tuple[int, int, dict[str, pa.Table]]:
         """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
-        start, end = self._start_ns, time.monotonic_ns() - (0 if final else _SETTLING_NS)
+        start, end = self._start_ns, time.monotonic_ns() if final else self.drained_ns - _SETTLING_NS
         calls, self.calls = tables.split_at(self.calls, end)
         sched, self.sched = tables.split_at(self.sched, end)
         cut: dict[str, pa.Table] = {}

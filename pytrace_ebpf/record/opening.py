@@ -56,10 +56,42 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
         thread = np.zeros(len(stack), calls.dtype)
         thread["ts"], thread["pid_tgid"] = opening.start_ns, pid_tgid
         thread["kind"], thread["line"] = CallKind.OPEN, -1
-        thread["frame"] = [frame.frame_address >> 3 & 0xFFFFFFFF for frame in stack]
+        thread["frame"] = [_token(frame) for frame in stack]
         thread["func"] = np.array([name(frame.code_address) for frame in stack], np.int32).view(np.uint32)
         rows.append(thread[thread["func"] != _SHIM])
     return np.concatenate([*rows, calls[~early]]), untold
+
+
+class Innermost:
+    """Frames read from outside that may still be before their entry event.
+
+    A thread can wait for the GIL in a frame whose entry has not fired yet. Should the
+    thread's first event be the entry of the frame that was read as its innermost, the
+    call is in the trace already, and that event is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[int, int] = {}  # pid_tgid -> call_event.frame
+
+    def expect(self, opening: Opening) -> None:
+        """Take in the threads of `opening` that had no event yet."""
+        for tid, stack in opening.stacks.items():
+            if tid not in opening.walked and stack:
+                self._frames[opening.target.pid << 32 | tid] = _token(stack[-1])
+
+    def drop_entered(self, calls: np.ndarray) -> np.ndarray:
+        """`calls` without the first event of each such thread where it is the entry of that frame."""
+        if not self._frames or not len(calls):
+            return calls
+        mine = np.isin(calls["pid_tgid"], np.array(list(self._frames), np.uint64))
+        candidates = np.flatnonzero(mine & (calls["kind"] != CallKind.OPEN))
+        threads, first = np.unique(calls["pid_tgid"][candidates], return_index=True)
+        drop = []
+        for thread, at in zip(threads.tolist(), candidates[first].tolist(), strict=True):
+            frame = self._frames.pop(thread)
+            if calls["kind"][at] == CallKind.ENTRY and calls["frame"][at] == frame:
+                drop.append(at)
+        return np.delete(calls, drop) if drop else calls
 
 
 def without_open(calls: np.ndarray) -> np.ndarray:
@@ -69,6 +101,10 @@ def without_open(calls: np.ndarray) -> np.ndarray:
 
 
 _SHIM = np.uint32(0xFFFFFFFE)
+
+
+def _token(frame: OpenFrame) -> int:
+    return frame.frame_address >> 3 & 0xFFFFFFFF
 
 
 def _join(stack: list[OpenFrame], walked: np.ndarray, rest: int) -> tuple[list[OpenFrame], int]:

@@ -70,6 +70,7 @@ class Session:
         self._sched = SchedProbes(options.sched_ring_pages, options.follow)
         self._loaded: dict[Plan, _Loaded] = {}
         self._functions, self._processes = Functions(), Processes()
+        self._innermost = opening.Innermost()
         self._qualnames: dict[int, Qualify] = {}
         self._closed_losses = np.zeros(len(LOSS_CLASSES), np.int64)
         self._sources: list[dict[str, Any]] = []
@@ -199,7 +200,8 @@ class Session:
             opened, self._take_calls(loaded, keep_open=True), self._functions, self._qualnames[target.pid]
         )
         self._closed_losses[LOSS_CLASSES.index("stack_depth")] += untold
-        self._collector.calls.append(calls)
+        self._innermost.expect(opened)
+        self._collector.calls.append(self._innermost.drop_entered(calls))
         self._processes.add_python(target, loaded.source.name, start_ns)
 
     def _declare(self, target: Target, why: str) -> None:
@@ -294,9 +296,10 @@ class Session:
         self._collector.counts["function"] = len(self._functions)
         told = calls["kind"] != CallKind.OPEN
         calls["func"][told] = loaded.ids.func_ids(calls["func"][told]).view(np.uint32)
-        return calls if keep_open else opening.without_open(calls)
+        return calls if keep_open else self._innermost.drop_entered(opening.without_open(calls))
 
     def _drain(self) -> None:
+        began_ns = time.monotonic_ns()
         for loaded in list(self._loaded.values()):
             calls = self._take_calls(loaded)
             if len(calls):
@@ -305,6 +308,7 @@ class Session:
         if len(sched):
             self._collector.sched.append(sched)
             self._follow(self._processes.take_in(sched))
+        self._collector.drained_ns = began_ns
         self._collector.lose(dict(zip(LOSS_CLASSES, self._losses().tolist(), strict=True)))
 
     def _losses(self) -> np.ndarray:
