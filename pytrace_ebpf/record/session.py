@@ -4,13 +4,13 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import TargetError, UsageError
 from pytrace_ebpf.record import frames, host, opening, qualnames, tables, usage
 from pytrace_ebpf.record.calibrate import cost_per_call
 from pytrace_ebpf.record.collect import Collector
@@ -58,18 +58,21 @@ class _Loaded:
     owner: os.stat_result  # of that process
     source: UsdtSource
     ids: ProbeIds
-    attached: set[int] = field(default_factory=set)
 
 
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
     def __init__(self, options: Options, argv: Sequence[str]) -> None:
+        if options.source == "agent":
+            raise UsageError("the agent source is not part of this version; use --source usdt, or leave the option out")
         self._options, self._argv = options, list(argv)
         host.require_ebpf()
         self._sched = SchedProbes(options.sched_ring_pages, options.follow)
         self._loaded: dict[Plan, _Loaded] = {}
         self._functions, self._processes = Functions(), Processes()
+        self._ended_pids: set[int] = set()
+        self._adopted = 0  # processes attached to at the last cut
         self._innermost = opening.Innermost()
         self._qualnames: dict[int, Qualify] = {}
         self._closed_losses = np.zeros(len(LOSS_CLASSES), np.int64)
@@ -182,7 +185,6 @@ class Session:
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         loaded.source.attach(target.pid, target.binary_path)
-        loaded.attached.add(target.pid)
         self._qualnames[target.pid] = qualnames.for_process(target.pid, target.library)
 
     def _open(self, target: Target, loaded: _Loaded) -> None:
@@ -210,7 +212,7 @@ class Session:
     def _follow(self, news: list[tuple[SchedKind, dict[str, int]]]) -> None:
         for kind, row in news:
             if kind == SchedKind.EXIT:
-                self._forget(row["pid"])
+                self._ended_pids.add(row["pid"])
                 continue
             if kind == SchedKind.EXEC:
                 self._reset(row)
@@ -229,7 +231,7 @@ class Session:
             target = look(row["pid"])
             why = self._check(target)
             loaded = self._load(target)
-            if target.pid in loaded.attached:  # exec of the same interpreter: its probes are on it already
+            if target.pid in loaded.source.attached:  # exec of the same interpreter: its probes are on it already
                 self._processes.add_python(target, loaded.source.name, row["ts"])
             else:
                 self._open(target, loaded)
@@ -248,11 +250,14 @@ class Session:
             event["kind"], event["line"], event["func"] = CallKind.RESET, -1, 0xFFFFFFFF
             self._collector.calls.append(event)
 
-    def _forget(self, pid: int) -> None:
-        for loaded in self._loaded.values():
-            if pid in loaded.attached:
-                loaded.attached.discard(pid)
-                loaded.source.detach(pid)
+    def _detach_ended(self) -> None:
+        """Remove the probes of processes that ended, in a quiet second: meanwhile the kernel attaches no other ones."""
+        if self._adopted == len(self._sources):
+            for pid in self._ended_pids:
+                for loaded in self._loaded.values():
+                    loaded.source.detach(pid)
+            self._ended_pids.clear()
+        self._adopted = len(self._sources)
 
     # -- recording -----------------------------------------------------------------
 
@@ -269,6 +274,7 @@ class Session:
                 self._launched.poll()
             if time.monotonic() >= next_cut:
                 self._cut()
+                self._detach_ended()
                 progress(self.status())
                 next_cut += self._options.segment_s
 
@@ -345,8 +351,7 @@ class Session:
         self._drain()
         end_ns = time.monotonic_ns()
         for loaded in self._loaded.values():
-            for pid in loaded.attached:
-                loaded.source.detach(pid)
+            loaded.source.detach_all()
         self._measure_cost()
         self._cut(final=True)
         if self._writer is not None:

@@ -1,6 +1,7 @@
 """Function events from CPython's function__entry / function__return USDT probes, by BPF; nothing enters the process."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,11 +112,13 @@ class UsdtSource:
             self._programs.table("functions").map_fd, _FUNCTION_RING_PAGES * 4096, self._programs.dtype("function_event")
         )
         self._walks = self._programs.table("walks")
-        self._attached: dict[int, list[int]] = {}
+        self.attached: dict[int, list[int]] = {}  # process -> descriptors of its probes
+        # The kernel waits for grace periods when a uprobe goes: tens of milliseconds each, side by side here.
+        self._closing = ThreadPoolExecutor(8, "detach")
 
     def attach(self, pid: int, path: str) -> None:
         """Attach to `pid`, whose interpreter is the file at `path`. Raises TargetError; leaves nothing behind then."""
-        descriptors = self._attached[pid] = []
+        descriptors = self.attached[pid] = []
         try:
             for point in self._plan.points:
                 descriptors.append(
@@ -126,9 +129,14 @@ class UsdtSource:
             raise TargetError(f"the kernel refused a probe on process {pid} ({error.strerror})") from error
 
     def detach(self, pid: int) -> None:
-        """Remove every probe from `pid`; the kernel lowers its semaphores."""
-        for descriptor in self._attached.pop(pid, ()):
-            self._programs.detach(descriptor)
+        """Begin to remove every probe from `pid`; the kernel lowers its semaphores. `close` waits for the end of it."""
+        for descriptor in self.attached.pop(pid, ()):
+            self._closing.submit(self._programs.detach, descriptor)
+
+    def detach_all(self) -> None:
+        """Begin to detach from every process."""
+        for pid in list(self.attached):
+            self.detach(pid)
 
     def record(self, mode: int) -> None:
         """OFF, ON, or WALK: on, and each thread's first event is preceded by its open frames."""
@@ -163,6 +171,6 @@ class UsdtSource:
 
     def close(self) -> None:
         """Detach from every process."""
-        for pid in list(self._attached):
-            self.detach(pid)
+        self.detach_all()
+        self._closing.shutdown()
         self._programs.close()

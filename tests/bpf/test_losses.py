@@ -1,0 +1,36 @@
+"""Nothing is lost silently: with a ring far too small the books still balance."""
+
+from collections.abc import Callable
+
+import pytrace_ebpf
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
+
+
+def test_events_made_are_events_recorded_and_events_counted_lost(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("fib", "22", "--wait", python=python)
+    recorder = attach(process.pid, "--ring-mib", "0.015625")
+    process.go()
+    made = 2 * process.done()["calls"]["fib"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    functions = trace.functions().set_index("func_id")["name"]
+    events = trace.events()
+    recorded = int((events["func_id"].map(functions) == "fib").sum())
+    losses = trace.losses()
+    lost = int(losses.loc[losses["class"] == "call_ring", "count"].sum())
+    assert lost > 0
+    others = int((events["kind"] < 2).sum()) - recorded
+    # Some of the lost may be events of other functions: there are at most a few dozen of those in all.
+    assert made <= recorded + lost <= made + 100 - others
+    assert trace.manifest["lost"] == {"call_ring": lost}
+    calls = trace.calls()
+    assert (calls["status"] == "in_loss").any()
+    windows = losses[["start_ns", "end_ns"]].to_numpy()
+    assert (windows[:, 0] < windows[:, 1]).all()
+    over = [((calls["start_ns"] < end) & (calls["end_ns"] > start)) for start, end in windows]
+    touched = over[0].copy()
+    for each in over[1:]:
+        touched |= each
+    assert (calls.loc[touched, "status"] == "in_loss").all()

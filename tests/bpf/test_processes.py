@@ -1,0 +1,141 @@
+"""Children, exec, replaced interpreters, two tracers at once: each traced rightly."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.trace.reader import Trace
+from tests.bpf.conftest import Recorder
+from tests.conftest import TARGETS, Python, Target
+
+
+def steps(trace: Trace) -> dict[int, int]:
+    """Calls of `step` per process."""
+    calls = trace.calls(columns=["pid", "func_id"]).merge(trace.functions(), on="func_id")
+    return calls[calls["name"] == "step"].groupby("pid").size().to_dict()
+
+
+def test_forked_and_executed_children_are_followed(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("forks", "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    facts = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    expected = {int(pid): count for pid, count in facts["steps"].items()}
+    if python.root is None:  # else the target counts by the process ids of its own namespace
+        assert steps(trace) == expected
+    else:
+        assert sorted(steps(trace).values()) == sorted(expected.values())
+    processes = trace.processes().set_index("pid")
+    assert set(steps(trace)) <= set(processes.index)
+    assert (processes.loc[list(steps(trace)), "source"] == "usdt").all()
+    # A forked child is born with the frames of its creator.
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    for pid in facts["forked"] if python.root is None else []:
+        born = calls[(calls["pid"] == pid) & (calls["status"] == "open_at_start")]
+        names = [name for name in born.sort_values("depth")["name"] if name != "<listcomp>"]
+        assert names[:3] == ["<module>", "main", "forked"]
+
+
+def test_no_follow_records_the_one_process(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("forks", "--wait")
+    recorder = attach(process.pid, "--no-follow")
+    process.go()
+    trace = pytrace_ebpf.open(recorder.finish())
+    assert steps(trace) == {process.pid: 31}
+    assert set(trace.sched()["pid"]) == {process.pid}
+
+
+@pytest.mark.parametrize("then", [[], ["sleep"]])
+def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
+    then: list[str], python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("execs", *then, "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    facts = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    counts = calls.groupby("name").size()
+    assert {name: counts[name] for name in ("step", "first_life", "second_life")} == {
+        "step": facts["first"]["step"] + facts["second"]["step"], "first_life": 1, "second_life": 1,
+    }  # fmt: skip
+    assert calls.set_index("name").loc["first_life", "status"] == "unwound"
+    assert (calls["pid"] == process.pid).all()
+    assert not (calls["status"] == "repaired").any()
+
+
+def test_a_replaced_interpreter_is_traced_by_the_file_that_is_mapped(
+    tmp_path: Path, attach: Callable[..., Recorder], target: Callable[..., Target]
+) -> None:
+    python = tmp_path / "bin" / "python3.11"
+    python.parent.mkdir()
+    shutil.copy("/usr/bin/python3.11", python)
+
+    class Copy(Python):
+        def command(self, program: str, *args: str) -> list[str]:
+            return [str(python), str(TARGETS / f"{program}.py"), *args]
+
+    process = target("fib", "12", "--wait", python=Copy("3.11"))
+    python.unlink()
+    shutil.copy("/bin/true", python)
+    recorder = attach(process.pid)
+    process.go()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "fib").sum() == process_calls(12)
+
+
+def process_calls(n: int) -> int:
+    a, b = 0, 1
+    for _ in range(n + 1):
+        a, b = b, a + b
+    return 2 * a - 1
+
+
+def test_two_tracers_on_one_target_see_the_same(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("threads", "--wait")
+    recorders = [attach(process.pid), attach(process.pid)]
+    process.go()
+    traces = [pytrace_ebpf.open(recorder.finish()) for recorder in recorders]
+    ours = []
+    for trace in traces:
+        calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
+        calls = calls[calls["file"].str.startswith(str(TARGETS)) & (calls["status"] == "complete")]
+        ours.append(calls.groupby("qualname").size())
+    pd.testing.assert_series_equal(ours[0], ours[1])
+    assert len(ours[0])
+
+
+def test_run_traces_from_the_first_call_and_passes_on_the_exit_code(run: Callable[..., tuple]) -> None:
+    program = "import sys\ndef f(): return 7\nfor _ in range(101): f()\nsys.exit(f())\n"
+    directory, ended = run(["/usr/bin/python3.11", "-c", program])
+    assert ended.returncode == 7, ended.stderr
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "f").sum() == 102
+    assert set(calls["status"]) <= {"complete", "open_at_end"}
+    assert calls["on_cpu_ns"].notna().all()
+
+
+@pytest.mark.parametrize("wrapper", [["/usr/bin/env"], ["/usr/bin/taskset", "-c", "0"], ["/bin/sh", "-c", 'exec "$@"', "sh"]])
+def test_run_sees_through_a_wrapper(wrapper: list[str], run: Callable[..., tuple]) -> None:
+    directory, ended = run([*wrapper, "/usr/bin/python3.11", "-c", "def f(): pass\nfor _ in range(53): f()"])
+    assert ended.returncode == 0, ended.stderr
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "f").sum() == 53
+    assert trace.manifest["target"]["python_version"].startswith("3.11")
+
+
+def test_run_of_a_program_killed_by_a_signal_says_so(run: Callable[..., tuple]) -> None:
+    _, ended = run(["/usr/bin/python3.11", "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert ended.returncode == 128 + 9
+
+

@@ -1,0 +1,83 @@
+"""What cannot be traced is refused in one sentence, with the documented exit code, and nothing is left behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.conftest import COMMAND
+from tests.conftest import Target
+
+
+def refused(*words: str) -> tuple[int, str]:
+    """Exit code and the one line on stderr."""
+    ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == ""
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.startswith("pytrace-ebpf: ")
+    return ended.returncode, ended.stderr
+
+
+def gone() -> int:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    return child.pid
+
+
+def test_no_such_process(tmp_path: Path) -> None:
+    code, said = refused("attach", "--pid", str(gone()), "-o", str(tmp_path / "t"))
+    assert code == 3 and "does not exist" in said
+    assert not (tmp_path / "t").exists()
+
+
+def test_not_a_python(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        code, said = refused("attach", "--pid", str(child.pid), "-o", str(tmp_path / "t"))
+    finally:
+        child.kill()
+        child.wait()
+    assert code == 3 and "Python" in said
+
+
+def test_a_python_without_probes_says_what_would_serve(tmp_path: Path, target: Callable[..., Target]) -> None:
+    pythons = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))
+    if not pythons:
+        pytest.xfail("no Python without probes is at hand")
+    child = subprocess.Popen([pythons[-1], "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    code, said = refused("attach", "--pid", str(child.pid), "-o", str(tmp_path / "t"))
+    child.communicate(b"\n")
+    assert code == 3 and "agent" in said
+
+
+def test_a_folder_that_is_in_use(tmp_path: Path, target: Callable[..., Target]) -> None:
+    (tmp_path / "precious").write_text("data")
+    code, said = refused("attach", "--pid", str(target("sleeper", "--wait").pid), "-o", str(tmp_path))
+    assert code == 2 and "not empty" in said
+    assert (tmp_path / "precious").read_text() == "data"
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    code, said = refused("run", "-o", str(tmp_path / "t"), "--", "/no/such/program")
+    assert code == 3 and "/no/such/program" in said
+
+
+def test_without_privileges(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    ended = subprocess.run(
+        [*COMMAND, "attach", "--pid", str(os.getpid()), "-o", str(tmp_path / "t")],
+        capture_output=True, text=True, user=65534, group=65534, extra_groups=[], cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert ended.returncode == 4, ended.stderr
+    assert len(ended.stderr.splitlines()) == 1 and "sudo" in ended.stderr
+
+
+def test_the_agent_is_not_there_yet(tmp_path: Path, target: Callable[..., Target]) -> None:
+    code, said = refused("attach", "--source", "agent", "--pid", str(target("sleeper", "--wait").pid), "-o", str(tmp_path / "t"))
+    assert code == 2 and "agent" in said
