@@ -145,13 +145,13 @@ static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const st
     answer.flags = function->flags;
     answer.id = function->id;
     if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
-        count_loss(LOSS_FUNCTION_RING, ts);
+        count_loss(LOSS_FUNCTION_RING);
         answer.id = 0;
         return answer;
     }
     ++*counter;
     if (known.update((struct key *)key, &answer))
-        count_loss(LOSS_FUNCTION_MAP, ts);
+        count_loss(LOSS_FUNCTION_MAP);
     return answer;
 }
 
@@ -179,7 +179,7 @@ static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 fra
     struct call_event *event = calls.ringbuf_reserve(sizeof(*event));
 
     if (!event) {
-        count_loss(LOSS_CALL_RING, ts);
+        count_loss(LOSS_CALL_RING);
         return;
     }
     event->ts = ts;

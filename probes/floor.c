@@ -10,3 +10,8 @@ int function_return(struct pt_regs *ctx)
 {
     return 0;
 }
+
+int function_never(struct pt_regs *ctx)
+{
+    return 0;
+}

@@ -37,7 +37,7 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
     struct sched_event *event = sched.ringbuf_reserve(sizeof(*event));
 
     if (!event) {
-        count_loss(LOSS_SCHED_RING, ts);
+        count_loss(LOSS_SCHED_RING);
         return 0;
     }
     event->ts = ts;
@@ -180,7 +180,7 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
         pid = child;
     }
     if (threads.update(&child, &pid)) {
-        count_loss(LOSS_THREAD_MAP, ts);
+        count_loss(LOSS_THREAD_MAP);
         return 0;
     }
     event = reserve(pid, child, SCHED_FORK, ts);

@@ -43,13 +43,31 @@ def _power_of_two(text: str) -> float:
     return value
 
 
+class Stopped:
+    """Whether one of the awaited signals has come; `clear` awaits the next."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def __call__(self) -> bool:
+        return self._seen
+
+    def see(self, *_: object) -> None:
+        """The signals' handler."""
+        self._seen = True
+
+    def clear(self) -> None:
+        """Forget the one that came."""
+        self._seen = False
+
+
 @contextmanager
-def stop_signals(numbers: tuple[int, ...]) -> Iterator[Callable[[], bool]]:
+def stop_signals(numbers: tuple[int, ...]) -> Iterator[Stopped]:
     """Turn these signals into an answer to "shall it stop?", for as long as the block runs."""
-    seen: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in numbers}
+    stopped = Stopped()
+    before = {number: signal.signal(number, stopped.see) for number in numbers}
     try:
-        yield lambda: bool(seen)
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

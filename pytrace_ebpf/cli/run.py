@@ -41,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
             pid = session.launch(command)
 
             def stop() -> bool:
-                if stopped():
+                if stopped():  # pass it on, once; the recording ends with the program
                     os.kill(pid, signal.SIGTERM)
-                return stopped()
+                    stopped.clear()
+                return False
 
             with recording.progress(args.quiet, f"tracing process {pid} until it ends") as show:
                 session.run(stop, show)

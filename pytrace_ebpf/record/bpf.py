@@ -121,7 +121,7 @@ class Programs:
     def losses(self) -> np.ndarray:
         """Cumulative loss counts, int64, shape (LOSS_CLASSES,)."""
         table = self._bpf["losses"]
-        return np.array([sum(cpu.count for cpu in table[table.Key(i)]) for i in range(len(table))], dtype=np.int64)
+        return np.array([list(cpu.count) for cpu in table[table.Key(0)]], np.int64).sum(axis=0)
 
     def close(self) -> None:
         """Detach the tracepoints and free programs and maps."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pytrace_ebpf.errors import PytraceError
 from pytrace_ebpf.record.source_usdt import ON, UsdtSource
@@ -21,7 +22,7 @@ def cost_per_call(source: UsdtSource, target: Target, uid: int, gid: int) -> flo
     if target.in_container:
         return None
     command = [target.executable, "-I", "-S", str(_CHILD)]
-    as_user = {"user": uid, "group": gid, "extra_groups": []} if os.geteuid() == 0 else {}
+    as_user: dict[str, Any] = {"user": uid, "group": gid, "extra_groups": []} if os.geteuid() == 0 else {}
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **as_user

@@ -15,17 +15,29 @@ _SETTLING_NS = 5_000_000
 
 
 class Collector:
-    """Buffers of call_event and sched_event batches, rows of small tables, and counts."""
+    """Batches of function and scheduling events, rows of small tables, and counts."""
 
     def __init__(self, start_ns: int) -> None:
-        self.calls: list[np.ndarray] = []
-        self.sched: list[np.ndarray] = []
+        self._calls: list[tables.Columns] = []
+        self._sched: list[tables.Columns] = []
         self.usage: list[dict[str, Any]] = []
         self.counts = {"call": 0, "sched": 0, "function": 0}
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
         self._losses: list[dict[str, Any]] = []
         self.drained_ns = start_ns  # the rings hold nothing older
         self._looked_ns = self._start_ns = start_ns
+
+    def add_calls(self, records: np.ndarray) -> None:
+        """Take in call_event records with func_ids."""
+        if len(records):
+            self._calls.append(tables.call_columns(records))
+            self.counts["call"] += len(records)
+
+    def add_sched(self, records: np.ndarray) -> None:
+        """Take in sched_event records."""
+        if len(records):
+            self._sched.append(tables.sched_columns(records))
+            self.counts["sched"] += len(records)
 
     def lose(self, cumulative: dict[str, int]) -> None:
         """Take in the cumulative loss counters: what was added since the last look lies between the two looks."""
@@ -41,15 +53,13 @@ class Collector:
     def cut(self, final: bool = False) -> tuple[int, int, dict[str, pa.Table]]:
         """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
         start, end = self._start_ns, time.monotonic_ns() if final else self.drained_ns - _SETTLING_NS
-        calls, self.calls = tables.split_at(self.calls, end)
-        sched, self.sched = tables.split_at(self.sched, end)
+        calls, self._calls = tables.cut_at(self._calls, end)
+        sched, self._sched = tables.cut_at(self._sched, end)
         cut: dict[str, pa.Table] = {}
         if calls is not None:
             cut["events"] = tables.events_table(calls)
-            self.counts["call"] += len(calls)
         if sched is not None:
             cut["sched"] = tables.sched_table(sched)
-            self.counts["sched"] += len(sched)
         for name, rows in (("usage", self.usage), ("losses", self._losses)):
             if rows:
                 cut[name] = tables.rows_table(schema.TABLES[name], rows)

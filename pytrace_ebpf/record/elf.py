@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 Version = tuple[int, int, int]
@@ -109,6 +110,15 @@ def read_binary(file: BinaryIO) -> Binary:
         return _Reader(elf, file).binary()
     except (ELFError, struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"it is not a readable ELF file ({error})") from None
+
+
+def needed(file: BinaryIO) -> tuple[str, ...]:
+    """Names of the shared libraries that an ELF file asks its loader for; () for what is no dynamic ELF file."""
+    try:
+        dynamic = next(ELFFile(file).iter_segments("PT_DYNAMIC"), None)
+        return tuple(str(getattr(tag, "needed", "")) for tag in dynamic.iter_tags("DT_NEEDED")) if isinstance(dynamic, DynamicSegment) else ()
+    except (ELFError, struct.error, UnicodeDecodeError):
+        return ()
 
 
 def parse_arguments(text: str) -> tuple[Argument, ...]:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from pytrace_ebpf.errors import TargetError
 
 _TRACEME, _CONT, _DETACH, _SETOPTIONS = 0, 7, 17, 0x4200
+_SYSCALL = 24
 _TRACE_EXEC, _EVENT_EXEC = 0x10, 4
+_STEPS = 4000  # a loader that takes more is no loader
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _libc.ptrace.restype = ctypes.c_long
@@ -34,17 +36,37 @@ def invoking_user() -> pwd.struct_passwd | None:
 class Launched:
     """A started child of this process.
 
-    `on_exec(pid)` is called while it stands at its first instruction, at each exec
+    `on_exec(launched)` is called while it stands at its first instruction, at each exec
     until it returns True: then it is let go for good.
     """
 
-    def __init__(self, command: Sequence[str], on_exec: Callable[[int], bool]) -> None:
+    def __init__(self, command: Sequence[str], on_exec: Callable[["Launched"], bool]) -> None:
         self._on_exec = on_exec
         self.held = True  # still under ptrace
         self.status: int | None = None  # wait status, once it has ended
         self.pid = _fork(command)
         _libc.ptrace(_SETOPTIONS, self.pid, None, _TRACE_EXEC)
-        self._at_exec()
+        try:
+            self._at_exec()
+        except BaseException:  # it has not run an instruction: it must not run untraced
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
+
+    def step_until(self, condition: Callable[[], bool]) -> bool:
+        """Run the held child from system call to system call until `condition()`; False if it never came true.
+
+        For the dynamic loader's work: a few hundred stops at most.
+        """
+        for _ in range(_STEPS):
+            _libc.ptrace(_SYSCALL, self.pid, None, None)
+            _, status = os.waitpid(self.pid, 0)
+            if not os.WIFSTOPPED(status):
+                self.status, self.held = status, False
+                return False
+            if condition():
+                return True
+        return False
 
     def poll(self) -> None:
         """React to what happened to the child since the last call; sets `status` when it has ended."""
@@ -72,7 +94,7 @@ class Launched:
         return 128 - code if code < 0 else code
 
     def _at_exec(self) -> None:
-        if self._on_exec(self.pid):
+        if self._on_exec(self):
             self.release()
         elif self.held:
             _libc.ptrace(_CONT, self.pid, None, None)

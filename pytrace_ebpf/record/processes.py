@@ -12,8 +12,6 @@ from pytrace_ebpf.record.memory import MemoryFault
 from pytrace_ebpf.record.target import Target
 from pytrace_ebpf.trace.schema import SchedKind
 
-_NEWS = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
-
 
 class Processes:
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
@@ -64,7 +62,8 @@ class Processes:
     def take_in(self, events: np.ndarray) -> list[tuple[SchedKind, dict[str, int]]]:
         """Learn from sched_event records; returns the process-level news in order: forks, execs, last exits."""
         news: list[tuple[SchedKind, dict[str, int]]] = []
-        for event in events[np.isin(events["kind"], _NEWS)]:  # one step per thread, not per switch
+        of_interest = (events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT)
+        for event in events[of_interest]:  # one step per thread, not per switch
             kind = SchedKind(int(event["kind"]))
             row = {name: int(event[name]) for name in ("ts", "pid", "tid", "other", "other_pid", "state")}
             key = row["pid"], row["tid"]

@@ -10,9 +10,6 @@ import mmap
 
 import numpy as np
 
-_BUSY = np.uint32(1 << 31)
-_DISCARDED = np.uint32(1 << 30)
-
 
 class Ring:
     """`map_fd`: descriptor of the ring; `size`: its data size in bytes; `event`: dtype of one record."""
@@ -20,7 +17,7 @@ class Ring:
     def __init__(self, map_fd: int, size: int, event: np.dtype) -> None:
         padding = -event.itemsize % 8
         fields = [("length", "<u4"), ("page", "<u4"), ("event", event)]
-        self._record = np.dtype(fields + [("padding", f"V{padding}")] if padding else fields)
+        self._record = np.dtype([*fields, ("padding", f"V{padding}")] if padding else fields)
         self._size = size
         self._consumer = mmap.mmap(map_fd, mmap.PAGESIZE)
         self._producer = mmap.mmap(map_fd, mmap.PAGESIZE + 2 * size, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
@@ -34,14 +31,15 @@ class Ring:
         records = np.ndarray(
             (count,), self._record, self._producer, mmap.PAGESIZE + (start & (self._size - 1))
         )
-        length = records["length"]
-        busy = length & _BUSY
-        if busy.any():
-            count = int(busy.argmax())
-        events = records["event"][:count].copy()
-        kept = length[:count] & _DISCARDED == 0
+        flags = records["length"] >> 30  # busy: 2, discarded: 1
+        if not flags.any():
+            events = records["event"].copy()
+        else:
+            busy = flags >= 2
+            count = int(busy.argmax()) if busy.any() else count
+            events = records["event"][:count][flags[:count] == 0]
         self._read[0] = start + count * self._record.itemsize
-        return events if kept.all() else events[kept]
+        return events
 
     @property
     def used(self) -> float:

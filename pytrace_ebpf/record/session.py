@@ -20,12 +20,12 @@ from pytrace_ebpf.record.launch import Launched
 from pytrace_ebpf.record.processes import Processes
 from pytrace_ebpf.record.sched import SchedProbes
 from pytrace_ebpf.record.source_usdt import OFF, ON, WALK, Plan, UsdtSource, plan
-from pytrace_ebpf.record.target import Target, inspect, truthful
+from pytrace_ebpf.record.target import Target, inspect, links_libpython, maps_libpython, truthful
 from pytrace_ebpf.record.writer import Writer
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind, SchedKind
 
-_TICK_MS = 10
+_TICK_MS = 25
 _NS = 1_000_000_000
 
 
@@ -92,20 +92,28 @@ class Session:
         why = self._check(target)
         loaded = self._load(target)
         self._begin(target, target.command)
-        self._collector.sched.append(self._sched.add_process(pid))
-        self._open(target, loaded)
+        self._collector.add_sched(self._sched.add_process(pid))
+        try:
+            self._open(target, loaded)
+        except TargetError:
+            if self._writer is not None:
+                self._writer.abandon()
+            raise
         self._declare(target, why)
         return why
 
     def launch(self, command: Sequence[str]) -> int:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
-        self._launched = launched = Launched(command, self._at_exec)
+        self._launched = launched = Launched(command, self._at_exec)  # calls _at_exec already
         self._main = launched.pid
         return launched.pid
 
-    def _at_exec(self, pid: int) -> bool:
+    def _at_exec(self, launched: Launched) -> bool:
         """The launched program stands at its first instruction: probe it if it is a Python; True = done with it."""
+        pid = launched.pid
         try:
+            if links_libpython(pid):
+                launched.step_until(lambda: maps_libpython(pid))
             target = inspect(pid)
         except TargetError:
             self._begin_with_other(pid)
@@ -113,7 +121,7 @@ class Session:
         why = self._check(target)
         loaded = self._load(target)
         if self._begin(target, target.command):
-            self._collector.sched.append(self._sched.add_process(pid))
+            self._collector.add_sched(self._sched.add_process(pid))
         start_ns = time.monotonic_ns()
         self._attach(target, loaded)
         loaded.source.record(ON)
@@ -134,7 +142,7 @@ class Session:
         row = self._processes.processes[pid]
         described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
         if self._begin_trace(described):
-            self._collector.sched.append(self._sched.add_process(pid))
+            self._collector.add_sched(self._sched.add_process(pid))
 
     def _begin_trace(self, target: dict[str, Any]) -> bool:
         """Open the trace directory; False where that was done: a wrapper became the Python that it was to start."""
@@ -177,7 +185,7 @@ class Session:
         if planned not in self._loaded:
             self._loaded[planned] = _Loaded(
                 target,
-                os.stat(f"/proc/{target.pid}"),
+                Path(f"/proc/{target.pid}").stat(),
                 UsdtSource(planned, self._options.call_ring_pages),
                 ProbeIds(self._functions),
             )
@@ -203,7 +211,7 @@ class Session:
         )
         self._closed_losses[LOSS_CLASSES.index("stack_depth")] += untold
         self._innermost.expect(opened)
-        self._collector.calls.append(self._innermost.drop_entered(calls))
+        self._collector.add_calls(self._innermost.drop_entered(calls))
         self._processes.add_python(target, loaded.source.name, start_ns)
 
     def _declare(self, target: Target, why: str) -> None:
@@ -248,7 +256,7 @@ class Session:
         if event is not None and row["pid"] in self._processes.targets:
             event["ts"], event["pid_tgid"] = row["ts"], row["pid"] << 32 | row["tid"]
             event["kind"], event["line"], event["func"] = CallKind.RESET, -1, 0xFFFFFFFF
-            self._collector.calls.append(event)
+            self._collector.add_calls(event)
 
     def _detach_ended(self) -> None:
         """Remove the probes of processes that ended, in a quiet second: meanwhile the kernel attaches no other ones."""
@@ -280,11 +288,10 @@ class Session:
 
     def status(self) -> Status:
         """The counts so far."""
-        waiting = sum(map(len, self._collector.calls)), sum(map(len, self._collector.sched))
         return Status(
             (time.monotonic_ns() - self._start_ns) / _NS,
-            self._collector.counts["call"] + waiting[0],
-            self._collector.counts["sched"] + waiting[1],
+            self._collector.counts["call"],
+            self._collector.counts["sched"],
             sum(self._collector.lost.values()),
             len(self._processes.processes),
         )
@@ -300,20 +307,20 @@ class Session:
         introduced = loaded.source.drain_functions()
         loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._processes.read_code)
         self._collector.counts["function"] = len(self._functions)
-        told = calls["kind"] != CallKind.OPEN
-        calls["func"][told] = loaded.ids.func_ids(calls["func"][told]).view(np.uint32)
-        return calls if keep_open else self._innermost.drop_entered(opening.without_open(calls))
+        if not keep_open:
+            calls = opening.without_open(calls)
+        ids = calls["func"]
+        told = calls["kind"] != CallKind.OPEN if keep_open else slice(None)
+        ids[told] = loaded.ids.func_ids(ids[told]).view(np.uint32)
+        return calls if keep_open else self._innermost.drop_entered(calls)
 
     def _drain(self) -> None:
         began_ns = time.monotonic_ns()
         for loaded in list(self._loaded.values()):
-            calls = self._take_calls(loaded)
-            if len(calls):
-                self._collector.calls.append(calls)
+            self._collector.add_calls(self._take_calls(loaded))
         sched = self._sched.drain()
-        if len(sched):
-            self._collector.sched.append(sched)
-            self._follow(self._processes.take_in(sched))
+        self._collector.add_sched(sched)
+        self._follow(self._processes.take_in(sched))
         self._collector.drained_ns = began_ns
         self._collector.lose(dict(zip(LOSS_CLASSES, self._losses().tolist(), strict=True)))
 

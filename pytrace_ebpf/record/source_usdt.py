@@ -2,7 +2,9 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -126,6 +128,8 @@ class UsdtSource:
                 )
         except OSError as error:
             self.detach(pid)
+            if not Path(f"/proc/{pid}/exe").exists():
+                raise TargetError(f"process {pid} ended while it was being attached to") from error
             raise TargetError(f"the kernel refused a probe on process {pid} ({error.strerror})") from error
 
     def detach(self, pid: int) -> None:
@@ -152,10 +156,8 @@ class UsdtSource:
 
     def forget_walk(self, tid: int) -> None:
         """Let `tid` be walked again: its process is another program now."""
-        try:
+        with suppress(KeyError):
             del self._walks[self._walks.Key(tid)]
-        except KeyError:
-            pass
 
     def drain_calls(self) -> np.ndarray:
         """call_event records since the last call. Drain the functions afterwards: then all of theirs are known."""

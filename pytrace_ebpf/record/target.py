@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.elf import Binary, Version, read_binary
+from pytrace_ebpf.record.elf import Binary, Version, needed, read_binary
 from pytrace_ebpf.record.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.memory import Memory, MemoryFault
 
@@ -96,6 +96,23 @@ def inspect(pid: int) -> Target:
         raise TargetError(f"process {pid} does not exist, or ended while it was looked at") from None
     except PermissionError:
         raise HostError(f"process {pid} may not be inspected by this user; run the command as root (sudo)") from None
+
+
+def links_libpython(pid: int) -> bool:
+    """Whether the program of `pid` names a libpython that its loader is to map."""
+    try:
+        with Path(f"/proc/{pid}/exe").open("rb") as file:
+            return any(_LIBPYTHON.search(name) for name in needed(file))
+    except OSError:
+        return False
+
+
+def maps_libpython(pid: int) -> bool:
+    """Whether the code of a libpython is mapped by now."""
+    try:
+        return any(m.executable and _LIBPYTHON.search(m.path) for m in read_mappings(pid))
+    except OSError:
+        return False
 
 
 def threads(pid: int) -> tuple[int, ...]:

@@ -35,6 +35,17 @@ def test_calls_equal_what_the_interpreter_counts(
     assert not len(trace.losses())
 
 
+def test_recursion_to_the_limit(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("recursion", "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    expected = process.done()["calls"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls(columns=["func_id", "status", "depth"]).merge(trace.functions(), on="func_id")
+    counted = calls[calls["status"] != "open_at_start"].groupby("name").size()
+    assert {name: counted[name] for name in expected} == expected
+
+
 def ours(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[str, str, int], int]:
     """The functions of the target itself; before 3.11 the interpreter counts plain names."""
     found: Counter[tuple[str, str, int]] = Counter()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.session import Options, Session
 from tests.bpf.conftest import COMMAND
 from tests.conftest import Target
 
@@ -43,7 +45,7 @@ def test_not_a_python(tmp_path: Path) -> None:
     assert code == 3 and "Python" in said
 
 
-def test_a_python_without_probes_says_what_would_serve(tmp_path: Path, target: Callable[..., Target]) -> None:
+def test_a_python_without_probes_says_what_would_serve(tmp_path: Path) -> None:
     pythons = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))
     if not pythons:
         pytest.xfail("no Python without probes is at hand")
@@ -81,3 +83,33 @@ def test_without_privileges(tmp_path: Path) -> None:
 def test_the_agent_is_not_there_yet(tmp_path: Path, target: Callable[..., Target]) -> None:
     code, said = refused("attach", "--source", "agent", "--pid", str(target("sleeper", "--wait").pid), "-o", str(tmp_path / "t"))
     assert code == 2 and "agent" in said
+
+
+def test_a_python_without_probes_is_not_run_untraced(tmp_path: Path) -> None:
+    pythons = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))
+    if not pythons:
+        pytest.xfail("no Python without probes is at hand")
+    code, said = refused("run", "-o", str(tmp_path / "t"), "--", str(pythons[-1]), "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert code == 3 and "agent" in said
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "t").exists()
+
+
+def test_a_process_that_ends_while_it_is_attached_to(
+    tmp_path: Path, target: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = target("sleeper", "--wait")
+
+    def late(self: Session, *rest: object) -> None:
+        process.kill()
+        process.process.wait()
+        opened(self, *rest)
+
+    opened = Session._open
+    monkeypatch.setattr(Session, "_open", late)
+    session = Session(Options(tmp_path / "t"), [])
+    try:
+        with pytest.raises(TargetError, match="ended"):
+            session.start(process.pid)
+    finally:
+        session.close()
+    assert not (tmp_path / "t").exists()
