@@ -89,7 +89,7 @@ class Programs:
         in that process, and lowers it when the descriptor is closed, however that happens.
         Raises OSError.
         """
-        program = self._bpf.load_func(function, self._kind)
+        program = self._bpf.load_func(function.encode(), self._kind)
         name = f"p_{function}_{pid}_{offset:x}".encode()
         with _captured_stderr() as said:
             descriptor = self._library.bpf_attach_uprobe(program.fd, 0, name, path.encode(), offset, pid, semaphore)

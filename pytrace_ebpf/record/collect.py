@@ -27,11 +27,11 @@ class Collector:
         self.drained_ns = start_ns  # the rings hold nothing older
         self._looked_ns = self._start_ns = start_ns
 
-    def add_calls(self, records: np.ndarray) -> None:
-        """Take in call_event records with func_ids."""
-        if len(records):
-            self._calls.append(tables.call_columns(records))
-            self.counts["call"] += len(records)
+    def add_calls(self, columns: tables.Columns) -> None:
+        """Take in columns of `events`."""
+        if len(columns["ts"]):
+            self._calls.append(columns)
+            self.counts["call"] += len(columns["ts"])
 
     def add_sched(self, records: np.ndarray) -> None:
         """Take in sched_event records."""

@@ -1,10 +1,39 @@
-"""What the manifest says of the host: name, kernel, and which logical cores share a physical one."""
+"""What the manifest says from the start: format, host, clock, target and options."""
 
 import platform
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from pytrace_ebpf.trace.schema import FORMAT, FORMAT_VERSION
+
+
+def new_manifest(
+    start_ns: int, target: Mapping[str, Any], argv: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The manifest of a recording that begins; its counts and segments come later."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "state": "recording",
+        "start_ns": start_ns,
+        "end_ns": None,
+        "clock": [clock_anchor()],
+        "host": describe_host(),
+        "target": dict(target),
+        "argv": list(argv),
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
+    }
+
+
+def clock_anchor() -> dict[str, int]:
+    """One moment in both clocks: keys `monotonic_ns` and `realtime_ns`."""
+    before = time.monotonic_ns()
+    realtime = time.time_ns()
+    return {"monotonic_ns": (before + time.monotonic_ns()) // 2, "realtime_ns": realtime}
 
 
 def describe_host() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from pytrace_ebpf.record.frames import OpenFrame, read_code
 from pytrace_ebpf.record.functions import UNKNOWN, Functions, Qualify
 from pytrace_ebpf.record.memory import MemoryFault
+from pytrace_ebpf.record.tables import Columns, where
 from pytrace_ebpf.record.target import Target
 from pytrace_ebpf.trace.schema import CallKind
 
@@ -38,7 +39,8 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
     """
     mine = calls["pid_tgid"] >> _HIGH == opening.target.pid
     opened = calls[mine & (calls["kind"] == CallKind.OPEN)]
-    calls, mine = without_open(calls), mine[calls["kind"] != CallKind.OPEN]
+    others = calls["kind"] != CallKind.OPEN
+    calls, mine = calls[others], mine[others]
     early = mine & (calls["ts"] < opening.walk_ns)
     rows: list[np.ndarray] = []
     untold = 0
@@ -71,33 +73,26 @@ class Innermost:
     """
 
     def __init__(self) -> None:
-        self._frames: dict[int, int] = {}  # pid_tgid -> call_event.frame
+        self._frames: dict[int, int] = {}  # tid -> events.frame
 
     def expect(self, opening: Opening) -> None:
         """Take in the threads of `opening` that had no event yet."""
         for tid, stack in opening.stacks.items():
             if tid not in opening.walked and stack:
-                self._frames[opening.target.pid << 32 | tid] = _token(stack[-1])
+                self._frames[tid] = _token(stack[-1])
 
-    def drop_entered(self, calls: np.ndarray) -> np.ndarray:
+    def drop_entered(self, calls: Columns) -> Columns:
         """`calls` without the first event of each such thread where it is the entry of that frame."""
-        if not self._frames or not len(calls):
+        if not self._frames or not len(calls["ts"]):
             return calls
-        mine = np.isin(calls["pid_tgid"], np.array(list(self._frames), np.uint64))
+        mine = np.isin(calls["tid"], np.array(list(self._frames), np.int32))
         candidates = np.flatnonzero(mine & (calls["kind"] != CallKind.OPEN))
-        threads, first = np.unique(calls["pid_tgid"][candidates], return_index=True)
-        drop = []
-        for thread, at in zip(threads.tolist(), candidates[first].tolist(), strict=True):
-            frame = self._frames.pop(thread)
-            if calls["kind"][at] == CallKind.ENTRY and calls["frame"][at] == frame:
-                drop.append(at)
-        return np.delete(calls, drop) if drop else calls
-
-
-def without_open(calls: np.ndarray) -> np.ndarray:
-    """The records that are no CALL_OPEN."""
-    opened = calls["kind"] == CallKind.OPEN
-    return calls[~opened] if opened.any() else calls
+        threads, first = np.unique(calls["tid"][candidates], return_index=True)
+        keep = np.ones(len(calls["ts"]), bool)
+        for tid, at in zip(threads.tolist(), candidates[first].tolist(), strict=True):
+            frame = self._frames.pop(tid)
+            keep[at] = calls["kind"][at] != CallKind.ENTRY or calls["frame"][at] != frame
+        return calls if keep.all() else where(calls, keep)
 
 
 _SHIM = np.uint32(0xFFFFFFFE)

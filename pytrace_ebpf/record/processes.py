@@ -62,6 +62,8 @@ class Processes:
     def take_in(self, events: np.ndarray) -> list[tuple[SchedKind, dict[str, int]]]:
         """Learn from sched_event records; returns the process-level news in order: forks, execs, last exits."""
         news: list[tuple[SchedKind, dict[str, int]]] = []
+        if not len(events):
+            return news
         of_interest = (events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT)
         for event in events[of_interest]:  # one step per thread, not per switch
             kind = SchedKind(int(event["kind"]))

@@ -7,8 +7,12 @@ length, whose top bits say busy and discarded, and a u32 page offset.
 """
 
 import mmap
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+
+Taken = TypeVar("Taken")
 
 
 class Ring:
@@ -24,22 +28,23 @@ class Ring:
         self._read = np.frombuffer(self._consumer, "<u8", 1)
         self._written = np.frombuffer(self._producer, "<u8", 1)
 
-    def drain(self) -> np.ndarray:
-        """All finished records since the last call, in order: dtype `event`, shape (n,), a copy."""
+    def drain(self, take: Callable[[np.ndarray], Taken]) -> Taken:
+        """What `take` makes of all finished records since the last call: dtype `event`, shape (n,), in order.
+
+        The array is the ring's own memory, which is given back when `take` returns: it must copy what it keeps.
+        """
         start = int(self._read[0])
         count = (int(self._written[0]) - start) // self._record.itemsize
-        records = np.ndarray(
-            (count,), self._record, self._producer, mmap.PAGESIZE + (start & (self._size - 1))
-        )
+        records = np.ndarray((count,), self._record, self._producer, mmap.PAGESIZE + (start & (self._size - 1)))
         flags = records["length"] >> 30  # busy: 2, discarded: 1
-        if not flags.any():
-            events = records["event"].copy()
-        else:
+        if count and int(flags.max()):
             busy = flags >= 2
             count = int(busy.argmax()) if busy.any() else count
-            events = records["event"][:count][flags[:count] == 0]
+            taken = take(records["event"][:count][flags[:count] == 0])
+        else:
+            taken = take(records["event"])
         self._read[0] = start + count * self._record.itemsize
-        return events
+        return taken
 
     @property
     def used(self) -> float:

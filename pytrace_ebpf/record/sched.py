@@ -30,11 +30,11 @@ class SchedProbes:
 
     def drain(self) -> np.ndarray:
         """sched_event rows since the last call, in ring order."""
-        return self._ring.drain()
+        return self._ring.drain(np.copy)
 
     def silence_alerts(self) -> None:
         """Read the wake-ups away, so that `alert_fd` polls as readable only for the next one."""
-        self._alerts.drain()
+        self._alerts.drain(len)
 
     def add_process(self, pid: int) -> np.ndarray:
         """Record every thread of `pid` from now on; returns one SNAPSHOT row (sched_event) for each.

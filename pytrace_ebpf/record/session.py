@@ -14,7 +14,7 @@ from pytrace_ebpf.errors import TargetError, UsageError
 from pytrace_ebpf.record import frames, host, opening, qualnames, tables, usage
 from pytrace_ebpf.record.calibrate import cost_per_call
 from pytrace_ebpf.record.collect import Collector
-from pytrace_ebpf.record.description import describe_host
+from pytrace_ebpf.record.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.functions import Functions, ProbeIds, Qualify
 from pytrace_ebpf.record.launch import Launched
 from pytrace_ebpf.record.processes import Processes
@@ -152,22 +152,8 @@ class Session:
         self._main = target["pid"]
         self._start_ns = time.monotonic_ns()
         self._collector = Collector(self._start_ns)
-        self._writer = Writer(
-            self._options.output,
-            {
-                "format": schema.FORMAT,
-                "format_version": schema.FORMAT_VERSION,
-                "state": "recording",
-                "start_ns": self._start_ns,
-                "end_ns": None,
-                "clock": [_anchor()],
-                "host": describe_host(),
-                "target": target,
-                "argv": self._argv,
-                "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(self._options).items()},
-                **self._news(),
-            },
-        )
+        manifest = new_manifest(self._start_ns, target, self._argv, vars(self._options))
+        self._writer = Writer(self._options.output, manifest | self._news())
         return True
 
     # -- processes -----------------------------------------------------------------
@@ -207,12 +193,19 @@ class Session:
         time.sleep(0.002)  # a probe that saw WALK may still be walking
         opened = opening.Opening(target, start_ns, walk_ns, loaded.source.walked(), stacks)
         calls, untold = opening.apply(
-            opened, self._take_calls(loaded, keep_open=True), self._functions, self._qualnames[target.pid]
+            opened, self._calls_and_open_frames(loaded), self._functions, self._qualnames[target.pid]
         )
         self._closed_losses[LOSS_CLASSES.index("stack_depth")] += untold
         self._innermost.expect(opened)
-        self._collector.add_calls(self._innermost.drop_entered(calls))
+        self._collector.add_calls(self._innermost.drop_entered(tables.call_columns(calls)))
         self._processes.add_python(target, loaded.source.name, start_ns)
+
+    def _calls_and_open_frames(self, loaded: _Loaded) -> np.ndarray:
+        calls = loaded.source.drain_calls(np.copy)
+        self._introduce(loaded)
+        told = calls["kind"] != CallKind.OPEN
+        calls["func"][told] = loaded.ids.func_ids(calls["func"][told]).view(np.uint32)
+        return calls
 
     def _declare(self, target: Target, why: str) -> None:
         self._sources.append({"pid": target.pid, "source": "usdt", "why": why})
@@ -256,7 +249,7 @@ class Session:
         if event is not None and row["pid"] in self._processes.targets:
             event["ts"], event["pid_tgid"] = row["ts"], row["pid"] << 32 | row["tid"]
             event["kind"], event["line"], event["func"] = CallKind.RESET, -1, 0xFFFFFFFF
-            self._collector.add_calls(event)
+            self._collector.add_calls(tables.call_columns(event))
 
     def _detach_ended(self) -> None:
         """Remove the probes of processes that ended, in a quiet second: meanwhile the kernel attaches no other ones."""
@@ -302,22 +295,23 @@ class Session:
         row = self._processes.processes.get(self._main)
         return row is not None and row["end_ns"] is not None
 
-    def _take_calls(self, loaded: _Loaded, keep_open: bool = False) -> np.ndarray:
-        calls = loaded.source.drain_calls()
+    def _introduce(self, loaded: _Loaded) -> None:
         introduced = loaded.source.drain_functions()
         loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._processes.read_code)
         self._collector.counts["function"] = len(self._functions)
-        if not keep_open:
-            calls = opening.without_open(calls)
-        ids = calls["func"]
-        told = calls["kind"] != CallKind.OPEN if keep_open else slice(None)
-        ids[told] = loaded.ids.func_ids(ids[told]).view(np.uint32)
-        return calls if keep_open else self._innermost.drop_entered(calls)
+
+    def _drain_calls(self, loaded: _Loaded) -> None:
+        calls = loaded.source.drain_calls(tables.call_columns)
+        self._introduce(loaded)
+        if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
+            calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
+        calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
+        self._collector.add_calls(self._innermost.drop_entered(calls))
 
     def _drain(self) -> None:
         began_ns = time.monotonic_ns()
         for loaded in list(self._loaded.values()):
-            self._collector.add_calls(self._take_calls(loaded))
+            self._drain_calls(loaded)
         sched = self._sched.drain()
         self._collector.add_sched(sched)
         self._follow(self._processes.take_in(sched))
@@ -362,14 +356,14 @@ class Session:
         self._measure_cost()
         self._cut(final=True)
         if self._writer is not None:
-            clock = [*self._writer.manifest["clock"], _anchor()]
+            clock = [*self._writer.manifest["clock"], clock_anchor()]
             self._writer.close(self._news() | {"state": "complete", "end_ns": end_ns, "clock": clock})
         return self._launched.exit_code if self._launched and self._launched.status is not None else None
 
     def _measure_cost(self) -> None:
         for loaded in self._loaded.values():
             self._cost["ns_per_call"] = cost_per_call(loaded.source, loaded.target, loaded.owner.st_uid, loaded.owner.st_gid)
-            loaded.source.drain_calls()
+            loaded.source.drain_calls(len)
             return
 
     def close(self) -> None:
@@ -379,12 +373,6 @@ class Session:
         for loaded in self._loaded.values():
             loaded.source.close()
         self._sched.close()
-
-
-def _anchor() -> dict[str, int]:
-    before = time.monotonic_ns()
-    realtime = time.time_ns()
-    return {"monotonic_ns": (before + time.monotonic_ns()) // 2, "realtime_ns": realtime}
 
 
 def _no_qualname(file: str, first_line: int, name: str) -> str | None:

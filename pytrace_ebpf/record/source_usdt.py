@@ -1,6 +1,7 @@
 """Function events from CPython's function__entry / function__return USDT probes, by BPF; nothing enters the process."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.elf import PT_REGS, Binary, Probe, frame_register
 from pytrace_ebpf.record.layout import Layout
-from pytrace_ebpf.record.ring import Ring
+from pytrace_ebpf.record.ring import Ring, Taken
 
 OFF, ON, WALK = 0, 1, 2  # control.recording
 _FUNCTION_RING_PAGES = 2048
@@ -159,13 +160,16 @@ class UsdtSource:
         with suppress(KeyError):
             del self._walks[self._walks.Key(tid)]
 
-    def drain_calls(self) -> np.ndarray:
-        """call_event records since the last call. Drain the functions afterwards: then all of theirs are known."""
-        return self._calls.drain()
+    def drain_calls(self, take: Callable[[np.ndarray], Taken]) -> Taken:
+        """What `take` makes of the call_event records since the last call; see Ring.drain.
+
+        Drain the functions afterwards: then all that these name are known.
+        """
+        return self._calls.drain(take)
 
     def drain_functions(self) -> np.ndarray:
         """function_event records since the last call."""
-        return self._functions.drain()
+        return self._functions.drain(np.copy)
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""

@@ -13,7 +13,7 @@ Columns = dict[str, np.ndarray]  # of one table, all of the same length
 
 
 def call_columns(records: np.ndarray) -> Columns:
-    """call_event records (func already a func_id) as columns of `events`; cheapest right after the drain, in cache."""
+    """call_event records as columns of `events`, func_id being what `func` is; cheapest right at the drain, in cache."""
     process_and_thread = records["pid_tgid"]
     return {
         "ts": records["ts"].astype(np.int64),
@@ -42,6 +42,11 @@ def sched_columns(records: np.ndarray) -> Columns:
     }
 
 
+def where(columns: Columns, rows: np.ndarray) -> Columns:
+    """The rows of a mask or of positions."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
 def cut_at(batches: list[Columns], ts: int) -> tuple[Columns | None, list[Columns]]:
     """Cut batches into the rows before `ts`, joined, and batches of those from it on; None where none is before."""
     before: list[Columns] = []
@@ -51,8 +56,8 @@ def cut_at(batches: list[Columns], ts: int) -> tuple[Columns | None, list[Column
             before.append(batch)
             continue
         early = batch["ts"] < ts
-        before.append({name: column[early] for name, column in batch.items()})
-        after.append({name: column[~early] for name, column in batch.items()})
+        before.append(where(batch, early))
+        after.append(where(batch, ~early))
     if not any(len(batch["ts"]) for batch in before):
         return None, after
     return {name: np.concatenate([batch[name] for batch in before]) for name in before[0]}, after
@@ -67,13 +72,13 @@ def events_table(columns: Columns) -> pa.Table:
         order = np.argsort(columns["tid"], kind="stable")
     else:
         return pa.table(columns, schema=schema.EVENTS.arrow)
-    return pa.table({name: column[order] for name, column in columns.items()}, schema=schema.EVENTS.arrow)
+    return pa.table(where(columns, order), schema=schema.EVENTS.arrow)
 
 
 def sched_table(columns: Columns) -> pa.Table:
     """The `sched` table, sorted by time."""
     order = np.argsort(columns["ts"], kind="stable")
-    return pa.table({name: column[order] for name, column in columns.items()}, schema=schema.SCHED.arrow)
+    return pa.table(where(columns, order), schema=schema.SCHED.arrow)
 
 
 def rows_table(table: schema.Table, rows: Sequence[dict[str, Any]]) -> pa.Table:

@@ -1,13 +1,12 @@
 """What recording costs: the target per call against the floor of any tracer on these probes, and the collector per event.
 
-The target runs fib in rounds; a round is without probes, with the floor (programs that do nothing on the same probes,
-the same semaphores raised) or with the whole tracer, in turn. Quote the ratios; the times are this machine's.
+Three copies of one interpreter run fib in turn: one without probes, one with the floor (programs that do nothing on the
+same probes, the same semaphores raised), one under the whole tracer. Quote the ratios; the times are this machine's.
 
-    scripts/bench/record.py [--python /usr/bin/python3.11] [--rounds 9] [--json FILE]
+    scripts/bench/record.py [--python /usr/bin/python3.11] [--rounds 41]
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -39,71 +38,71 @@ class Fib:
         return float(self.process.stdout.readline()) / CALLS
 
 
-def floor(fib: Fib, programs: Programs) -> float:
-    target = inspect(fib.process.pid)
+def attach_floor(fib: Fib) -> Programs:
+    """Put empty programs on the probes of `fib`; they go when this process ends."""
+    programs, target = Programs("floor.c", {}), inspect(fib.process.pid)
     assert target.layout
-    points = plan(target.binary, target.layout).points
-    held = [programs.attach_uprobe(p.program, target.binary_path, p.offset, target.pid, p.semaphore) for p in points]
-    try:
-        return fib.round()
-    finally:
-        for descriptor in held:
-            programs.detach(descriptor)
+    for point in plan(target.binary, target.layout).points:
+        programs.attach_uprobe(point.program, target.binary_path, point.offset, target.pid, point.semaphore)
+    return programs
 
 
-def traced(fib: Fib, folder: Path, seconds: float = 0.0) -> dict[str, float]:
-    """One round under the whole tracer; or, with `seconds`, rounds on end and the collector's own figures."""
-    shutil.rmtree(folder, ignore_errors=True)
-    session = Session(Options(folder), ["bench"])
-    try:
-        session.start(fib.process.pid)
-        done = threading.Event()
-        times: list[float] = []
+class Recording:
+    """The whole tracer on `fib`, in the background, until stop()."""
 
-        def work() -> None:
-            end = time.monotonic() + seconds
-            while not times or time.monotonic() < end:
-                times.append(fib.round())
-            done.set()
+    def __init__(self, fib: Fib, folder: Path) -> None:
+        self.folder, self._stop = folder, threading.Event()
+        self.session = Session(Options(folder), ["bench"])
+        self.session.start(fib.process.pid)
+        self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
+        self._used, self._start = time.process_time(), time.monotonic()
+        self._thread.start()
 
-        worker = threading.Thread(target=work)
-        worker.start()
-        before, wall = time.process_time(), time.monotonic()
-        session.run(done.is_set, lambda status: None)
-        used, wall = time.process_time() - before, time.monotonic() - wall
-        worker.join()
-        session.finish()
-        status = session.status()
-    finally:
-        session.close()
-    on_disk = sum(part.stat().st_size for part in (folder / "events").glob("*.parquet"))
-    events = status.calls
-    return {
-        "ns_per_call": statistics.median(times),
-        "events": events,
-        "events_per_second": events / wall,
-        "collector_ns_per_event": used / events * 1e9,
-        "lost": status.lost,
-        "bytes_per_call": on_disk / (events / 2),
-    }
+    def stop(self) -> dict[str, float]:
+        """End the recording; the collector's figures."""
+        used, wall = time.process_time() - self._used, time.monotonic() - self._start
+        self._stop.set()
+        self._thread.join()
+        events = self.session.status().calls
+        self.session.finish()
+        self.session.close()
+        on_disk = sum(part.stat().st_size for part in (self.folder / "events").glob("*.parquet"))
+        return {
+            "events": events,
+            "events_per_second": events / wall,
+            "collector_ns_per_event": used / events * 1e9,
+            "lost": self.session.status().lost,
+            "bytes_per_call": on_disk / (events / 2),
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="/usr/bin/python3.11")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of the run that loads the collector")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    fib, programs = Fib(args.python), Programs("floor.c", {})
-    plain, empty, ours = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        # A file of its own, so that the kernel keeps the floor's uprobes apart from the tracer's.
+        copy = shutil.copy(args.python, folder / Path(args.python).name)
+        without, with_floor, with_tracer = Fib(args.python), Fib(copy), Fib(args.python)
+        held = attach_floor(with_floor)
+        recording = Recording(with_tracer, folder / "cost")
+        plain, empty, ours = [], [], []
         for _ in range(args.rounds):
-            plain.append(fib.round())
-            empty.append(floor(fib, programs))
-            ours.append(traced(fib, Path(folder) / "trace")["ns_per_call"])
-        load = traced(fib, Path(folder) / "trace", args.seconds)
-    fib.process.kill()
+            plain.append(without.round())
+            empty.append(with_floor.round())
+            ours.append(with_tracer.round())
+        recording.stop()
+        recording = Recording(with_tracer, folder / "load")
+        end = time.monotonic() + args.seconds
+        while time.monotonic() < end:
+            with_tracer.round()
+        load = recording.stop()
+        for fib in (without, with_floor, with_tracer):
+            fib.process.kill()
+        held.close()
     ratios = [a / b for a, b in zip(ours, empty, strict=True)]
     print(f"fib({N}) on {args.python}, medians of {args.rounds} rounds in turn")
     for name, values in (("without probes", plain), ("floor: empty programs", empty), ("pytrace-ebpf", ours)):
@@ -113,9 +112,6 @@ def main() -> None:
     print(f"  events                   {load['events']:8.0f}  ({load['events_per_second']:,.0f} a second), {load['lost']:.0f} lost")
     print(f"  CPU an event             {load['collector_ns_per_event']:8.0f} ns  (drain, cut, write, usage samples, all threads of the tracer)")
     print(f"  on disk a call           {load['bytes_per_call']:8.1f} bytes (events/)")
-    if args.json:
-        args.json.write_text(json.dumps({"plain": plain, "floor": empty, "traced": ours, "load": load}, indent=1))
-
 
 if __name__ == "__main__":
     main()
