@@ -104,7 +104,7 @@ SCHED = Table(
         _TID,
         Column("kind", pa.int8(), "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
         Column("cpu", pa.int16(), "", "core; for waking and migrate the one it is queued on; -1 unknown"),
-        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it; no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot)"),
+        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it; no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
         Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault)"),
         Column("address", pa.int64(), "", "out, snapshot: first argument of that call where it is futex: the futex's address; else 0"),
         Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),

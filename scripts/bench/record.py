@@ -3,7 +3,7 @@
 Three copies of one interpreter run fib in turn: one without probes, one with the floor (programs that do nothing on the
 same probes, the same semaphores raised), one under the whole tracer. Quote the ratios; the times are this machine's.
 
-    scripts/bench/record.py [--python /usr/bin/python3.11] [--rounds 41]
+    scripts/bench/record.py [--python /usr/bin/python3.11] [--root DIR] [--rounds 41]
 """
 
 import argparse
@@ -27,8 +27,11 @@ N, CALLS = 20, 21891  # fib(20) makes 21,891 calls
 class Fib:
     """A running target that times one round of fib whenever asked: ns per call."""
 
-    def __init__(self, python: str) -> None:
-        self.process = subprocess.Popen([python, str(TARGET), str(N)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, python: str, root: str | None) -> None:
+        command = [python, str(TARGET), str(N)]
+        if root:
+            command = [str(Path(__file__).parents[1] / "in-root.sh"), "--at", str(TARGET.parent), root, *command]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.round()
 
     def round(self) -> float:
@@ -79,14 +82,16 @@ class Recording:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="/usr/bin/python3.11")
+    parser.add_argument("--root", help="root filesystem that the Python is in")
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of the run that loads the collector")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        # A file of its own, so that the kernel keeps the floor's uprobes apart from the tracer's.
-        copy = shutil.copy(args.python, folder / Path(args.python).name)
-        without, with_floor, with_tracer = Fib(args.python), Fib(copy), Fib(args.python)
+        copy = args.python
+        if not args.root:  # a file of its own, so that the kernel keeps the floor's uprobes apart from the tracer's
+            copy = shutil.copy(args.python, folder / Path(args.python).name)
+        without, with_floor, with_tracer = (Fib(python, args.root) for python in (args.python, copy, args.python))
         held = attach_floor(with_floor)
         recording = Recording(with_tracer, folder / "cost")
         plain, empty, ours = [], [], []
