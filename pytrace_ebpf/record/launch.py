@@ -7,11 +7,11 @@ die meanwhile, the kernel lets it go.
 
 import ctypes
 import os
-import pwd
 import signal
 from collections.abc import Callable, Sequence
 
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.user import invoking_user
 
 _TRACEME, _CONT, _DETACH, _SETOPTIONS = 0, 7, 17, 0x4200
 _SYSCALL = 24
@@ -20,17 +20,6 @@ _STEPS = 4000  # a loader that takes more is no loader
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _libc.ptrace.restype = ctypes.c_long
-
-
-def invoking_user() -> pwd.struct_passwd | None:
-    """Who called sudo, where somebody did: the program runs as that user, not as root by accident."""
-    uid = os.environ.get("SUDO_UID")
-    if os.geteuid() != 0 or not uid or uid == "0":
-        return None
-    try:
-        return pwd.getpwuid(int(uid))
-    except (KeyError, ValueError):
-        return None
 
 
 class Launched:

@@ -114,10 +114,12 @@ class Processes:
     def take_changed(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Rows of (`processes`, `threads`) that are new or changed since the last call."""
         changed, self._changed = self._changed, set()
-        return (
-            [dict(self.processes[k]) for k in changed if isinstance(k, int)],
-            [dict(self.threads[k]) for k in changed if isinstance(k, tuple)],
-        )
+        processes = [dict(self.processes[k]) for k in changed if isinstance(k, int)]
+        threads = [dict(self.threads[k]) for k in changed if isinstance(k, tuple)]
+        for thread in threads:
+            if thread["end_ns"] is not None:  # a service may start any number of them
+                del self.threads[thread["pid"], thread["tid"]]
+        return processes, threads
 
     def _put_process(self, pid: int, **row: Any) -> None:
         self.processes[pid] = {"pid": pid, "end_ns": None} | row

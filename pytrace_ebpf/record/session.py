@@ -277,7 +277,8 @@ class Session:
                 self._cut()
                 self._detach_ended()
                 progress(self.status())
-                next_cut += self._options.segment_s
+                # Longer segments in a long recording, so that neither they nor the manifest become too many.
+                next_cut += max(self._options.segment_s, self.status().seconds / 3600)
 
     def status(self) -> Status:
         """The counts so far."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.record.user import hand_over
 from pytrace_ebpf.trace import schema
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -57,6 +58,7 @@ class Writer:
             self._thread.shutdown()
         self.manifest.update(news)
         self._write_manifest()
+        hand_over(self.directory)
 
     def _settle(self) -> None:
         try:
