@@ -24,6 +24,14 @@ def probes_directory() -> Path:
     raise HostError("the installation has no probes/ folder; reinstall pytrace-ebpf (make install)")
 
 
+def possible_cpus() -> int:
+    """One more than the highest number a core of this host can have, online or not."""
+    _bcc()
+    from bcc.utils import get_possible_cpus
+
+    return int(max(get_possible_cpus())) + 1
+
+
 def _bcc() -> Any:
     tree = host.header_tree()
     if tree is not None:

@@ -41,6 +41,11 @@ class CodeInfo:
     first_line: int
     flags: int
 
+    @property
+    def is_shim(self) -> bool:
+        """Whether this is the interpreter's own code behind Class(...) on 3.12 and later, no function of the program."""
+        return self.file == self.name == _SHIM
+
 
 def open_frames(target: Target) -> dict[int, list[OpenFrame]]:
     """The open Python frames of each thread (host thread id), outermost first; threads without any are left out.
@@ -188,7 +193,5 @@ class _Walk:
         if self.layout.version < (3, 12):
             return False
         if code not in self.shims:
-            file = self.memory.u64(code + self.layout.code_file)
-            name = self.memory.u64(code + self.layout.code_name)
-            self.shims[code] = file == name and self.memory.text(self.layout, file) == _SHIM
+            self.shims[code] = read_code(self.memory, self.layout, code).is_shim
         return self.shims[code]

@@ -35,24 +35,21 @@ class Launched:
         self.status: int | None = None  # wait status, once it has ended
         self.pid = _fork(command)
         _libc.ptrace(_SETOPTIONS, self.pid, None, _TRACE_EXEC)
-        try:
-            self._at_exec()
-        except BaseException:  # it has not run an instruction: it must not run untraced
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            raise
+        self._at_exec()
 
     def step_until(self, condition: Callable[[], bool]) -> bool:
         """Run the held child from system call to system call until `condition()`; False if it never came true.
 
         For the dynamic loader's work: a few hundred stops at most.
         """
+        passed_on = 0
         for _ in range(_STEPS):
-            _libc.ptrace(_SYSCALL, self.pid, None, None)
+            _libc.ptrace(_SYSCALL, self.pid, None, passed_on)
             _, status = os.waitpid(self.pid, 0)
             if not os.WIFSTOPPED(status):
                 self.status, self.held = status, False
                 return False
+            passed_on = 0 if os.WSTOPSIG(status) == signal.SIGTRAP else os.WSTOPSIG(status)
             if condition():
                 return True
         return False
@@ -83,7 +80,14 @@ class Launched:
         return 128 - code if code < 0 else code
 
     def _at_exec(self) -> None:
-        if self._on_exec(self):
+        try:
+            done = self._on_exec(self)
+        except BaseException:  # this program has not run an instruction: it must not run untraced
+            os.kill(self.pid, signal.SIGKILL)
+            _, self.status = os.waitpid(self.pid, 0)
+            self.held = False
+            raise
+        if done:
             self.release()
         elif self.held:
             _libc.ptrace(_CONT, self.pid, None, None)

@@ -45,7 +45,7 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
     rows: list[np.ndarray] = []
     untold = 0
     name = _Namer(opening.target, functions, qualify)
-    for tid in {*opening.stacks, *opening.walked}:
+    for tid in {*opening.stacks, *opened["pid_tgid"].astype(np.uint32).tolist()}:
         pid_tgid = np.uint64(opening.target.pid << 32 | tid)
         stack = opening.stacks.get(tid, [])
         if tid in opening.walked:
@@ -55,12 +55,13 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
                 early[thread_calls] = calls["ts"][thread_calls] < walked["ts"][0]
             stack, missing = _join(stack, walked, opening.walked[tid])
             untold += missing
-        thread = np.zeros(len(stack), calls.dtype)
+        named = [(_token(frame), func) for frame in stack if (func := name(frame.code_address)) is not None]
+        thread = np.zeros(len(named), calls.dtype)
         thread["ts"], thread["pid_tgid"] = opening.start_ns, pid_tgid
         thread["kind"], thread["line"] = CallKind.OPEN, -1
-        thread["frame"] = [_token(frame) for frame in stack]
-        thread["func"] = np.array([name(frame.code_address) for frame in stack], np.int32).view(np.uint32)
-        rows.append(thread[thread["func"] != _SHIM])
+        thread["frame"] = [frame for frame, _ in named]
+        thread["func"] = np.array([func for _, func in named], np.int32).view(np.uint32)
+        rows.append(thread)
     return np.concatenate([*rows, calls[~early]]), untold
 
 
@@ -95,9 +96,6 @@ class Innermost:
         return calls if keep.all() else where(calls, keep)
 
 
-_SHIM = np.uint32(0xFFFFFFFE)
-
-
 def _token(frame: OpenFrame) -> int:
     return frame.frame_address >> 3 & 0xFFFFFFFF
 
@@ -115,18 +113,18 @@ def _join(stack: list[OpenFrame], walked: np.ndarray, rest: int) -> tuple[list[O
 
 
 class _Namer:
-    """Code object address -> func_id, each read once."""
+    """Code object address -> func_id, None for the interpreter's own; each read once."""
 
     def __init__(self, target: Target, functions: Functions, qualify: Qualify) -> None:
         self._target, self._functions, self._qualify = target, functions, qualify
-        self._known: dict[int, int] = {}
+        self._known: dict[int, int | None] = {}
 
-    def __call__(self, code: int) -> int:
+    def __call__(self, code: int) -> int | None:
         if code not in self._known:
             self._known[code] = self._read(code)
         return self._known[code]
 
-    def _read(self, code: int) -> int:
+    def _read(self, code: int) -> int | None:
         layout = self._target.layout
         if layout is None:
             return UNKNOWN
@@ -134,6 +132,6 @@ class _Namer:
             info = read_code(self._target.memory, layout, code)
         except MemoryFault:
             return UNKNOWN
-        if info.file == info.name == "__init__":
-            return int(_SHIM.view(np.int32))
+        if info.is_shim:
+            return None
         return self._functions.intern(info.file, info.name, info.qualname, info.first_line, self._qualify)

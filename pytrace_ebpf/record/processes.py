@@ -9,7 +9,7 @@ import numpy as np
 
 from pytrace_ebpf.record.frames import CodeInfo, read_code
 from pytrace_ebpf.record.memory import MemoryFault
-from pytrace_ebpf.record.target import Target
+from pytrace_ebpf.record.target import Target, command_line, threads
 from pytrace_ebpf.trace.schema import SchedKind
 
 
@@ -26,14 +26,13 @@ class Processes:
     def add_python(self, target: Target, source: str, start_ns: int) -> None:
         """A Python whose function events are recorded from `start_ns` on."""
         gil_start, gil_end = target.gil_range()
-        version = target.python_version
         self.targets[target.pid] = target
         self._put_process(
             target.pid,
             ppid=target.ppid,
             executable=target.executable,
             command=target.command,
-            python_version=".".join(map(str, version)) if version else None,
+            python_version=target.version_text,
             source=source,
             gil_start=gil_start,
             gil_end=gil_end,
@@ -47,7 +46,7 @@ class Processes:
         executable = command = ""
         with contextlib.suppress(OSError):
             executable = str(Path(f"/proc/{pid}/exe").readlink())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            command = command_line(pid)
         self._put_process(
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
             gil_start=0, gil_end=0, start_ns=start_ns,
@@ -56,8 +55,8 @@ class Processes:
     def add_threads(self, pid: int, start_ns: int) -> None:
         """Every thread that `pid` has right now."""
         with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/task").iterdir():
-                self._add_thread(pid, int(entry.name), start_ns)
+            for tid in threads(pid):
+                self._add_thread(pid, tid, start_ns)
 
     def take_in(self, events: np.ndarray) -> list[tuple[SchedKind, dict[str, int]]]:
         """Learn from sched_event records; returns the process-level news in order: forks, execs, last exits."""
@@ -115,11 +114,11 @@ class Processes:
         """Rows of (`processes`, `threads`) that are new or changed since the last call."""
         changed, self._changed = self._changed, set()
         processes = [dict(self.processes[k]) for k in changed if isinstance(k, int)]
-        threads = [dict(self.threads[k]) for k in changed if isinstance(k, tuple)]
-        for thread in threads:
-            if thread["end_ns"] is not None:  # a service may start any number of them
-                del self.threads[thread["pid"], thread["tid"]]
-        return processes, threads
+        rows = [dict(self.threads[k]) for k in changed if isinstance(k, tuple)]
+        for row in rows:
+            if row["end_ns"] is not None:  # a service may start any number of them
+                del self.threads[row["pid"], row["tid"]]
+        return processes, rows
 
     def _put_process(self, pid: int, **row: Any) -> None:
         self.processes[pid] = {"pid": pid, "end_ns": None} | row

@@ -45,8 +45,3 @@ class Ring:
             taken = take(records["event"])
         self._read[0] = start + count * self._record.itemsize
         return taken
-
-    @property
-    def used(self) -> float:
-        """Share of the ring that is filled right now, 0..1."""
-        return (int(self._written[0]) - int(self._read[0])) / self._size

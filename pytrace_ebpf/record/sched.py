@@ -7,6 +7,7 @@ import numpy as np
 
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.ring import Ring
+from pytrace_ebpf.record.target import threads
 from pytrace_ebpf.trace.schema import SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
@@ -45,7 +46,7 @@ class SchedProbes:
         seen: set[int] = set()
         rows: list[np.ndarray] = []
         while True:
-            new = [tid for tid in _tids(pid) if tid not in seen]
+            new = [tid for tid in _threads(pid) if tid not in seen]
             if not new:
                 break
             for tid in new:
@@ -78,8 +79,8 @@ class SchedProbes:
         self.programs.close()
 
 
-def _tids(pid: int) -> list[int]:
+def _threads(pid: int) -> tuple[int, ...]:
     try:
-        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
+        return threads(pid)
+    except OSError:  # it ended
+        return ()

@@ -3,7 +3,8 @@
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,6 @@ class Status:
     calls: int
     sched: int
     lost: int
-    processes: int
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Session:
         self._adopted = 0  # processes attached to at the last cut
         self._innermost = opening.Innermost()
         self._qualnames: dict[int, Qualify] = {}
-        self._closed_losses = np.zeros(len(LOSS_CLASSES), np.int64)
+        self._untold_frames = 0
         self._sources: list[dict[str, Any]] = []
         self._launched: Launched | None = None
         self._main = 0
@@ -91,22 +91,17 @@ class Session:
         target = inspect(pid)
         why = self._check(target)
         loaded = self._load(target)
-        self._begin(target, target.command)
+        self._begin(target)
         self._collector.add_sched(self._sched.add_process(pid))
-        try:
+        with self._nothing_left_behind():
             self._open(target, loaded)
-        except TargetError:
-            if self._writer is not None:
-                self._writer.abandon()
-            raise
         self._declare(target, why)
         return why
 
     def launch(self, command: Sequence[str]) -> int:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
-        self._launched = launched = Launched(command, self._at_exec)  # calls _at_exec already
-        self._main = launched.pid
-        return launched.pid
+        self._launched = Launched(command, self._at_exec)  # calls _at_exec already
+        return self._launched.pid
 
     def _at_exec(self, launched: Launched) -> bool:
         """The launched program stands at its first instruction: probe it if it is a Python; True = done with it."""
@@ -118,21 +113,36 @@ class Session:
         except TargetError:
             self._begin_with_other(pid)
             return False
-        why = self._check(target)
-        loaded = self._load(target)
-        if self._begin(target, target.command):
-            self._collector.add_sched(self._sched.add_process(pid))
-        start_ns = time.monotonic_ns()
-        self._attach(target, loaded)
+        with self._nothing_left_behind():
+            why = self._check(target)
+            loaded = self._load(target)
+            if self._begin(target):
+                self._collector.add_sched(self._sched.add_process(pid))
+            start_ns = time.monotonic_ns()
+            self._attach(target, loaded)
         loaded.source.record(ON)
         self._processes.add_python(target, loaded.source.name, start_ns)
         self._declare(target, why)
         return True
 
-    def _begin(self, target: Target, command: str) -> bool:
-        version = ".".join(map(str, target.python_version or ()))
+    @contextmanager
+    def _nothing_left_behind(self) -> Iterator[None]:
+        """Remove the trace directory of a target that turns out not to be traceable."""
+        try:
+            yield
+        except TargetError:
+            if self._writer is not None:
+                self._writer.abandon()
+            raise
+
+    def _begin(self, target: Target) -> bool:
         return self._begin_trace(
-            {"pid": target.pid, "command": command, "executable": target.executable, "python_version": version}
+            {
+                "pid": target.pid,
+                "command": target.command,
+                "executable": target.executable,
+                "python_version": target.version_text,
+            }
         )
 
     def _begin_with_other(self, pid: int) -> None:
@@ -183,7 +193,7 @@ class Session:
 
     def _open(self, target: Target, loaded: _Loaded) -> None:
         """Attach to a process in the middle of its work, and learn the frames that are open."""
-        self._drain()
+        self._drain_calls(loaded)
         self._attach(target, loaded)
         start_ns = time.monotonic_ns()
         loaded.source.record(WALK)
@@ -195,7 +205,7 @@ class Session:
         calls, untold = opening.apply(
             opened, self._calls_and_open_frames(loaded), self._functions, self._qualnames[target.pid]
         )
-        self._closed_losses[LOSS_CLASSES.index("stack_depth")] += untold
+        self._untold_frames += untold
         self._innermost.expect(opened)
         self._collector.add_calls(self._innermost.drop_entered(tables.call_columns(calls)))
         self._processes.add_python(target, loaded.source.name, start_ns)
@@ -287,7 +297,6 @@ class Session:
             self._collector.counts["call"],
             self._collector.counts["sched"],
             sum(self._collector.lost.values()),
-            len(self._processes.processes),
         )
 
     def _ended(self) -> bool:
@@ -320,9 +329,10 @@ class Session:
         self._collector.lose(dict(zip(LOSS_CLASSES, self._losses().tolist(), strict=True)))
 
     def _losses(self) -> np.ndarray:
-        total = self._closed_losses + self._sched.programs.losses()
+        total = self._sched.programs.losses()
         for loaded in self._loaded.values():
-            total = total + loaded.source.losses()
+            total += loaded.source.losses()
+        total[LOSS_CLASSES.index("stack_depth")] += self._untold_frames
         return total
 
     def _cut(self, final: bool = False) -> None:
@@ -362,10 +372,8 @@ class Session:
         return self._launched.exit_code if self._launched and self._launched.status is not None else None
 
     def _measure_cost(self) -> None:
-        for loaded in self._loaded.values():
-            self._cost["ns_per_call"] = cost_per_call(loaded.source, loaded.target, loaded.owner.st_uid, loaded.owner.st_gid)
-            loaded.source.drain_calls(len)
-            return
+        if first := next(iter(self._loaded.values()), None):
+            self._cost["ns_per_call"] = cost_per_call(first.source, first.target, first.owner.st_uid, first.owner.st_gid)
 
     def close(self) -> None:
         """Detach everything, whatever happened."""

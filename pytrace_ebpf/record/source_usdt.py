@@ -1,6 +1,5 @@
 """Function events from CPython's function__entry / function__return USDT probes, by BPF; nothing enters the process."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.bpf import Programs
+from pytrace_ebpf.record.bpf import Programs, possible_cpus
 from pytrace_ebpf.record.elf import PT_REGS, Binary, Probe, frame_register
 from pytrace_ebpf.record.layout import Layout
 from pytrace_ebpf.record.ring import Ring, Taken
+from pytrace_ebpf.record.target import ONLY_THE_AGENT
 
 OFF, ON, WALK = 0, 1, 2  # control.recording
 _FUNCTION_RING_PAGES = 2048
@@ -62,7 +62,7 @@ def plan(binary: Binary, layout: Layout) -> Plan:
         if cold is None or not lines:
             raise TargetError(
                 "this CPython 3.11 has no `line` probe, without which its function__entry probe stays silent; "
-                "trace it with --source agent"
+                + ONLY_THE_AGENT
             )
         points.append(Point("function_never", binary.file_offset(cold), lines[0].semaphore_offset))
     elif layout.version >= (3, 15):
@@ -73,7 +73,7 @@ def plan(binary: Binary, layout: Layout) -> Plan:
     ):
         probes = binary.probes.get(name, ())
         if len(probes) != 1:
-            raise TargetError(f"this interpreter has {len(probes)} {name} probes where one is expected; trace it with --source agent")
+            raise TargetError(f"this interpreter has {len(probes)} {name} probes where one is expected; {ONLY_THE_AGENT}")
         knobs |= _registers(prefix, binary, probes[0])
         points.append(Point(program, probes[0].offset, probes[0].semaphore_offset))
     return Plan(tuple(knobs.items()), tuple(points))
@@ -83,7 +83,7 @@ def _registers(prefix: str, binary: Binary, probe: Probe) -> dict[str, object]:
     knobs: dict[str, object] = {}
     for name, argument in zip(("FILE", "NAME", "LINE"), probe.arguments, strict=True):
         if argument.register is None or argument.displacement is not None:
-            raise TargetError(f"the arguments of {probe.name} are in a place this tracer does not read; trace it with --source agent")
+            raise TargetError(f"the arguments of {probe.name} are in a place this tracer does not read; {ONLY_THE_AGENT}")
         knobs[f"{prefix}_{name}"] = f"ctx->{PT_REGS[argument.register]}"
     frame = frame_register(binary, probe)
     if frame is not None:
@@ -102,7 +102,7 @@ class UsdtSource:
             "calls_usdt.c",
             dict(planned.knobs)
             | {
-                "CPUS": os.cpu_count() or 1,
+                "CPUS": possible_cpus(),
                 "CALL_RING_PAGES": ring_pages,
                 "FUNCTION_RING_PAGES": _FUNCTION_RING_PAGES,
                 "FUNCTIONS": _FUNCTIONS,

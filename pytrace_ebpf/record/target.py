@@ -15,6 +15,7 @@ from pytrace_ebpf.record.elf import Binary, Version, needed, read_binary
 from pytrace_ebpf.record.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.memory import Memory, MemoryFault
 
+ONLY_THE_AGENT = "only the `agent` source would serve it, which this version of pytrace-ebpf does not have yet"
 FUNCTION_PROBES = ("function__entry", "function__return")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+
@@ -59,6 +60,11 @@ class Target:
     def memory(self) -> Memory:
         """The process's memory."""
         return Memory(self.pid)
+
+    @property
+    def version_text(self) -> str | None:
+        """The Python version, for example 3.11.2."""
+        return ".".join(map(str, self.python_version)) if self.python_version else None
 
     @property
     def library(self) -> str:
@@ -125,19 +131,18 @@ def truthful(target: Target) -> tuple[bool, str]:
     if target.python_version is None:
         return False, f"the Python version of {target.binary_name} cannot be told, so its probes are not trusted"
     minor = target.python_version[:2]
-    name = "CPython " + ".".join(map(str, target.python_version)) + (" (free-threaded)" if target.free_threaded else "")
-    agent = "only the `agent` source would serve it, which this version of pytrace-ebpf does not have yet"
+    name = f"CPython {target.version_text}" + (" (free-threaded)" if target.free_threaded else "")
     if target.layout is None:
         return False, f"{name} is outside the versions that are known (3.8 to 3.15)"
     if any(probe not in target.binary.probes for probe in FUNCTION_PROBES):
         if (3, 12) <= minor <= (3, 14):
-            return False, f"{name} has no function probes in any build (they were removed in 3.12 to 3.14); {agent}"
-        return False, f"{name} was built without --with-dtrace and has no function probes; {agent}"
+            return False, f"{name} has no function probes in any build (they were removed in 3.12 to 3.14); {ONLY_THE_AGENT}"
+        return False, f"{name} was built without --with-dtrace and has no function probes; {ONLY_THE_AGENT}"
     if target.free_threaded:
-        return False, f"{name} has function probes that were never verified without a GIL; {agent}"
+        return False, f"{name} has function probes that were never verified without a GIL; {ONLY_THE_AGENT}"
     if minor == (3, 11):
         if "line" not in target.binary.probes:
-            return False, f"{name} fires function__entry only with a `line` probe, which this build lacks; {agent}"
+            return False, f"{name} fires function__entry only with a `line` probe, which this build lacks; {ONLY_THE_AGENT}"
         return True, f"{name} fires function__entry truthfully while the semaphore of `line` is raised"
     if minor >= (3, 15):
         if target.jit:
@@ -162,7 +167,7 @@ def _inspect(pid: int) -> Target:
         pid=pid,
         ppid=int(status["PPid"]),
         executable=executable,
-        command=_command(pid),
+        command=command_line(pid),
         python_version=version,
         binary_path=path,
         binary_name=name,
@@ -272,7 +277,8 @@ def _bias(binary: Binary, mappings: list[Mapping]) -> int:
     raise ProcessLookupError  # its mappings are gone: it is ending
 
 
-def _command(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """A process's command line, shell-quoted. Raises OSError when it is gone."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     return shlex.join(word.decode(errors="replace") for word in words)
 
