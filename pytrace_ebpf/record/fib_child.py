@@ -1,9 +1,12 @@
-"""Run by calibrate.py in the target's own interpreter, so plain enough for every Python 3: ns per call of fib, when asked."""
+"""Run in the interpreter that is measured, so plain enough for every Python 3: ns per call of fib(N), when asked.
+
+fib_child.py [N=16]: for each line on stdin, five runs and the median of them.
+"""
 
 import sys
 from time import perf_counter
 
-ROUNDS, CALLS = 5, 3193  # fib(16) makes 3193 calls
+ROUNDS = 5
 
 
 def fib(n: int) -> int:
@@ -11,11 +14,13 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
+n = int(sys.argv[1]) if len(sys.argv) > 1 else 16
+calls = 2 * fib(n + 1) - 1
 for _ in sys.stdin:
     times = []
     for _ in range(ROUNDS):
         start = perf_counter()
-        fib(16)
-        times.append((perf_counter() - start) / CALLS * 1e9)
+        fib(n)
+        times.append((perf_counter() - start) / calls * 1e9)
     sys.stdout.write(str(sorted(times)[ROUNDS // 2]) + "\n")
     sys.stdout.flush()

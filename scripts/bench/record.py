@@ -15,13 +15,14 @@ import threading
 import time
 from pathlib import Path
 
+import pytrace_ebpf
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.session import Options, Session
 from pytrace_ebpf.record.source_usdt import plan
 from pytrace_ebpf.record.target import inspect
 
-TARGET = Path(__file__).parent / "fib_rounds" / "fib.py"
-N, CALLS = 20, 21891  # fib(20) makes 21,891 calls
+TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "fib_child.py"
+N = 20
 
 
 class Fib:
@@ -38,7 +39,7 @@ class Fib:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline()) / CALLS
+        return float(self.process.stdout.readline())
 
 
 def attach_floor(fib: Fib) -> Programs:
@@ -72,10 +73,11 @@ class Recording:
         on_disk = sum(part.stat().st_size for part in (self.folder / "events").glob("*.parquet"))
         return {
             "events": events,
+            "cpu_share": used / wall,
             "events_per_second": events / wall,
-            "collector_ns_per_event": used / events * 1e9,
+            "collector_ns_per_event": used / max(events, 1) * 1e9,
             "lost": self.session.status().lost,
-            "bytes_per_call": on_disk / (events / 2),
+            "bytes_per_call": on_disk / max(events / 2, 1),
         }
 
 
@@ -105,6 +107,9 @@ def main() -> None:
         while time.monotonic() < end:
             with_tracer.round()
         load = recording.stop()
+        recording = Recording(with_tracer, folder / "rest")
+        time.sleep(args.seconds / 2)
+        rest = recording.stop()["cpu_share"]
         for fib in (without, with_floor, with_tracer):
             fib.process.kill()
         held.close()
@@ -117,6 +122,7 @@ def main() -> None:
     print(f"  events                   {load['events']:8.0f}  ({load['events_per_second']:,.0f} a second), {load['lost']:.0f} lost")
     print(f"  CPU an event             {load['collector_ns_per_event']:8.0f} ns  (drain, cut, write, usage samples, all threads of the tracer)")
     print(f"  on disk a call           {load['bytes_per_call']:8.1f} bytes (events/)")
+    print(f"  tracer at rest           {rest * 100:8.1f} % of a core")
 
 if __name__ == "__main__":
     main()
