@@ -123,8 +123,7 @@ def _write_part(path: Path, table: pa.Table) -> None:
     pq.write_table(
         table,
         path,
-        compression="zstd",
-        compression_level=1,
+        compression="lz4",  # a fifth less of the writer's CPU than zstd at level 1, for 4 % more bytes
         use_dictionary=[name for name in table.column_names if name not in integers],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=[name for name in ("ts", "pid", "tid") if name in table.column_names],
