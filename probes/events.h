@@ -13,6 +13,7 @@
 #define CALL_RETURN 1 /* a frame returned, yielded or was unwound */
 #define CALL_OPEN 2   /* a frame that was open when recording began; outermost first */
 #define CALL_RESET 3  /* exec: every open call of the thread is gone */
+#define CALL_UNWIND 4 /* a frame was left by an exception, where the source can tell it from CALL_RETURN */
 
 struct call_event {
     __u64 ts;       /* ns, CLOCK_MONOTONIC */
