@@ -21,6 +21,7 @@ class CallKind(IntEnum):
     RETURN = 1
     OPEN = 2
     RESET = 3
+    UNWIND = 4
 
 
 class SchedKind(IntEnum):
@@ -87,10 +88,10 @@ EVENTS = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("kind", pa.int8(), "", "0 entry or resume, 1 return, yield or unwind, 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec"),
-        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On a return it may name a namesake in the same file: the entry's is the call's"),
-        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the return of one activation; 0 unknown"),
-        Column("line", pa.int32(), "", "entry: the function's first line, or the line resumed at; return: the line that returned; -1 unknown"),
+        Column("kind", pa.int8(), "", "0 entry or resume, 1 return or yield (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception"),
+        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On 1 and 4 it may name a namesake in the same file: the entry's is the call's"),
+        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the end of one activation; 0 unknown"),
+        Column("line", pa.int32(), "", "entry: the function's first line, or the line resumed at; return: the line that returned; left by an exception: the line it left from; -1 unknown"),
     ),
 )
 
@@ -217,8 +218,8 @@ CALLS = Table(
         Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
         Column("preemptions", pa.int32(), "", "times it lost the core while runnable", True),
         Column("waits", pa.int32(), "", "times it blocked", True),
-        Column("line", pa.int32(), "", "line that returned; -1 unknown"),
-        Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: its frame was discarded without a return event (exec); repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
+        Column("line", pa.int32(), "", "line that returned or that an exception left from; -1 unknown"),
+        Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
 )
 

@@ -185,7 +185,7 @@ class Thread:
         ts, _, _, kind, func, frame, line = row
         if kind == CallKind.OPEN:
             return Move(True, self.mark if self.begins == "first" else ts, frame, func, line, "open_at_start")
-        return Move(kind == CallKind.ENTRY, ts, frame, func, line)
+        return Move(kind == CallKind.ENTRY, ts, frame, func, line, "unwound" if kind == CallKind.UNWIND else "")
 
     def _plain(self, events: list[Row]) -> list[Move] | None:
         """The events as they are, if last in is always first out."""

@@ -10,7 +10,7 @@ from synthetic import GIL, Row, Script, sample, write_trace
 import pytrace_ebpf
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 
-E, R, OPEN, RESET = (int(k) for k in CallKind)
+E, R, OPEN, RESET, UNWIND = (int(k) for k in CallKind)
 IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT = (int(k) for k in SchedKind)
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
 
@@ -53,6 +53,16 @@ def test_returns_of_unlisted_frames_began_before_the_recording(tmp_path: Path) -
 def test_a_generator_resumed_by_throw_reports_only_its_return(tmp_path: Path) -> None:
     rows = events((1, E, 0, 16), (2, E, 1, 99), (3, R, 1, 99), (4, R, 1, 99), (5, R, 0, 16))
     assert tree(tmp_path, rows) == ["0 [1, 5]", "  1 [2, 3]", "  1 [3, 4] repaired"]
+
+
+def test_an_exception_ends_a_call_as_a_return_does(tmp_path: Path) -> None:
+    rows = events((1, E, 0, 16), (2, E, 1, 32), (3, UNWIND, 1, 32), (4, E, 2, 32), (5, R, 2, 32), (6, UNWIND, 0, 16))
+    assert tree(tmp_path, rows) == ["0 [1, 6] unwound", "  1 [2, 3] unwound", "  2 [4, 5]"]
+
+
+def test_an_exception_closes_what_is_above_as_lost_returns(tmp_path: Path) -> None:
+    rows = events((1, E, 0, 16), (2, E, 1, 32), (5, UNWIND, 0, 16), (6, E, 2, 16), (7, R, 2, 16))
+    assert tree(tmp_path, rows) == ["0 [1, 5] unwound", "  1 [2, 5] repaired", "2 [6, 7]"]
 
 
 def test_a_lost_return_ends_with_the_call_around_it(tmp_path: Path) -> None:

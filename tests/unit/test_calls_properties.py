@@ -54,7 +54,7 @@ class Program:
                 func, frame = self.stack.pop()
                 if frame >= 10_000_000 and rng.random() < 0.7:
                     self.sleeping.append((func, frame))
-                self.row(CallKind.RETURN, rng.choice((func, -1)), frame)
+                self.row(rng.choice((CallKind.RETURN, CallKind.RETURN, CallKind.UNWIND)), rng.choice((func, -1)), frame)
 
     def enter(self, what: tuple[int, int]) -> None:
         self.stack.append(what)
