@@ -37,6 +37,8 @@ class SchedKind(IntEnum):
     SNAPSHOT = 7
 
 
+SYSCALL_UNKNOWN = -2  # of `sched.syscall`
+
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
 LAYERS = ("python", "operator", "blas", "cuda")
 LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth")
@@ -105,11 +107,24 @@ SCHED = Table(
         _TID,
         Column("kind", pa.int8(), "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
         Column("cpu", pa.int16(), "", "core; for waking and migrate the one it is queued on; -1 unknown"),
-        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it; no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
-        Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault)"),
+        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
+        Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
         Column("address", pa.int64(), "", "out, snapshot: first argument of that call where it is futex: the futex's address; else 0"),
         Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),
         Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker; migrate: core it came from; fork: creator; 0 idle or none"),
+    ),
+)
+
+CPUTIME = Table(
+    "cputime",
+    "Samples of each thread's CPU time, where neither eBPF nor perf could report switches. Between two samples, and up to 0.1 s beyond the first and the last, calls get their share in proportion to time: an estimate.",
+    (),
+    (
+        _ts("ts", "when"),
+        _PID,
+        _TID,
+        Column("on_cpu_ns", pa.int64(), "ns", "time on a core since the thread began"),
+        Column("runq_wait_ns", pa.int64(), "ns", "time in the run queue since the thread began", True),
     ),
 )
 
@@ -223,4 +238,4 @@ CALLS = Table(
     ),
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS)}

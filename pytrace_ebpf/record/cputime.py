@@ -1,0 +1,116 @@
+"""CPU time of every thread, read about every 10 ms from /proc: what is left to know of scheduling where nothing reports switches.
+
+`schedstat` gives nanoseconds on a core and in the run queue; a kernel without it (gVisor, CONFIG_SCHED_INFO off) has
+`stat`, whose CPU time counts in clock ticks, mostly 10 ms. The clock of another process's thread
+(clock_gettime with its id) is refused by Linux: EINVAL, as tried on 6.18.
+"""
+
+import os
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from pytrace_ebpf.record.tables import Columns
+from pytrace_ebpf.trace.schema import CPUTIME, LOSS_CLASSES
+
+_INTERVAL_S = 0.01
+_COST_LIMIT = 50  # a sample of many threads is followed by a pause this many times as long: 2 % of a core
+_LONGEST_S = 0.05  # then calls beyond a thread's last sample are still within the reach of analyze/sampled.py
+_FIELDS = tuple(CPUTIME.arrow.names)
+_NS_PER_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+class CpuTime:
+    """Samples of the threads of some processes; fills the `cputime` table."""
+
+    name = "cputime"
+    alert_fd = None
+    interval_s = _INTERVAL_S  # how often to drain
+
+    def __init__(self, why_no_switches: str) -> None:
+        """`why_no_switches`: the sentence with which perf refused."""
+        self._pids: set[int] = set()
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._next_s = 0.0
+        self._read = _schedstat if _queue_time_is_known() else _stat
+        self.why = f"{why_no_switches}; CPU time is sampled instead, so times on a core are estimates and waits are not told apart"
+
+    def start(self, pid: int) -> None:
+        """Sample every thread of `pid` from now on, until it has ended; the first time at once."""
+        self._pids.add(pid)
+        self._sample(pid)
+
+    def sample(self) -> None:
+        """Take a sample of every thread if it is time for one."""
+        now_s, spent_s = time.monotonic(), time.thread_time()
+        if now_s < self._next_s:
+            return
+        self._pids -= {pid for pid in self._pids if not self._sample(pid)}
+        pause_s = _COST_LIMIT * (time.thread_time() - spent_s)
+        self._next_s = now_s + min(max(_INTERVAL_S, pause_s), _LONGEST_S)
+
+    def _sample(self, pid: int) -> bool:
+        """Rows of one process now; False: it has ended."""
+        folder = f"/proc/{pid}/task"
+        try:
+            tids = os.listdir(folder)  # noqa: PTH208 - a hundred times a second; Path objects cost more than the reading
+        except OSError:
+            return False
+        for tid in tids:
+            try:
+                on_cpu, queued = self._read(f"{folder}/{tid}")
+            except (OSError, ValueError, IndexError):  # it ended just now: its last sample stays
+                continue
+            self._rows.append((time.monotonic_ns(), pid, int(tid), on_cpu, queued))
+        return True
+
+    def drain(self) -> dict[str, Columns]:
+        """Rows of `cputime` since the last call, keyed by "cputime"; a queue time that nobody measured is -1, null in the table."""
+        self.sample()
+        rows, self._rows = self._rows, []
+        table = np.array(rows, np.int64).reshape(-1, len(_FIELDS))
+        dtypes = [field.type.to_pandas_dtype() for field in CPUTIME.arrow]
+        return {"cputime": {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(zip(_FIELDS, dtypes, strict=True))}}
+
+    def silence_alerts(self) -> None:
+        """There are none."""
+
+    def losses(self) -> np.ndarray:
+        """Zeros, one per loss class: a sample not taken only makes an interval longer."""
+        return np.zeros(len(LOSS_CLASSES), np.int64)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def table(columns: Columns) -> pa.Table:
+    """The `cputime` table of what `drain` gave."""
+    queued = pa.array(columns["runq_wait_ns"], mask=columns["runq_wait_ns"] < 0)
+    return pa.table(columns | {"runq_wait_ns": queued}, schema=CPUTIME.arrow)
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1024)
+    finally:
+        os.close(fd)
+
+
+def _schedstat(folder: str) -> tuple[int, int]:
+    on_cpu, queued, _ = _read(f"{folder}/schedstat").split()
+    return int(on_cpu), int(queued)
+
+
+def _stat(folder: str) -> tuple[int, int]:
+    fields = _read(f"{folder}/stat").rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _NS_PER_TICK, -1
+
+
+def _queue_time_is_known() -> bool:
+    """schedstat without CONFIG_SCHED_INFO is three zeros; whoever asks has run."""
+    try:
+        return _schedstat("/proc/thread-self")[0] > 0
+    except (OSError, ValueError):
+        return False
