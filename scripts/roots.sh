@@ -1,7 +1,8 @@
 #!/bin/bash
 # Build the root filesystems that `make test-matrix` runs targets in; what is there already is kept.
 #
-#   bullseye  Python 3.9     sid  Python 3.15     both from Debian, with function probes
+#   bullseye  Python 3.9, with function probes     trixie  3.13, without
+#   sid       Python 3.15, with function probes, and 3.14, without
 set -euo pipefail
 
 ROOTS=${PYTRACE_ROOTS:-/var/tmp/pytrace-ebpf/roots}
@@ -36,5 +37,6 @@ build() { # SUITE PYTHON [MMDEBSTRAP-OPTION...]
 }
 
 build bullseye python3.9 --include=python3
+build trixie python3.13 --include=python3
 # A mirror's copy of sid can have passed its date; its signatures are still checked.
 build sid python3.15 --include=python3,python3.15 --aptopt='Acquire::Check-Valid-Until "false"'

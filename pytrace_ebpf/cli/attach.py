@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             why = session.start(args.pid)
             if not args.quiet:
-                print(f"tracing process {args.pid} by usdt: {why}", file=sys.stderr, flush=True)
+                print(f"tracing process {args.pid} by {why}", file=sys.stderr, flush=True)
             deadline = time.monotonic() + (args.duration or float("inf"))
             with recording.progress(args.quiet, "Ctrl-C stops and finishes the trace") as show:
                 session.run(lambda: stopped() or time.monotonic() >= deadline, show)

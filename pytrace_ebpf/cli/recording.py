@@ -6,13 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pytrace_ebpf.record.session import Options, Status
+from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.session import Status
 
 SOURCES = ("auto", "usdt", "agent")
 
@@ -23,8 +26,16 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", choices=SOURCES, default="auto", help="where function events come from (auto)")
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     parser.add_argument(
-        "--ring-mib", type=_power_of_two, default=64, metavar="N",
-        help="memory for function events that are not read yet, a power of two (64)",
+        "--include", action="append", default=[], metavar="PATTERN",
+        help="record only calls of functions in this module or, with a slash, file; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include"
+    )
+    parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
+    parser.add_argument(
+        "--ring-mib", type=_power_of_two, metavar="N",
+        help="memory for function events that are not read yet, a power of two (usdt 64, agent 256 for each process)",
     )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
@@ -32,7 +43,22 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
     output = args.output or Path(time.strftime("pytrace-%Y%m%d-%H%M%S"))
-    return Options(output, args.source, not args.no_follow, call_ring_pages=int(args.ring_mib * 256))
+    asked = Options(
+        output,
+        args.source,
+        not args.no_follow,
+        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth),
+    )
+    if args.ring_mib is not None:
+        asked = replace(asked, call_ring_pages=int(args.ring_mib * 256), arena_bytes=int(args.ring_mib * 1048576))
+    return asked
+
+
+def _depth(text: str) -> int:
+    depth = int(text)
+    if depth < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a depth; give a number from 1")
+    return depth
 
 
 def _power_of_two(text: str) -> float:

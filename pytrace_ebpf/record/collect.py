@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from pytrace_ebpf.record import tables
@@ -19,10 +18,11 @@ class Collector:
 
     def __init__(self, start_ns: int) -> None:
         self._calls: list[tables.Columns] = []
-        self._sched: list[tables.Columns] = []
+        self._scheduling: dict[str, list[tables.Columns]] = {"sched": [], "cputime": []}
         self.usage: list[dict[str, Any]] = []
         self.counts = {"call": 0, "sched": 0, "function": 0}
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
+        self.waiting = 0  # function events that are not in a segment yet
         self._losses: list[dict[str, Any]] = []
         self.drained_ns = start_ns  # the rings hold nothing older
         self._looked_ns = self._start_ns = start_ns
@@ -31,13 +31,15 @@ class Collector:
         """Take in columns of `events`."""
         if len(columns["ts"]):
             self._calls.append(columns)
+            self.waiting += len(columns["ts"])
             self.counts["call"] += len(columns["ts"])
 
-    def add_sched(self, records: np.ndarray) -> None:
-        """Take in sched_event records."""
-        if len(records):
-            self._sched.append(tables.sched_columns(records))
-            self.counts["sched"] += len(records)
+    def add_scheduling(self, columns: dict[str, tables.Columns]) -> None:
+        """Take in columns of `sched` and of `cputime`."""
+        for name, rows in columns.items():
+            if len(rows["ts"]):
+                self._scheduling[name].append(rows)
+                self.counts["sched"] += len(rows["ts"])
 
     def lose(self, cumulative: dict[str, int]) -> None:
         """Take in the cumulative loss counters: what was added since the last look lies between the two looks."""
@@ -54,15 +56,17 @@ class Collector:
         """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
         start, end = self._start_ns, time.monotonic_ns() if final else self.drained_ns - _SETTLING_NS
         calls, self._calls = tables.cut_at(self._calls, end)
-        sched, self._sched = tables.cut_at(self._sched, end)
+        self.waiting = sum(len(batch["ts"]) for batch in self._calls)
         cut: dict[str, pa.Table] = {}
         if calls is not None:
             cut["events"] = tables.events_table(calls)
-        if sched is not None:
-            cut["sched"] = tables.sched_table(sched)
-        for name, rows in (("usage", self.usage), ("losses", self._losses)):
-            if rows:
-                cut[name] = tables.rows_table(schema.TABLES[name], rows)
+        for name, batches in self._scheduling.items():
+            rows, self._scheduling[name] = tables.cut_at(batches, end)
+            if rows is not None:
+                cut[name] = tables.by_time(schema.TABLES[name], rows)
+        for name, few in (("usage", self.usage), ("losses", self._losses)):
+            if few:
+                cut[name] = tables.rows_table(schema.TABLES[name], few)
         self.usage, self._losses = [], []
         self._start_ns = end
         return start, end, cut

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import host
+from pytrace_ebpf.record.choice import FUNCTION_PROBES, agent_serves, choose, truthful
 from pytrace_ebpf.record.host import Finding
-from pytrace_ebpf.record.target import FUNCTION_PROBES, Target, inspect, truthful
+from pytrace_ebpf.record.target import Target, inspect
 
 _COMMAND_SHOWN = 200  # characters
 
@@ -35,18 +36,32 @@ def _about_process(pid: int) -> Iterator[Finding]:
 
 
 def _about_target(target: Target) -> Iterator[Finding]:
-    serves, truth = truthful(target)
     command = "".join(c if c.isprintable() else "?" for c in target.command)[:_COMMAND_SHOWN]
     yield _finding("process", "ok", f"process {target.pid} runs {command} with {_count(len(target.threads), 'thread')}")
     yield _python(target)
     yield _probes(target)
-    yield _finding("truth", "ok" if serves else "problem", truth)
-    if serves:
-        yield _cost(target)
-        yield _gil(target)
+    yield from _sources(target)
+    yield _gil(target)
     yield _free_threading(target)
     yield from _jit(target)
     yield _container(target)
+
+
+def _sources(target: Target) -> Iterator[Finding]:
+    by_probes, why_probes = truthful(target)
+    by_agent, why_agent = agent_serves(target)
+    yield _finding("usdt", "ok" if by_probes else "warning", why_probes)
+    if by_probes:
+        yield _cost_of_probes(target)
+    yield _finding("agent", "ok" if by_agent else "warning", why_agent)
+    if by_agent:
+        yield _cost_of_agent(target)
+    try:
+        name, _ = choose(target, "auto", launched=False)
+    except TargetError as error:
+        yield _finding("source", "problem", str(error))
+    else:
+        yield _finding("source", "ok", f"attach takes {name}; run takes {'agent' if by_agent else 'usdt'}")
 
 
 def _python(target: Target) -> Finding:
@@ -66,18 +81,25 @@ def _probes(target: Target) -> Finding:
     return _finding("probes", state, f"{where} has the USDT probes {', '.join(names)}")
 
 
-def _cost(target: Target) -> Finding:
+def _cost_of_probes(target: Target) -> Finding:
     if target.python_version is not None and target.python_version[:2] == (3, 11):
         return _finding(
-            "cost",
+            "usdt cost",
             "warning",
             "while it is traced every opcode is slower (about 8 times on pure call code, as the semaphore of `line` is "
             "raised), every call takes about 1.5 us more, and CPython 3.11 has a use-after-free on that path that may "
             "crash a program which makes and frees very large code objects",
         )
     return _finding(
-        "cost", "ok", "while it is traced every call takes about 1 us more (two probe hits), other code nothing"
+        "usdt cost", "ok", "while it is traced every call takes about 1 us more (two probe hits), other code nothing"
     )
+
+
+def _cost_of_agent(target: Target) -> Finding:
+    minor = (target.python_version or (3, 0))[:2]
+    cost = "0.03 us" if minor >= (3, 12) else "0.07 us" if minor == (3, 11) else "0.04 us"
+    others = "" if minor >= (3, 12) else ", and so does every call of a C function a third of that"
+    return _finding("agent cost", "ok", f"while it is traced every call takes about {cost} more{others}")
 
 
 def _gil(target: Target) -> Finding:

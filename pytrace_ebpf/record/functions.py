@@ -23,6 +23,7 @@ class Functions:
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str, int], int] = {}
         self._new: list[dict[str, Any]] = []
+        self.places: list[tuple[str, str]] = []  # (file, module) by func_id
 
     def intern(self, file: str, name: str, qualname: str | None, first_line: int, qualify: Qualify) -> int:
         """The func_id of a function. A `qualname` that does not end in `name` is not believed."""
@@ -32,6 +33,8 @@ class Functions:
         func_id = self._ids.get(key)
         if func_id is None:
             func_id = self._ids[key] = len(self._ids)
+            module = module_of(file)
+            self.places.append((file, module))
             self._new.append(
                 {
                     "func_id": func_id,
@@ -39,7 +42,7 @@ class Functions:
                     "name": name,
                     "qualname": qualname,
                     "first_line": first_line,
-                    "module": module_of(file),
+                    "module": module,
                 }
             )
         return func_id

@@ -8,7 +8,7 @@ die meanwhile, the kernel lets it go.
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.user import invoking_user
@@ -29,11 +29,14 @@ class Launched:
     until it returns True: then it is let go for good.
     """
 
-    def __init__(self, command: Sequence[str], on_exec: Callable[["Launched"], bool]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], on_exec: Callable[["Launched"], bool]
+    ) -> None:
+        """`environment`: variables to set besides those of this process."""
         self._on_exec = on_exec
         self.held = True  # still under ptrace
         self.status: int | None = None  # wait status, once it has ended
-        self.pid = _fork(command)
+        self.pid = _fork(command, environment)
         _libc.ptrace(_SETOPTIONS, self.pid, None, _TRACE_EXEC)
         self._at_exec()
 
@@ -93,7 +96,7 @@ class Launched:
             _libc.ptrace(_CONT, self.pid, None, None)
 
 
-def _fork(command: Sequence[str]) -> int:
+def _fork(command: Sequence[str], environment: Mapping[str, str]) -> int:
     user = invoking_user()
     failure, tell = os.pipe()
     pid = os.fork()
@@ -106,6 +109,7 @@ def _fork(command: Sequence[str]) -> int:
                 os.setgid(user.pw_gid)
                 os.setuid(user.pw_uid)
                 os.environ |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+            os.environ |= environment
             _libc.ptrace(_TRACEME, 0, None, None)
             os.execvp(command[0], list(command))
         except OSError as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytrace_ebpf.record.frames import CodeInfo, read_code
 from pytrace_ebpf.record.memory import MemoryFault
+from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, command_line, threads
 from pytrace_ebpf.trace.schema import SchedKind
 
@@ -23,8 +24,8 @@ class Processes:
         self._alive: Counter[int] = Counter()  # threads per process
         self._changed: set[int | tuple[int, int]] = set()
 
-    def add_python(self, target: Target, source: str, start_ns: int) -> None:
-        """A Python whose function events are recorded from `start_ns` on."""
+    def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
+        """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""
         gil_start, gil_end = target.gil_range()
         self.targets[target.pid] = target
         self._put_process(
@@ -39,6 +40,13 @@ class Processes:
             start_ns=start_ns,
         )
         self.add_threads(target.pid, start_ns)
+
+    def tell_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
+        """A process that was a Python with recorded calls, as was learned when it had ended already."""
+        if pid not in self.processes:
+            self.add_other(pid, 0, start_ns)
+        self.processes[pid] |= {"source": source, "python_version": version}
+        self._changed.add(pid)
 
     def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
         """A followed process that is no traceable Python: only its scheduling is recorded."""
@@ -58,15 +66,13 @@ class Processes:
             for tid in threads(pid):
                 self._add_thread(pid, tid, start_ns)
 
-    def take_in(self, events: np.ndarray) -> list[tuple[SchedKind, dict[str, int]]]:
-        """Learn from sched_event records; returns the process-level news in order: forks, execs, last exits."""
+    def take_in(self, events: Columns) -> list[tuple[SchedKind, dict[str, int]]]:
+        """Learn from columns of `sched`; returns the process-level news in order: forks, execs, last exits."""
         news: list[tuple[SchedKind, dict[str, int]]] = []
-        if not len(events):
-            return news
-        of_interest = (events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT)
-        for event in events[of_interest]:  # one step per thread, not per switch
-            kind = SchedKind(int(event["kind"]))
-            row = {name: int(event[name]) for name in ("ts", "pid", "tid", "other", "other_pid", "state")}
+        of_interest = np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT))
+        for at in of_interest.tolist():  # one step per thread, not per switch
+            kind = SchedKind(int(events["kind"][at]))
+            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "state")}
             key = row["pid"], row["tid"]
             if kind == SchedKind.FORK:
                 self._add_thread(*key, row["ts"])

@@ -7,6 +7,7 @@ import numpy as np
 
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.ring import Ring
+from pytrace_ebpf.record.tables import Columns, sched_columns
 from pytrace_ebpf.record.target import threads
 from pytrace_ebpf.trace.schema import SchedKind
 
@@ -18,6 +19,9 @@ _FUTEX = 202  # x86-64
 class SchedProbes:
     """The programs of sched.c, attached to the whole host but recording only the threads they are told of."""
 
+    name = "bpf"
+    why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
+
     def __init__(self, ring_pages: int, follow: bool) -> None:
         knobs: dict[str, object] = {"SCHED_RING_PAGES": ring_pages, "THREADS": 65536, "ALERT_RING_PAGES": 1}
         if follow:
@@ -27,24 +31,29 @@ class SchedProbes:
         self.dtype = self.programs.dtype("sched_event")
         self._ring = Ring(self.programs.table("sched").map_fd, ring_pages * 4096, self.dtype)
         self._alerts = Ring(self.programs.table("alerts").map_fd, 4096, np.dtype("<u8"))
+        self._snapshots: list[np.ndarray] = []
         self.alert_fd: int = self.programs.table("alerts").map_fd
 
-    def drain(self) -> np.ndarray:
-        """sched_event rows since the last call, in ring order."""
-        return self._ring.drain(np.copy)
+    def drain(self) -> dict[str, Columns]:
+        """Columns of `sched` since the last call, in ring order."""
+        snapshots, self._snapshots = self._snapshots, []
+        return {"sched": sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))}
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        return self.programs.losses()
 
     def silence_alerts(self) -> None:
         """Read the wake-ups away, so that `alert_fd` polls as readable only for the next one."""
         self._alerts.drain(len)
 
-    def add_process(self, pid: int) -> np.ndarray:
-        """Record every thread of `pid` from now on; returns one SNAPSHOT row (sched_event) for each.
+    def start(self, pid: int) -> None:
+        """Record every thread of `pid` from now on, with one SNAPSHOT row for each.
 
         A thread is looked at just before it is added, and again until no new one
         appears: those born meanwhile are added by the fork tracepoint.
         """
         seen: set[int] = set()
-        rows: list[np.ndarray] = []
         while True:
             new = [tid for tid in _threads(pid) if tid not in seen]
             if not new:
@@ -53,9 +62,8 @@ class SchedProbes:
                 seen.add(tid)
                 row = self._snapshot(pid, tid)
                 if row is not None:
-                    rows.append(row)
+                    self._snapshots.append(row)
                 self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
-        return np.concatenate(rows) if rows else np.zeros(0, self.dtype)
 
     def _snapshot(self, pid: int, tid: int) -> np.ndarray | None:
         folder = Path(f"/proc/{pid}/task/{tid}")

@@ -1,182 +1,181 @@
-"""Function events from CPython's function__entry / function__return USDT probes, by BPF; nothing enters the process."""
+"""Function events from CPython's USDT probes, by BPF; nothing enters the process."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.bpf import Programs, possible_cpus
-from pytrace_ebpf.record.elf import PT_REGS, Binary, Probe, frame_register
-from pytrace_ebpf.record.layout import Layout
-from pytrace_ebpf.record.ring import Ring, Taken
-from pytrace_ebpf.record.target import ONLY_THE_AGENT
-
-OFF, ON, WALK = 0, 1, 2  # control.recording
-_FUNCTION_RING_PAGES = 2048
-_FUNCTIONS = 131072
-_WALK_STEP = 128
-# Exported functions that a healthy program never runs: a uprobe on one raises a semaphore and never traps.
-_COLD = ("Py_FatalError", "Py_EndInterpreter", "PyErr_BadInternalCall")
+from pytrace_ebpf.record import frames, opening, qualnames, tables
+from pytrace_ebpf.record.calibrate import FibChild
+from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.functions import ProbeIds, Qualify
+from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.target import Target, inspect
+from pytrace_ebpf.record.usdt_probes import OFF, ON, WALK, Plan, UsdtProbes, plan
+from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
 
-@dataclass(frozen=True)
-class Point:
-    """One uprobe: program, file offset, file offset of the semaphore to raise (0 = none)."""
-
-    program: str
-    offset: int
-    semaphore: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to load and attach for one interpreter binary: the knobs of calls_usdt.c and the uprobes."""
-
-    knobs: tuple[tuple[str, object], ...]
-    points: tuple[Point, ...]
+@dataclass
+class _Loaded:
+    target: Target  # the first process of this interpreter
+    owner: os.stat_result  # of that process
+    probes: UsdtProbes
+    ids: ProbeIds
 
 
-def plan(binary: Binary, layout: Layout) -> Plan:
-    """Plan the tracing of an interpreter. Raises TargetError where its probes cannot serve."""
-    knobs: dict[str, object] = {
-        "FRAME_CODE": layout.frame_code,
-        "FRAME_PREVIOUS": layout.frame_previous,
-        "OWNER_SHIM": layout.owner_shim,
-        "CODE_FLAGS": layout.code_flags,
-        "CODE_FIRST_LINE": layout.code_first_line,
-        "STRING_DATA": layout.string_data,
-    }
-    if layout.frame_owner is not None:
-        knobs["FRAME_OWNER"] = layout.frame_owner
-    if layout.code_qualname is not None:
-        knobs["CODE_QUALNAME"] = layout.code_qualname
-    points: list[Point] = []
-    if layout.version == (3, 11):
-        # 3.11 fires function__entry only while `line` is enabled: raise its semaphore without trapping lines.
-        cold = next((address for name in _COLD if (address := binary.symbol(name))), None)
-        lines = binary.probes.get("line", ())
-        if cold is None or not lines:
-            raise TargetError(
-                "this CPython 3.11 has no `line` probe, without which its function__entry probe stays silent; "
-                + ONLY_THE_AGENT
-            )
-        points.append(Point("function_never", binary.file_offset(cold), lines[0].semaphore_offset))
-    elif layout.version >= (3, 15):
-        knobs["CREATION_ENTRY"] = True
-    for prefix, program, name in (
-        ("ENTRY", "function_entry", "function__entry"),
-        ("RETURN", "function_return", "function__return"),
-    ):
-        probes = binary.probes.get(name, ())
-        if len(probes) != 1:
-            raise TargetError(f"this interpreter has {len(probes)} {name} probes where one is expected; {ONLY_THE_AGENT}")
-        knobs |= _registers(prefix, binary, probes[0])
-        points.append(Point(program, probes[0].offset, probes[0].semaphore_offset))
-    return Plan(tuple(knobs.items()), tuple(points))
-
-
-def _registers(prefix: str, binary: Binary, probe: Probe) -> dict[str, object]:
-    knobs: dict[str, object] = {}
-    for name, argument in zip(("FILE", "NAME", "LINE"), probe.arguments, strict=True):
-        if argument.register is None or argument.displacement is not None:
-            raise TargetError(f"the arguments of {probe.name} are in a place this tracer does not read; {ONLY_THE_AGENT}")
-        knobs[f"{prefix}_{name}"] = f"ctx->{PT_REGS[argument.register]}"
-    frame = frame_register(binary, probe)
-    if frame is not None:
-        knobs[f"{prefix}_FRAME"] = f"ctx->{PT_REGS[frame]}"
-    return knobs
-
-
-class UsdtSource:
-    """The loaded programs of one plan, attachable to any number of processes of that interpreter."""
+class UsdtCalls:
+    """The programs of every interpreter that was met, each on any number of its processes."""
 
     name = "usdt"
 
-    def __init__(self, planned: Plan, ring_pages: int) -> None:
-        self._plan = planned
-        self._programs = Programs(
-            "calls_usdt.c",
-            dict(planned.knobs)
-            | {
-                "CPUS": possible_cpus(),
-                "CALL_RING_PAGES": ring_pages,
-                "FUNCTION_RING_PAGES": _FUNCTION_RING_PAGES,
-                "FUNCTIONS": _FUNCTIONS,
-                "WALK_STEP": _WALK_STEP,
-            },
+    def __init__(self, recording: Recording, ring_pages: int, filters: Filters) -> None:
+        self._recording, self._ring_pages, self._filters = recording, ring_pages, filters
+        self._wanted: list[bool] = []  # by func_id
+        self._loaded: dict[Plan, _Loaded] = {}
+        self._innermost = opening.Innermost()
+        self._qualnames: dict[int, Qualify] = {}
+        self._untold_frames = 0
+
+    def prepare(self, target: Target) -> None:
+        """Compile and load the programs for the target's interpreter."""
+        self._load(target)
+
+    def begin(self, target: Target) -> None:
+        """Record a program that stands at its first instruction."""
+        loaded = self._load(target)
+        start_ns = time.monotonic_ns()
+        self._attach(target, loaded)
+        loaded.probes.record(ON)
+        self._recording.processes.add_python(target, self.name, start_ns)
+
+    def attach(self, target: Target) -> None:
+        """Attach to a process in the middle of its work, and learn the frames that are open."""
+        loaded = self._load(target)
+        if target.pid in loaded.probes.attached:  # exec of the same interpreter: its probes are on it already
+            self._recording.processes.add_python(target, self.name, time.monotonic_ns())
+            return
+        self._drain(loaded)
+        self._attach(target, loaded)
+        start_ns = time.monotonic_ns()
+        loaded.probes.record(WALK)
+        walk_ns = time.monotonic_ns()
+        stacks = frames.open_frames(target)
+        loaded.probes.record(ON)
+        time.sleep(0.002)  # a probe that saw WALK may still be walking
+        opened = opening.Opening(target, start_ns, walk_ns, loaded.probes.walked(), stacks)
+        calls, untold = opening.apply(
+            opened, self._calls_and_open_frames(loaded), self._recording.functions, self._qualnames[target.pid]
         )
-        self.call_dtype = self._programs.dtype("call_event")
-        self._calls = Ring(self._programs.table("calls").map_fd, ring_pages * 4096, self.call_dtype)
-        self._functions = Ring(
-            self._programs.table("functions").map_fd, _FUNCTION_RING_PAGES * 4096, self._programs.dtype("function_event")
-        )
-        self._walks = self._programs.table("walks")
-        self.attached: dict[int, list[int]] = {}  # process -> descriptors of its probes
-        # The kernel waits for grace periods when a uprobe goes: tens of milliseconds each, side by side here.
-        self._closing = ThreadPoolExecutor(8, "detach")
+        self._untold_frames += untold
+        self._innermost.expect(opened)
+        self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
+        self._recording.processes.add_python(target, self.name, start_ns)
 
-    def attach(self, pid: int, path: str) -> None:
-        """Attach to `pid`, whose interpreter is the file at `path`. Raises TargetError; leaves nothing behind then."""
-        descriptors = self.attached[pid] = []
-        try:
-            for point in self._plan.points:
-                descriptors.append(
-                    self._programs.attach_uprobe(point.program, path, point.offset, pid, point.semaphore)
-                )
-        except OSError as error:
-            self.detach(pid)
-            if not Path(f"/proc/{pid}/exe").exists():
-                raise TargetError(f"process {pid} ended while it was being attached to") from error
-            raise TargetError(f"the kernel refused a probe on process {pid} ({error.strerror})") from error
+    def reset(self, pid: int, tid: int) -> None:
+        """Let `tid` be walked again."""
+        for loaded in self._loaded.values():
+            loaded.probes.forget_walk(tid)
 
-    def detach(self, pid: int) -> None:
-        """Begin to remove every probe from `pid`; the kernel lowers its semaphores. `close` waits for the end of it."""
-        for descriptor in self.attached.pop(pid, ()):
-            self._closing.submit(self._programs.detach, descriptor)
-
-    def detach_all(self) -> None:
-        """Begin to detach from every process."""
-        for pid in list(self.attached):
-            self.detach(pid)
-
-    def record(self, mode: int) -> None:
-        """OFF, ON, or WALK: on, and each thread's first event is preceded by its open frames."""
-        control = self._programs.table("control")
-        key = control.Key(0)
-        state = control[key]
-        state.recording = mode
-        control[key] = state
-
-    def walked(self) -> dict[int, int]:
-        """tid -> address of the next frame to walk (0: walked to the end) of the threads that had an event in WALK."""
-        return {key.value: value.value for key, value in self._walks.items()}
-
-    def forget_walk(self, tid: int) -> None:
-        """Let `tid` be walked again: its process is another program now."""
-        with suppress(KeyError):
-            del self._walks[self._walks.Key(tid)]
-
-    def drain_calls(self, take: Callable[[np.ndarray], Taken]) -> Taken:
-        """What `take` makes of the call_event records since the last call; see Ring.drain.
-
-        Drain the functions afterwards: then all that these name are known.
-        """
-        return self._calls.drain(take)
-
-    def drain_functions(self) -> np.ndarray:
-        """function_event records since the last call."""
-        return self._functions.drain(np.copy)
+    def drain(self) -> None:
+        """Emit what is in the rings."""
+        for loaded in list(self._loaded.values()):
+            self._drain(loaded)
 
     def losses(self) -> np.ndarray:
-        """Cumulative counts per loss class, int64."""
-        return self._programs.losses()
+        """Of all programs; frames that could not be told count as stack_depth."""
+        total = np.zeros(len(LOSS_CLASSES), np.int64)
+        for loaded in self._loaded.values():
+            total += loaded.probes.losses()
+        total[LOSS_CLASSES.index("stack_depth")] += self._untold_frames
+        return total
+
+    def detach(self, pids: set[int]) -> None:
+        """Remove the probes from these processes; the kernel attaches no other ones meanwhile."""
+        for pid in pids:
+            for loaded in self._loaded.values():
+                loaded.probes.detach(pid)
+
+    def stop(self) -> None:
+        """Switch the programs off."""
+        for loaded in self._loaded.values():
+            loaded.probes.record(OFF)
+
+    def leave(self) -> None:
+        """Begin to remove every probe."""
+        for loaded in self._loaded.values():
+            loaded.probes.detach_all()
+
+    def cost_per_call(self) -> float | None:
+        """Median of rounds with the probes less the one without, in a process of the first interpreter that was met."""
+        first = next(iter(self._loaded.values()), None)
+        if first is None:
+            return None
+        try:
+            with FibChild(first.target, first.owner) as child:
+                plain = child.ns_per_call()
+                try:
+                    first.probes.attach(child.pid, inspect(child.pid).binary_path)
+                    first.probes.record(ON)
+                    return max(0.0, round(child.ns_per_call() - plain, 1))
+                finally:
+                    first.probes.detach(child.pid)
+        except TargetError:
+            return None
 
     def close(self) -> None:
-        """Detach from every process."""
-        self.detach_all()
-        self._closing.shutdown()
-        self._programs.close()
+        """Remove every probe and unload the programs."""
+        for loaded in self._loaded.values():
+            loaded.probes.close()
+
+    def _load(self, target: Target) -> _Loaded:
+        if target.layout is None:
+            raise TargetError(f"the structures of this Python in process {target.pid} are not known")
+        planned = plan(target.binary, target.layout)
+        if planned not in self._loaded:
+            self._loaded[planned] = _Loaded(
+                target,
+                Path(f"/proc/{target.pid}").stat(),
+                UsdtProbes(planned, self._ring_pages),
+                ProbeIds(self._recording.functions),
+            )
+        return self._loaded[planned]
+
+    def _attach(self, target: Target, loaded: _Loaded) -> None:
+        loaded.probes.attach(target.pid, target.binary_path)
+        self._qualnames[target.pid] = qualnames.for_process(target.pid, target.library)
+
+    def _calls_and_open_frames(self, loaded: _Loaded) -> np.ndarray:
+        calls = loaded.probes.drain_calls(np.copy)
+        self._introduce(loaded)
+        told = calls["kind"] != CallKind.OPEN
+        calls["func"][told] = loaded.ids.func_ids(calls["func"][told]).view(np.uint32)
+        return calls
+
+    def _introduce(self, loaded: _Loaded) -> None:
+        introduced = loaded.probes.drain_functions()
+        loaded.ids.introduce(
+            introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_code
+        )
+
+    def _drain(self, loaded: _Loaded) -> None:
+        calls = loaded.probes.drain_calls(tables.call_columns)
+        self._introduce(loaded)
+        if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
+            calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
+        calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
+        self._emit(self._innermost.drop_entered(calls))
+
+    def _emit(self, calls: tables.Columns) -> None:
+        if self._filters:
+            places = self._recording.functions.places
+            self._wanted += [self._filters.wants(*place) for place in places[len(self._wanted) :]]
+            wanted = np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
+            calls = tables.where(calls, wanted[calls["func_id"]])
+        self._recording.emit(calls)
+
+
+def _no_qualname(file: str, first_line: int, name: str) -> str | None:
+    return None

@@ -65,7 +65,7 @@ def cut_at(batches: list[Columns], ts: int) -> tuple[Columns | None, list[Column
 
 def events_table(columns: Columns) -> pa.Table:
     """The `events` table, grouped by thread, each in its own order."""
-    if (columns["kind"] > CallKind.RETURN).any():
+    if np.isin(columns["kind"], (CallKind.OPEN, CallKind.RESET)).any():
         # OPEN and RESET rows come in beside the ring: their time says where they belong.
         order = np.lexsort((columns["ts"], columns["tid"]))
     elif (columns["tid"][1:] != columns["tid"][:-1]).any():
@@ -75,10 +75,10 @@ def events_table(columns: Columns) -> pa.Table:
     return pa.table(where(columns, order), schema=schema.EVENTS.arrow)
 
 
-def sched_table(columns: Columns) -> pa.Table:
-    """The `sched` table, sorted by time."""
+def by_time(table: schema.Table, columns: Columns) -> pa.Table:
+    """A table of scheduling, sorted by time."""
     order = np.argsort(columns["ts"], kind="stable")
-    return pa.table(where(columns, order), schema=schema.SCHED.arrow)
+    return pa.table(where(columns, order), schema=table.arrow)
 
 
 def rows_table(table: schema.Table, rows: Sequence[dict[str, Any]]) -> pa.Table:

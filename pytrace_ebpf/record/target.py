@@ -1,4 +1,4 @@
-"""What a process is: its Python, the file its probes are in, its GIL; and whether those probes tell the truth.
+"""What a process is: its Python, the file its probes are in, its GIL.
 
 Everything is read from /proc and from the mapped files, never from a path on disk: a package upgrade may have
 replaced that file since the process started. The process is not stopped and nothing in it changes.
@@ -15,8 +15,6 @@ from pytrace_ebpf.record.elf import Binary, Version, needed, read_binary
 from pytrace_ebpf.record.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.memory import Memory, MemoryFault
 
-ONLY_THE_AGENT = "only the `agent` source would serve it, which this version of pytrace-ebpf does not have yet"
-FUNCTION_PROBES = ("function__entry", "function__return")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
@@ -124,34 +122,6 @@ def maps_libpython(pid: int) -> bool:
 def threads(pid: int) -> tuple[int, ...]:
     """Thread ids of a process, ascending. Raises FileNotFoundError or ProcessLookupError when it is gone."""
     return tuple(sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()))
-
-
-def truthful(target: Target) -> tuple[bool, str]:
-    """Whether the target's function probes tell of every call, and one sentence that says why or what would serve."""
-    if target.python_version is None:
-        return False, f"the Python version of {target.binary_name} cannot be told, so its probes are not trusted"
-    minor = target.python_version[:2]
-    name = f"CPython {target.version_text}" + (" (free-threaded)" if target.free_threaded else "")
-    if target.layout is None:
-        return False, f"{name} is outside the versions that are known (3.8 to 3.15)"
-    if any(probe not in target.binary.probes for probe in FUNCTION_PROBES):
-        if (3, 12) <= minor <= (3, 14):
-            return False, f"{name} has no function probes in any build (they were removed in 3.12 to 3.14); {ONLY_THE_AGENT}"
-        return False, f"{name} was built without --with-dtrace and has no function probes; {ONLY_THE_AGENT}"
-    if target.free_threaded:
-        return False, f"{name} has function probes that were never verified without a GIL; {ONLY_THE_AGENT}"
-    if minor == (3, 11):
-        if "line" not in target.binary.probes:
-            return False, f"{name} fires function__entry only with a `line` probe, which this build lacks; {ONLY_THE_AGENT}"
-        return True, f"{name} fires function__entry truthfully while the semaphore of `line` is raised"
-    if minor >= (3, 15):
-        if target.jit:
-            return False, f"{name} runs with PYTHON_JIT=1 and code compiled by the JIT fires no probe; start it without"
-        return (
-            True,
-            f"{name} fires its function probes for every call; generators and throw() need repair, which is done",
-        )
-    return True, f"{name} fires its function probes for every call"
 
 
 def _inspect(pid: int) -> Target:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytrace_ebpf
 from pytrace_ebpf.record.bpf import Programs
-from pytrace_ebpf.record.session import Options, Session
-from pytrace_ebpf.record.source_usdt import plan
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.session import Session
 from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.usdt_probes import plan
 
 TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "fib_child.py"
 N = 20

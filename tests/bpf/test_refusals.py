@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.session import Options, Session
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.session import Session
+from pytrace_ebpf.record.source_usdt import UsdtCalls
 from tests.bpf.conftest import COMMAND
 from tests.conftest import HOST_PYTHON, Target
 
@@ -57,7 +59,7 @@ def test_a_python_without_probes_says_what_would_serve(tmp_path: Path, without_p
     child = subprocess.Popen([without_probes, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    code, said = refused("attach", "--pid", str(child.pid), "-o", str(tmp_path / "t"))
+    code, said = refused("attach", "--source", "usdt", "--pid", str(child.pid), "-o", str(tmp_path / "t"))
     child.communicate(b"\n")
     assert code == 3 and "agent" in said
 
@@ -85,15 +87,10 @@ def test_without_privileges(tmp_path: Path) -> None:
     assert len(ended.stderr.splitlines()) == 1 and "sudo" in ended.stderr
 
 
-def test_the_agent_is_not_there_yet(tmp_path: Path, target: Callable[..., Target]) -> None:
-    code, said = refused("attach", "--source", "agent", "--pid", str(target("sleeper", "--wait").pid), "-o", str(tmp_path / "t"))
-    assert code == 2 and "agent" in said
-
-
 @pytest.mark.parametrize("wrapper", [[], ["/usr/bin/env"]])
 def test_a_python_without_probes_is_not_run_untraced(tmp_path: Path, without_probes: Path, wrapper: list[str]) -> None:
     program = f"open({str(tmp_path / 'ran')!r}, 'w')"
-    code, said = refused("run", "-q", "-o", str(tmp_path / "t"), "--", *wrapper, str(without_probes), "-c", program)
+    code, said = refused("run", "-q", "--source", "usdt", "-o", str(tmp_path / "t"), "--", *wrapper, str(without_probes), "-c", program)
     assert code == 3 and "agent" in said
     assert not (tmp_path / "ran").exists() and not (tmp_path / "t").exists()
 
@@ -103,13 +100,13 @@ def test_a_process_that_ends_while_it_is_attached_to(
 ) -> None:
     process = target("sleeper", "--wait")
 
-    def late(self: Session, *rest: object) -> None:
+    def late(self: UsdtCalls, *rest: object) -> None:
         process.kill()
         process.process.wait()
         opened(self, *rest)
 
-    opened = Session._open
-    monkeypatch.setattr(Session, "_open", late)
+    opened = UsdtCalls.attach
+    monkeypatch.setattr(UsdtCalls, "attach", late)
     session = Session(Options(tmp_path / "t"), [])
     try:
         with pytest.raises(TargetError, match="ended"):

@@ -41,11 +41,11 @@ def test_every_finding_is_one_sentence() -> None:
 
 def test_the_cost_of_3_11_names_both_of_its_dangers() -> None:
     own = inspect(os.getpid())
-    sentence = doctor._cost(replace(own, python_version=(3, 11, 2))).sentence
+    sentence = doctor._cost_of_probes(replace(own, python_version=(3, 11, 2))).sentence
     assert "every opcode" in sentence
     assert "8 times" in sentence
     assert "use-after-free" in sentence
-    assert doctor._cost(replace(own, python_version=(3, 9, 2))).ok == "ok"
+    assert doctor._cost_of_probes(replace(own, python_version=(3, 9, 2))).ok == "ok"
 
 
 def test_a_process_that_is_no_python_is_the_targets_problem() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.target import Target, inspect, truthful
+from pytrace_ebpf.record.choice import truthful
+from pytrace_ebpf.record.target import Target, inspect
 from tests.unit.live_pythons import interpreters, minor_of, running
 
 PYTHONS = interpreters()

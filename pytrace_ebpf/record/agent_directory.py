@@ -1,0 +1,127 @@
+"""The directory through which the tracer and the agents in the traced processes find each other."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.bpf import probes_directory
+from pytrace_ebpf.record.user import invoking_user
+
+_PROGRAM_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+_ARENA_PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # in memory where there is such a place
+_ENOUGH = 32 << 20  # bytes that must be free for arenas
+
+
+def agent_library() -> Path:
+    """Where the built agent lies."""
+    return probes_directory() / "agent" / "agent.so"
+
+
+class AgentDirectory:
+    """A directory with the agent, its options, and a lock that is held as long as this process lives.
+
+    `root` is the root of the target's file system as this process sees it, "/" or
+    /proc/PID/root; `owner` may write arenas into it. Raises HostError where there is no place for it.
+    """
+
+    def __init__(self, options: Sequence[tuple[str, object]], root: str = "/", owner: os.stat_result | None = None) -> None:
+        self._root, self._owner, self._lock = root, owner, -1
+        self._made: list[tuple[int, str, int]] = []  # descriptor of the folder it is in, name, descriptor
+        try:
+            self.path, descriptor = self._make(_PROGRAM_PLACES, os.ST_NOEXEC, 1 << 20)
+            arenas, self._arenas = self._make(_ARENA_PLACES, 0, _ENOUGH)
+            self._write(descriptor, "agent.so", agent_library().read_bytes(), 0o755)
+            lines = [*options, ("arenas", arenas)]
+            self._write(descriptor, "options", "".join(f"{key}={value}\n" for key, value in lines).encode(), 0o644)
+            self._write(descriptor, "lock", b"", 0o644)
+            self._lock = os.open("lock", os.O_RDONLY, dir_fd=descriptor)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        except OSError as error:
+            self.remove()
+            raise HostError(f"the agent cannot be put where the target would find it ({error.strerror or error})") from error
+        except HostError:
+            self.remove()
+            raise
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What makes a program load the agent, and its children."""
+        before = os.environ.get("LD_PRELOAD")
+        library = f"{self.path}/agent.so"
+        return {"LD_PRELOAD": f"{library}:{before}" if before else library}
+
+    def arenas(self) -> Iterator[tuple[str, int]]:
+        """(name, open descriptor) of each arena file that is there."""
+        for name in os.listdir(self._arenas):  # noqa: PTH208 - a descriptor
+            if name.endswith(".arena"):
+                yield name, os.open(name, os.O_RDWR, dir_fd=self._arenas)
+
+    def forget(self, name: str) -> None:
+        """Remove an arena's name: whoever has it mapped keeps it."""
+        os.unlink(name, dir_fd=self._arenas)
+
+    def remove(self) -> None:
+        """Remove everything; agents that are still there notice that the lock is free, and leave."""
+        for folder, name, descriptor in self._made:
+            for entry in os.listdir(descriptor):  # noqa: PTH208 - a descriptor
+                os.unlink(entry, dir_fd=descriptor)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=folder)
+            os.close(descriptor)
+            os.close(folder)
+        self._made.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _make(self, places: Sequence[str], forbidden: int, room: int) -> tuple[str, int]:
+        """A new directory in the first place that serves: (its path as the target sees it, descriptor)."""
+        for place in places:
+            try:
+                folder = _open_without_links(self._root, place)
+            except OSError:
+                continue
+            name = f"pytrace-ebpf-{secrets.token_hex(4)}"
+            try:
+                status = os.fstatvfs(folder)
+                if status.f_flag & (os.ST_RDONLY | forbidden) or status.f_bavail * status.f_frsize < room:
+                    raise OSError
+                os.mkdir(name, 0o700, dir_fd=folder)
+            except OSError:
+                os.close(folder)
+                continue
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            self._made.append((folder, name, descriptor))
+            os.fchmod(descriptor, 0o755)
+            self._give(descriptor)
+            return f"{place}/{name}", descriptor
+        raise HostError(f"none of {', '.join(places)} can take the agent: each is missing, full, read-only or noexec")
+
+    def _write(self, folder: int, name: str, content: bytes, mode: int) -> None:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            self._give(descriptor)
+            file.write(content)
+
+    def _give(self, descriptor: int) -> None:
+        if self._owner is not None:
+            os.fchown(descriptor, self._owner.st_uid, self._owner.st_gid)
+        elif user := invoking_user():
+            os.fchown(descriptor, user.pw_uid, user.pw_gid)
+
+
+def _open_without_links(root: str, path: str) -> int:
+    """Open a directory below `root`: in somebody else's file system a link could lead anywhere in ours."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for part in path.strip("/").split("/"):
+        try:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor

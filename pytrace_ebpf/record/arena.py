@@ -1,0 +1,223 @@
+"""The agent's side of the memory that it shares with the tracer: its layout, its clock, and one process's arena.
+
+The contract is probes/agent/agent.h; the structs are what the compiler made of them.
+"""
+
+import ctypes
+import mmap
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.tables import Columns
+from pytrace_ebpf.trace.schema import CallKind
+
+STARTING, ACTIVE, QUIET, REFUSED = range(4)  # arena.state
+RECORD, STOP = range(2)  # arena.command
+FREE, WRITING, FULL = range(3)  # chunk.state
+TSC, MONOTONIC = range(2)  # arena.clock
+FUNCTIONS_START = 4096
+CHUNKS_START = 64 << 20
+CHUNK_HEADER = 64
+MAGIC = int.from_bytes(b"pyragent", "little")
+
+_LOW_48 = (1 << 48) - 1
+_FUTEX, _FUTEX_WAKE = 202, 1  # x86-64; shared, not private
+_CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Library:
+    """The agent's library, loaded here for what it says of itself; that does nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises HostError where it is missing or cannot be loaded."""
+        self.path = path
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise HostError(f"the agent is not built ({error}); run `make` in the source, or reinstall pytrace-ebpf") from error
+        self._anchor = library.pytrace_anchor
+        self._anchor.argtypes, self._anchor.restype = (ctypes.c_uint32, ctypes.c_void_p), None
+        self._moment = (ctypes.c_uint64 * 2)()
+        self.dtypes = _dtypes(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "pytrace_layout"))).decode())
+
+    def moment(self, clock: int) -> tuple[int, int]:
+        """(stamp of that clock, CLOCK_MONOTONIC ns) of one moment."""
+        self._anchor(clock, self._moment)
+        return int(self._moment[0]), int(self._moment[1])
+
+
+def _dtypes(layout: str) -> dict[str, np.dtype]:
+    """Lines of "struct field type size offset count" as one dtype per struct."""
+    fields: dict[str, list[tuple[str, str, int, int]]] = {}
+    for line in layout.splitlines():
+        struct, name, kind, size, offset, count = line.split()
+        text = kind.startswith("S")
+        fields.setdefault(struct, []).append(
+            (name, f"S{int(size) * int(count)}" if text else kind, int(offset), int(size) * int(count))
+        )
+    return {
+        struct: np.dtype(
+            {
+                "names": [name for name, *_ in rows],
+                "formats": [kind for _, kind, *_ in rows],
+                "offsets": [offset for *_, offset, _ in rows],
+                "itemsize": -(-max(offset + size for *_, offset, size in rows) // 8) * 8,
+            }
+        )
+        for struct, rows in fields.items()
+    }
+
+
+@cache
+def best_clock() -> int:
+    """TSC where the kernel itself keeps time by it, so that it runs evenly and alike on all cores; else MONOTONIC."""
+    try:
+        return TSC if _CLOCKSOURCE.read_text().strip() == "tsc" else MONOTONIC
+    except OSError:
+        return MONOTONIC
+
+
+class Clock:
+    """The stamps' clock in CLOCK_MONOTONIC, by straight lines from anchor to anchor."""
+
+    def __init__(self, library: Library, number: int) -> None:
+        self._library, self.number = library, number
+        self._stamp, self._ns = library.moment(number)
+        time.sleep(0.002)
+        self.tick()
+
+    def tick(self) -> None:
+        """Set an anchor. Events taken since the last one lie between the two."""
+        self._from, self._from_ns = self._stamp, self._ns
+        self._stamp, self._ns = self._library.moment(self.number)
+        self._ns_per_stamp = (self._ns - self._from_ns) / max(1, self._stamp - self._from)
+
+    def ns(self, stamps: np.ndarray) -> np.ndarray:
+        """CLOCK_MONOTONIC ns, int64, of the low 48 bits of stamps, uint64, of about the time between the last two anchors."""
+        # The difference of 48-bit numbers, as one with a sign.
+        since = ((stamps - np.uint64(self._from & _LOW_48)) << np.uint64(16)).view(np.int64) >> np.int64(16)
+        if self.number == TSC:
+            since = (since * self._ns_per_stamp).astype(np.int64)
+        return since + np.int64(self._from_ns)
+
+
+class Function(NamedTuple):
+    """A function record."""
+
+    id: int
+    file: str
+    name: str
+    qualname: str
+    first_line: int
+
+
+class Arena:
+    """The arena of one process, mapped. `taken` counts the events drained so far."""
+
+    def __init__(self, descriptor: int, dtypes: dict[str, np.dtype]) -> None:
+        """`descriptor` is closed. Raises ValueError for a file that is no arena, or not yet."""
+        self._dtypes = dtypes
+        try:
+            self._map = mmap.mmap(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        self._header = np.frombuffer(self._map, dtypes["arena"], 1)
+        if len(self._map) <= CHUNKS_START or int(self["magic"]) != MAGIC:
+            raise ValueError("not an arena, or not yet")
+        self.pid, self.clock = int(self["pid"]), int(self["clock"])
+        size = int(self["chunk_bytes"])
+        most = (len(self._map) - CHUNKS_START) // size
+        self._chunks = np.ndarray((most,), dtypes["chunk"], self._map, CHUNKS_START, (size,))
+        records = (size - CHUNK_HEADER) // 16
+        self._events = np.ndarray((most, records), dtypes["event"], self._map, CHUNKS_START + CHUNK_HEADER, (size, 16))
+        self._taken = np.zeros(most, np.uint64)
+        self._functions_read = FUNCTIONS_START
+
+    def __getitem__(self, field: str) -> Any:
+        """A field of the header, as it is now."""
+        return self._header[field][0]
+
+    @property
+    def state(self) -> int:
+        """STARTING, ACTIVE, QUIET or REFUSED."""
+        return int(self["state"])
+
+    @property
+    def message(self) -> str:
+        """Why it is REFUSED."""
+        return bytes(self["message"]).decode(errors="replace")
+
+    @property
+    def started(self) -> np.ndarray:
+        """Low 48 bits of the stamp of its beginning, shape (1,)."""
+        return self._header["started"] & np.uint64(_LOW_48)
+
+    def stop(self) -> None:
+        """Ask the agent to leave."""
+        self._header["command"] = STOP
+        address = self._header.ctypes.data + self._dtypes["arena"].fields["command"][1]  # type: ignore[index]
+        _libc.syscall(_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, 1 << 30, None, None, 0)
+
+    def new_functions(self) -> list[Function]:
+        """The functions told since the last call; call it after `drain`: then all that its events name are known."""
+        header = self._dtypes["function"]
+        found = []
+        end = int(self["functions_end"])
+        while self._functions_read < end:
+            row = np.frombuffer(self._map, header, 1, self._functions_read)[0]
+            text = self._map[self._functions_read + header.itemsize : self._functions_read + int(row["size"])]
+            file, name, qualname = (part.decode("utf-8", "replace") for part in text.split(b"\0")[:3])
+            found.append(Function(int(row["id"]), file, name, qualname, int(row["first_line"])))
+            self._functions_read += int(row["size"])
+        return found
+
+    def drain(self) -> tuple[np.ndarray, np.ndarray]:
+        """(events, their tids as the process sees them, int32) since the last call, each thread's in order."""
+        used = int(self["chunks"])
+        chunks = self._chunks[:used]
+        states = chunks["state"].copy()  # before the counts: a chunk that was full then has its last count
+        counts = np.where(states == FREE, 0, chunks["count"])
+        news = np.flatnonzero(counts > self._taken[:used])
+        news = news[np.argsort(chunks["order"][news])]
+        taken = self._taken[news]
+        parts = [
+            self._events[chunk, start:end]
+            for chunk, start, end in zip(news.tolist(), taken.tolist(), counts[news].tolist(), strict=True)
+        ]
+        events = np.concatenate(parts) if parts else np.zeros(0, self._dtypes["event"])
+        tids = np.repeat(chunks["tid"][news].astype(np.int32), (counts[news] - taken).astype(np.int64))
+        self._taken[:used] = np.maximum(self._taken[:used], counts)
+        full = np.flatnonzero(states == FULL)
+        self._taken[full] = 0
+        chunks["state"][full] = FREE
+        return events, tids
+
+
+def stamps(events: np.ndarray) -> np.ndarray:
+    """The low 48 bits of the events' stamps, uint64."""
+    return events["stamp_line"] & np.uint64(_LOW_48)
+
+
+def columns(events: np.ndarray, ns: np.ndarray, pid: int, tids: np.ndarray, func_ids: np.ndarray) -> Columns:
+    """Arena events as columns of `events`; `func_ids` maps function ids to func_ids, the last to unknown."""
+    what, stamp_line = events["what"], events["stamp_line"]
+    kind = (what >> np.uint64(52) & np.uint64(7)).astype(np.int8)
+    line = (stamp_line >> np.uint64(48) | what >> np.uint64(55) << np.uint64(16)).astype(np.int32)
+    line[(line == 0) | (kind == CallKind.OPEN)] = -1
+    function = (what >> np.uint64(32) & np.uint64(0xFFFFF)).astype(np.intp)
+    return {
+        "ts": ns,
+        "pid": np.full(len(events), pid, np.int32),
+        "tid": tids,
+        "kind": kind,
+        "func_id": func_ids[function],
+        "frame": (what & np.uint64(0xFFFFFFFF)).astype(np.int64),
+        "line": line,
+    }

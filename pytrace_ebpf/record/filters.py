@@ -1,0 +1,29 @@
+"""Which calls are recorded: by module or path, and by depth. The agent applies the same rules in the target."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Patterns as in a shell, of modules or, with a slash, of paths. A package stands for all that is in it."""
+
+    include: tuple[str, ...] = ()  # empty: everything
+    exclude: tuple[str, ...] = ()  # wins over include
+    max_depth: int = 0  # of the recorded calls; 0: however deep
+
+    def __bool__(self) -> bool:
+        return bool(self.include or self.exclude or self.max_depth)
+
+    def wants(self, file: str, module: str) -> bool:
+        """Whether calls of a function in this file and module are recorded."""
+        return (not self.include or _matches(self.include, file, module)) and not _matches(self.exclude, file, module)
+
+
+def _matches(patterns: tuple[str, ...], file: str, module: str) -> bool:
+    parents = module.split(".")
+    modules = [".".join(parents[:end]) for end in range(1, len(parents) + 1)]
+    return any(
+        fnmatchcase(file, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in modules)
+        for pattern in patterns
+    )

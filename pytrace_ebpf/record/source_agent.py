@@ -1,0 +1,239 @@
+"""Function events from the agent, a library in the traced processes that writes to memory shared with this one."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record import arena, qualnames
+from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library
+from pytrace_ebpf.record.arena import Arena
+from pytrace_ebpf.record.calibrate import FibChild
+from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.functions import UNKNOWN, Qualify
+from pytrace_ebpf.record.namespaces import Ids
+from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.tables import where
+from pytrace_ebpf.record.target import Target, inspect
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+_PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
+_LEAVE_S = 5.0  # for it to come to one where the agent can leave
+_CHUNK_RECORDS = 16384
+_MOST_FUNCTIONS = 1 << 20
+
+
+@dataclass
+class _Traced:
+    """One process with an arena."""
+
+    arena: Arena
+    ids: Ids
+    qualify: Qualify
+    func_ids: np.ndarray = field(default_factory=lambda: np.full(1024, UNKNOWN, np.int32))  # by the agent's id
+
+
+class AgentCalls:
+    """Every process in which an agent of this recording began, by itself at the start or called in by attaching."""
+
+    name = "agent"
+
+    def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool) -> None:
+        """`launches`: the agent comes with a program that is to be started, which is never ahead of the tracer then."""
+        self._recording = recording
+        self._library = arena.Library(agent_library())
+        self._clock = arena.Clock(self._library, arena.best_clock())
+        self._basics: list[tuple[str, object]] = [
+            ("clock", "tsc" if self._clock.number == arena.TSC else "monotonic"),
+            ("chunk_records", _CHUNK_RECORDS),
+            ("arena_bytes", arena_bytes),
+        ]
+        self._options = [
+            *self._basics,
+            ("follow", int(follow)),
+            ("when_full", "wait" if launches else "drop"),
+            ("max_depth", filters.max_depth),
+            *(("include", pattern) for pattern in filters.include),
+            *(("exclude", pattern) for pattern in filters.exclude),
+        ]
+        self._directories: dict[str, AgentDirectory] = {}  # by mount namespace
+        self._traced: dict[str, _Traced] = {}  # by the arena's name
+        self._replaced: set[str] = set()  # arenas of programs that exec replaced
+        self._first: tuple[Target, os.stat_result] | None = None
+        self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
+        self.waited_ns = 0
+        if launches:
+            self._directories[_mount_namespace("self")] = AgentDirectory(self._options)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a program is to be started with, that the agent comes with it and its children."""
+        return self._directories[_mount_namespace("self")].environment
+
+    def prepare(self, target: Target) -> None:
+        """Put the agent where the target finds it."""
+        if self._first is None:
+            self._first = target, Path(f"/proc/{target.pid}").stat()
+        namespace = _mount_namespace(target.pid)
+        if namespace not in self._directories:
+            owner = Path(f"/proc/{target.pid}").stat()
+            self._directories[namespace] = AgentDirectory(self._options, f"/proc/{target.pid}/root", owner)
+
+    def begin(self, target: Target) -> None:
+        """The agent came with the program, and begins when the program's own code does."""
+        self._recording.processes.add_python(target, None, time.monotonic_ns())
+
+    def attach(self, target: Target) -> None:
+        """Bring the agent in and wait until it records."""
+        from pytrace_ebpf.record import inject
+
+        self.prepare(target)
+        directory = self._directories[_mount_namespace(target.pid)]
+        self.drain()
+        if not self._has_begun(target.pid):
+            inject.begin(target, directory.path, lambda: self._has_begun(target.pid), _PATIENCE_S)
+
+    def _has_begun(self, pid: int) -> bool:
+        self._discover()
+        for traced in self._traced.values():
+            if traced.ids.pid == pid:
+                if traced.arena.state == arena.REFUSED:
+                    raise TargetError(traced.arena.message)
+                if traced.arena.state == arena.ACTIVE:
+                    return True
+        return False
+
+    def reset(self, pid: int, tid: int) -> None:
+        """Close the arena of the program that was there before."""
+        self._replaced |= {name for name, traced in self._traced.items() if traced.ids.pid == pid}
+
+    def drain(self) -> None:
+        """Emit what is in the arenas, new ones included, and close those of processes that ended."""
+        self._discover()
+        ended = [name for name, traced in self._traced.items() if name in self._replaced or _has_ended(traced)]
+        drained = [(traced, *traced.arena.drain()) for traced in self._traced.values()]
+        self._clock.tick()
+        for traced, events, tids in drained:
+            if len(events):
+                self._emit(traced, events, tids)
+        for name in ended:
+            traced = self._traced.pop(name)
+            self._lost += _losses(traced.arena)
+            self.waited_ns += int(traced.arena["waited_ns"])
+
+    def losses(self) -> np.ndarray:
+        """Events for which there was no room, and functions that have no name for want of it."""
+        return self._lost + sum((_losses(traced.arena) for traced in self._traced.values()), np.zeros_like(self._lost))
+
+    def detach(self, pids: set[int]) -> None:
+        """Their agents ended with them."""
+
+    def stop(self) -> None:
+        """Ask every agent to leave; it writes nothing from then on."""
+        for traced in self._traced.values():
+            traced.arena.stop()
+
+    def leave(self) -> None:
+        """Wait until every agent has left, or has had its time to."""
+        deadline = time.monotonic() + _LEAVE_S
+        while time.monotonic() < deadline:
+            self.drain()
+            if not self._traced:
+                return
+            time.sleep(0.002)
+
+    def cost_per_call(self) -> float | None:
+        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
+        if self._first is None:
+            return None
+        with suppress(HostError, TargetError):
+            target, owner = self._first
+            directory = AgentDirectory(self._basics, "/", owner)
+            try:
+                with FibChild(target, owner) as plain, FibChild(target, owner, directory.environment) as traced:
+                    return max(0.0, round(traced.ns_per_call() - plain.ns_per_call(), 1))
+            finally:
+                directory.remove()
+        return None
+
+    def close(self) -> None:
+        """Leave nothing behind in any file system; an agent that is still there leaves by itself."""
+        self.stop()
+        for directory in self._directories.values():
+            directory.remove()
+
+    def _discover(self) -> None:
+        for directory in self._directories.values():
+            for name, descriptor in directory.arenas():
+                try:
+                    found = Arena(descriptor, self._library.dtypes)
+                except ValueError:  # it is just being made
+                    continue
+                ids = Ids.of(found.pid, self._recording.processes.living)
+                if ids is None:  # it ended inside a container before it was heard of
+                    directory.forget(name)
+                    continue
+                directory.forget(name)
+                self._traced[name] = _Traced(found, ids, self._know(ids.pid, found))
+
+    def _know(self, pid: int, found: Arena) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+        processes = self._recording.processes
+        start_ns = int(self._clock.ns(found.started)[0])
+        try:
+            target = processes.targets.get(pid) or inspect(pid)
+            if self._first is None:
+                self._first = target, Path(f"/proc/{pid}").stat()
+            processes.add_python(target, self.name, start_ns)
+            return qualnames.for_process(pid, target.library)
+        except (TargetError, HostError, OSError):  # it has ended already
+            version = int(found["python"])
+            processes.tell_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
+            return lambda file, first_line, name: None
+
+    def _emit(self, traced: _Traced, events: np.ndarray, tids: np.ndarray) -> None:
+        self._introduce(traced)
+        tids, known = traced.ids.host_tids(tids)
+        columns = arena.columns(events, self._clock.ns(arena.stamps(events)), traced.ids.pid, tids, traced.func_ids)
+        if known is not None:
+            columns = where(columns, known)
+            self._lost[LOSS_CLASSES.index("thread_map")] += len(known) - int(known.sum())
+        self._recording.emit(columns)
+
+    def _introduce(self, traced: _Traced) -> None:
+        for function in traced.arena.new_functions():  # one step per function, not per call
+            if function.id >= len(traced.func_ids):
+                grown = np.full(min(2 * function.id, _MOST_FUNCTIONS), UNKNOWN, np.int32)
+                grown[: len(traced.func_ids)] = traced.func_ids
+                traced.func_ids = grown
+            traced.func_ids[function.id] = self._recording.functions.intern(
+                function.file, function.name, function.qualname, function.first_line, traced.qualify
+            )
+
+
+def _has_ended(traced: _Traced) -> bool:
+    if traced.arena.state in (arena.QUIET, arena.REFUSED):
+        return True
+    try:
+        state = Path(f"/proc/{traced.ids.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def _losses(of: Arena) -> np.ndarray:
+    lost = np.zeros(len(LOSS_CLASSES), np.int64)
+    lost[LOSS_CLASSES.index("call_ring")] = of["dropped"]
+    lost[LOSS_CLASSES.index("function_map")] = of["unnamed"]
+    return lost
+
+
+def _mount_namespace(pid: int | str) -> str:
+    """The file system that a process sees: its mount namespace and its root in there."""
+    root = Path(f"/proc/{pid}/root").stat()
+    return f"{Path(f'/proc/{pid}/ns/mnt').readlink()} {root.st_dev} {root.st_ino}"
