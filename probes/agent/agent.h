@@ -3,7 +3,7 @@
  * A session is a directory that the tracer prepares and the target can read:
  *
  *     agent.so    this library
- *     options     lines of key=value, see agent.c
+ *     options     lines of key=value, see options.h
  *     lock        held by flock(LOCK_EX) while the tracer lives
  *
  * Each traced process creates one arena, a sparse file <pid>.<n>.arena in the directory
@@ -38,7 +38,7 @@ enum { COMMAND_RECORD, COMMAND_STOP };
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
 enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 
-#define ARENA_FIELDS(FIELD) \
+#define ARENA_FIELDS(FIELD, ARRAY) \
     FIELD(uint64_t, magic)          /* stored last: the rest of the header is valid then */ \
     FIELD(uint32_t, pid)            /* as the process itself sees it */ \
     FIELD(uint32_t, python)         /* PY_VERSION_HEX */ \
@@ -54,16 +54,16 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, dropped)        /* events for which there was no chunk */ \
     FIELD(uint64_t, unnamed)        /* functions for which there was no room: their events carry function 0 */ \
     FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (when_full=wait) */ \
-    FIELD(char, message[512])       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
+    ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 
-#define CHUNK_FIELDS(FIELD) \
+#define CHUNK_FIELDS(FIELD, ARRAY) \
     FIELD(uint32_t, state)  /* CHUNK_* */ \
     FIELD(uint32_t, tid)    /* of the writing thread, as the process itself sees it */ \
     FIELD(uint64_t, order)  /* of this use of the chunk among all of the process; grows */ \
     FIELD(uint64_t, count)  /* events written so far; release-stored after the event */
 
 /* Followed by file, name and qualified name, each ended by a NUL; `size` counts all of it and is a multiple of 8. */
-#define FUNCTION_FIELDS(FIELD) \
+#define FUNCTION_FIELDS(FIELD, ARRAY) \
     FIELD(uint32_t, size) \
     FIELD(uint32_t, id)         /* of event.function; from 1 */ \
     FIELD(int32_t, first_line)  \
@@ -73,15 +73,16 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
  *   stamp_line: bits 0-47 the clock's low 48 bits, 48-63 the line's low 16
  *   what:       bits 0-31 the frame's address >> 3, low half; 32-51 function; 52-54 kind; 55-63 the line's high 9
  * kind: CALL_* of events.h. line: ENTRY first line, RETURN and UNWIND the line that was left, 0 = unknown. */
-#define EVENT_FIELDS(FIELD) \
+#define EVENT_FIELDS(FIELD, ARRAY) \
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)
 
-#define DECLARE_FIELD(type, declarator) type declarator;
-struct arena { ARENA_FIELDS(DECLARE_FIELD) };
-struct chunk { CHUNK_FIELDS(DECLARE_FIELD) };
-struct function { FUNCTION_FIELDS(DECLARE_FIELD) };
-struct event { EVENT_FIELDS(DECLARE_FIELD) };
+#define DECLARE_FIELD(type, name) type name;
+#define DECLARE_ARRAY(type, name, count) type name[count];
+struct arena { ARENA_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct chunk { CHUNK_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct function { FUNCTION_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct event { EVENT_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 
 /* What the library exports.
  *
@@ -94,7 +95,8 @@ int pytrace_begin(const char *directory);
 int pytrace_begin_pending(void *directory);
 /* For the tracer: one moment in both clocks, {stamp, CLOCK_MONOTONIC ns}; `clock` is CLOCK_IS_*. */
 void pytrace_anchor(uint32_t clock, uint64_t moment[2]);
-/* Lines of "struct field C-type-size offset count", the types as NumPy writes them; from the lists above. */
+/* Lines of "struct field type offset count", the types as NumPy writes them (u8, i4, S1), numbers with leading zeros;
+ * from the lists above. */
 extern const char pytrace_layout[];
 
 #endif

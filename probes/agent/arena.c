@@ -1,0 +1,293 @@
+/* Creates the arena, hands its chunks to the threads, and takes in the functions' names. */
+#include "arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "options.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define PAGE 4096
+#define FUNCTIONS_STEP (256 << 10)
+#define LAST_FUNCTION ((1 << 20) - 1)
+#define WAIT_NS 200000
+#define LOOK_EVERY 64 /* events, while there is no chunk */
+
+struct arena *arena;
+uint64_t recording;
+
+static struct writer nobody = {.session = NO_SESSION};
+_Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"))) = &nobody;
+
+static size_t arena_size;
+static char arena_path[PATH_MAX + 64];
+static uint64_t backed; /* functions: so many bytes of the file have memory */
+static uint32_t chunk_limit, function_ids;
+static uint64_t order;
+static struct writer *writers;
+static bool have_key;
+static pthread_key_t key;
+static int unmapping; /* a lock: a thread that ends gives its chunk back without the GIL */
+
+static void lock(void)
+{
+    while (__atomic_exchange_n(&unmapping, 1, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+static void unlock(void)
+{
+    __atomic_store_n(&unmapping, 0, __ATOMIC_RELEASE);
+}
+
+/* Give part of the file its memory now, so that no later store can fail: on a full file system that is a SIGBUS.
+ * No descriptor is kept for this: a program may close it and use its number for a file of its own. */
+static bool back(uint64_t offset, uint64_t length)
+{
+    if (!madvise((char *)arena + offset, length, MADV_POPULATE_WRITE))
+        return true;
+    if (errno != EINVAL)
+        return false;
+    int fd = open(arena_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool done = !syscall(SYS_fallocate, fd, 0, offset, length);
+    if (!done && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+        static const char zeros[PAGE];
+        done = true;
+        for (uint64_t end = offset + length; done && offset < end; offset += PAGE)
+            done = pwrite(fd, zeros, PAGE, offset) == PAGE;
+    }
+    close(fd);
+    return done;
+}
+
+bool arena_open(uint32_t python, uint32_t forked_from)
+{
+    uint32_t chunk_bytes = (CHUNK_HEADER + options.chunk_records * sizeof(struct event) + PAGE - 1) / PAGE * PAGE;
+    chunk_limit = options.arena_bytes / chunk_bytes;
+    if (!chunk_limit)
+        chunk_limit = 1;
+    arena_size = CHUNKS_START + (size_t)chunk_limit * chunk_bytes;
+    int fd = -1;
+    for (int n = 0; fd < 0 && n < 1000; n++) {
+        snprintf(arena_path, sizeof arena_path, "%s/%d.%d.arena", options.arenas, getpid(), n);
+        fd = open(arena_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST)
+            return false;
+    }
+    if (fd < 0)
+        return false;
+    void *at = MAP_FAILED;
+    if (!ftruncate(fd, arena_size))
+        at = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    arena = at == MAP_FAILED ? NULL : at;
+    if (!arena || !back(0, PAGE)) {
+        arena_unlink();
+        arena_unmap();
+        return false;
+    }
+    madvise(arena, arena_size, MADV_DONTDUMP);
+    backed = FUNCTIONS_START;
+    function_ids = 0;
+    order = 0;
+    arena->pid = getpid();
+    arena->python = python;
+    arena->clock = options.clock;
+    arena->chunk_bytes = chunk_bytes;
+    arena->forked_from = forked_from;
+    arena->functions_end = FUNCTIONS_START;
+    arena->started = stamp_of(options.clock);
+    __atomic_store_n(&arena->magic, ARENA_MAGIC, __ATOMIC_RELEASE);
+    return true;
+}
+
+void arena_say(uint32_t state)
+{
+    __atomic_store_n(&arena->state, state, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &arena->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void arena_refuse(const char *message)
+{
+    snprintf(arena->message, sizeof arena->message, "%s", message);
+    arena_say(ARENA_REFUSED);
+}
+
+void arena_unmap(void)
+{
+    lock();
+    if (arena)
+        munmap(arena, arena_size);
+    arena = NULL;
+    for (struct writer *w = writers; w; w = w->link) {
+        w->session = NO_SESSION;
+        w->over |= w->thread != 0; /* kept for a thread that never came */
+    }
+    unlock();
+}
+
+void arena_forget(void)
+{
+    unmapping = 0; /* who held it is not here */
+    for (struct writer *w = writers; w; w = w->link)
+        w->over = w != this_writer;
+    arena_unmap();
+}
+
+void arena_unlink(void)
+{
+    unlink(arena_path);
+}
+
+const struct function *arena_function_at(uint64_t offset)
+{
+    return (const struct function *)((char *)arena + offset);
+}
+
+uint32_t arena_add_function(int32_t first_line, uint32_t flags, const char *const text[3], const size_t length[3])
+{
+    uint64_t start = arena->functions_end;
+    uint32_t size = (sizeof(struct function) + length[0] + length[1] + length[2] + 3 + 7) & ~7u;
+    if (function_ids == LAST_FUNCTION || start + size > CHUNKS_START)
+        goto full;
+    while (start + size > backed) {
+        uint64_t step = backed + FUNCTIONS_STEP > CHUNKS_START ? CHUNKS_START - backed : FUNCTIONS_STEP;
+        if (!back(backed, step))
+            goto full;
+        backed += step;
+    }
+    struct function *record = (struct function *)((char *)arena + start);
+    *record = (struct function){.size = size, .id = ++function_ids, .first_line = first_line, .flags = flags};
+    char *at = (char *)(record + 1);
+    for (int i = 0; i < 3; i++) {
+        memcpy(at, text[i], length[i]);
+        at[length[i]] = 0;
+        at += length[i] + 1;
+    }
+    __atomic_store_n(&arena->functions_end, start + size, __ATOMIC_RELEASE);
+    return record->id;
+full:
+    arena->unnamed++;
+    return 0;
+}
+
+static struct chunk *chunk_at(uint32_t number)
+{
+    return (struct chunk *)((char *)arena + CHUNKS_START + (size_t)number * arena->chunk_bytes);
+}
+
+/* The lowest free chunk, so that no more memory is touched than needed; NULL = none. */
+static struct chunk *free_chunk(void)
+{
+    for (uint32_t i = 0; i < arena->chunks; i++)
+        if (__atomic_load_n(&chunk_at(i)->state, __ATOMIC_ACQUIRE) == CHUNK_FREE)
+            return chunk_at(i);
+    if (arena->chunks == chunk_limit || !back((char *)chunk_at(arena->chunks) - (char *)arena, arena->chunk_bytes))
+        return NULL;
+    struct chunk *fresh = chunk_at(arena->chunks);
+    __atomic_store_n(&arena->chunks, arena->chunks + 1, __ATOMIC_RELEASE);
+    return fresh;
+}
+
+static struct chunk *wait_for_chunk(void)
+{
+    struct timespec pause = {0, WAIT_NS};
+    uint64_t since = clock_ns();
+    struct chunk *chunk = NULL;
+    /* With the GIL: the program stands still until the tracer has read a chunk, as was asked for. */
+    while (recording && !(chunk = free_chunk()))
+        nanosleep(&pause, NULL);
+    arena->waited_ns += clock_ns() - since;
+    return chunk;
+}
+
+bool writer_make_room(struct writer *w)
+{
+    if (w->chunk)
+        __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
+    w->chunk = NULL;
+    if (w->turned_away++ % LOOK_EVERY == 0) {
+        w->chunk = free_chunk();
+        if (!w->chunk && options.wait_when_full)
+            w->chunk = wait_for_chunk();
+    }
+    if (!w->chunk) {
+        w->next = w->end = NULL;
+        arena->dropped++;
+        return false;
+    }
+    w->turned_away = 0;
+    w->chunk->tid = w->tid;
+    w->chunk->count = 0;
+    w->chunk->order = ++order;
+    __atomic_store_n(&w->chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
+    w->next = (struct event *)((char *)w->chunk + CHUNK_HEADER);
+    w->end = w->next + options.chunk_records;
+    return true;
+}
+
+static void thread_ends(void *writer)
+{
+    struct writer *w = writer;
+    this_writer = &nobody;
+    lock();
+    if (w->session == recording && w->chunk)
+        __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
+    w->session = NO_SESSION;
+    __atomic_store_n(&w->over, true, __ATOMIC_RELEASE);
+    unlock();
+}
+
+struct writer *writer_new(uint32_t tid, uint64_t thread)
+{
+    if (!have_key && pthread_key_create(&key, thread_ends))
+        return NULL;
+    have_key = true;
+    struct writer *w = writers, *link;
+    while (w && !__atomic_load_n(&w->over, __ATOMIC_ACQUIRE))
+        w = w->link;
+    if (!w) {
+        struct writer *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED)
+            return NULL;
+        for (size_t i = 0; i < PAGE / sizeof *page; i++) {
+            page[i].session = NO_SESSION;
+            page[i].over = true;
+            page[i].link = writers;
+            writers = page + i;
+        }
+        w = writers;
+    }
+    link = w->link;
+    *w = (struct writer){.session = recording, .tid = tid, .thread = thread, .link = link};
+    return w;
+}
+
+void writer_take(struct writer *w)
+{
+    w->thread = 0;
+    if (this_writer != &nobody)
+        this_writer->over = true; /* of an earlier session */
+    this_writer = w;
+    pthread_setspecific(key, w);
+}
+
+struct writer *writer_kept(uint32_t tid, uint64_t thread)
+{
+    for (struct writer *w = writers; w; w = w->link)
+        if (w->thread == thread && w->tid == tid && w->session == recording && !w->over)
+            return w;
+    return NULL;
+}

@@ -1,0 +1,93 @@
+/* The arena of this process: the file, its chunks, and the events that each thread writes to its own. */
+#ifndef PYTRACE_ARENA_H
+#define PYTRACE_ARENA_H
+
+#include <linux/types.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#include "../events.h"
+#include "agent.h"
+#include "build.h"
+
+#define NO_SESSION UINT64_MAX
+
+/* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
+struct writer {
+    uint64_t session; /* it is good while this equals `recording` */
+    struct event *next, *end;
+    struct chunk *chunk;
+    uint32_t tid;
+    uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
+    uint32_t turned_away; /* events since the last look for a chunk that found none */
+    uint32_t open_frame; /* innermost frame told as open; 0 = none */
+    uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
+    bool over;           /* its thread has ended */
+    struct writer *link;
+};
+
+extern struct arena *arena;
+/* Number of the session whose events are written now; 0 = none. Whoever finds it changed writes nothing. */
+extern uint64_t recording;
+extern _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec")));
+
+static inline uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static inline uint64_t stamp_of(uint32_t clock)
+{
+#if defined(__x86_64__)
+    if (LIKELY(clock == CLOCK_IS_TSC))
+        return __rdtsc();
+#else
+    (void)clock;
+#endif
+    return clock_ns();
+}
+
+/* Creates and maps the arena of this process; false where that is impossible. */
+bool arena_open(uint32_t python, uint32_t forked_from);
+void arena_say(uint32_t state);            /* and wake who waits for it */
+void arena_refuse(const char *message);    /* ARENA_REFUSED with a sentence */
+void arena_unmap(void);                    /* no thread may be writing any more */
+void arena_forget(void);                   /* in a forked child: the parent's arena is none of its business */
+void arena_unlink(void);
+/* A new function's record. Its id, 0 where there is no room. */
+uint32_t arena_add_function(int32_t first_line, uint32_t flags, const char *const text[3], const size_t length[3]);
+/* The text of a function record's part, for comparison. */
+const struct function *arena_function_at(uint64_t offset);
+
+/* A writer without a chunk for `tid`; NULL where there is no memory. `thread` is not 0: to be adopted by that thread. */
+struct writer *writer_new(uint32_t tid, uint64_t thread);
+/* Make it the calling thread's own. */
+void writer_take(struct writer *writer);
+/* The one that was kept for this thread; NULL = none. */
+struct writer *writer_kept(uint32_t tid, uint64_t thread);
+/* A chunk with room; false: the event is lost, and counted. */
+bool writer_make_room(struct writer *writer);
+
+static inline void write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
+{
+    struct event *e = w->next;
+    if (UNLIKELY(e == w->end)) {
+        if (!writer_make_room(w))
+            return;
+        e = w->next;
+    }
+    uint64_t stamp = stamp_of(arena->clock);
+    e->stamp_line = (stamp & 0xffffffffffff) | (uint64_t)line << 48;
+    e->what = frame | (uint64_t)(function & 0xfffff) << 32 | kind << 52 | (uint64_t)(line >> 16) << 55;
+    w->next = e + 1;
+    __atomic_store_n(&w->chunk->count, w->chunk->count + 1, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,129 @@
+/* Finds CPython's functions in this process, and the offsets of its version. */
+#include "cpython.h"
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "build.h"
+
+struct cpython py;
+const struct offsets *at;
+
+#define PTHREAD_TID 0x2d0 /* glibc's struct pthread, x86-64 */
+
+static const struct offsets offsets[] = {
+    /* 3.8 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 104},
+    /* 3.9 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 104},
+    /* 3.10 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 96},
+    /* 3.11 */ {56, 8, 160, 152, 64, 32, 48, -1, 0, 24, 56},
+    /* 3.12 */ {56, 0, 144, 136, -1, 0, 8, 70, 3, 24, 56},
+    /* 3.13 */ {72, -1, 160, 152, -1, 0, 8, 70, 3, 24, 56},
+    /* 3.14 */ {72, -1, 160, 152, -1, 0, 8, 74, 3, 24, 56},
+    /* 3.15 */ {72, -1, 184, 176, -1, 0, 8, 74, 3, 24, 56},
+};
+
+/* PY_VERSION_HEX from a text like "3.15.0a2+ (heads/main, ...". */
+static uint32_t version_of(const char *text)
+{
+    char *end;
+    uint32_t version = strtoul(text, &end, 10) << 24;
+    version |= strtoul(end + 1, &end, 10) << 16;
+    version |= strtoul(end + 1, &end, 10) << 8;
+    uint32_t level = *end == 'a' ? 0xa0 : *end == 'b' ? 0xb0 : *end == 'r' ? 0xc0 : 0xf0;
+    if (level != 0xf0)
+        level |= strtoul(end + (*end == 'r' ? 2 : 1), NULL, 10) & 15;
+    return version | level;
+}
+
+bool cpython_find(void)
+{
+    if (py.version)
+        return true;
+    if (!dlsym)
+        return false;
+#define FIND(type, name, arguments) py.name = dlsym(RTLD_DEFAULT, #name);
+#define FIND_OR_FAIL(type, name, arguments) \
+    if (!(py.name = dlsym(RTLD_DEFAULT, #name))) \
+        return false;
+    CPYTHON_SYMBOLS(FIND_OR_FAIL, FIND)
+    py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
+    py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
+    py.frame_type = dlsym(RTLD_DEFAULT, "PyFrame_Type");
+    if (!py.none || !py.code_type || !py.frame_type)
+        return false;
+    if (!py._PyThreadState_UncheckedGet)
+        py._PyThreadState_UncheckedGet = py.PyThreadState_GetUnchecked ? py.PyThreadState_GetUnchecked : py.PyThreadState_Get;
+    if (!py._PyEval_RequestCodeExtraIndex)
+        py._PyEval_RequestCodeExtraIndex = py.PyUnstable_Eval_RequestCodeExtraIndex;
+    if (!py._PyCode_SetExtra)
+        py._PyCode_SetExtra = py.PyUnstable_Code_SetExtra;
+    if (!py._Py_IsFinalizing)
+        py._Py_IsFinalizing = py.Py_IsFinalizing;
+    uint32_t version = version_of(py.Py_GetVersion()), minor = version >> 16 & 255;
+    if (version >> 24 != 3 || minor < 8 || !py._PyEval_RequestCodeExtraIndex || !py._PyCode_SetExtra)
+        return false;
+    at = minor - 8 < sizeof offsets / sizeof *offsets ? &offsets[minor - 8] : NULL;
+    py.version = version;
+    return true;
+}
+
+const char *cpython_unfit(void)
+{
+#if !defined(__x86_64__)
+    return "The agent knows CPython's structures on x86-64 only.";
+#endif
+    if (!at)
+        return "The agent knows CPython 3.8 to 3.15; this is a later version.";
+    if (strstr(py.Py_GetVersion(), "free-threading"))
+        return "This is a free-threaded build of CPython, and the agent needs the GIL: run the program with a build that has it.";
+    if (py.PySys_GetObject("getobjects"))
+        return "This CPython was built with Py_TRACE_REFS, which moves its structures: run the program with an ordinary build.";
+    if (thread_id_of(py._PyThreadState_UncheckedGet()) != (uint32_t)syscall(SYS_gettid))
+        return "This CPython does not keep its threads' ids where its version has them: run the program with an ordinary build.";
+    return NULL;
+}
+
+bool cpython_finalizing(void)
+{
+    return !py.Py_IsInitialized() || (py._Py_IsFinalizing && py._Py_IsFinalizing());
+}
+
+uint32_t thread_id_of(void *thread_state)
+{
+    if (at->thread_native >= 0)
+        return *(uint64_t *)((char *)thread_state + at->thread_native);
+    char *thread = pointer_at(thread_state, at->thread_pthread);
+    return thread ? *(uint32_t *)(thread + PTHREAD_TID) : 0;
+}
+
+uint64_t thread_number_of(void *thread_state)
+{
+    return py.PyThreadState_GetID ? py.PyThreadState_GetID(thread_state) + 1 : (uintptr_t)thread_state;
+}
+
+long long_attribute(PyObject *object, const char *name)
+{
+    PyObject *value = py.PyObject_GetAttrString(object, name);
+    long number = value ? py.PyLong_AsLong(value) : 0;
+    if (value)
+        py.Py_DecRef(value);
+    py.PyErr_Clear();
+    return number;
+}
+
+PyObject *imported_module(const char *name)
+{
+    PyObject *modules = py.PySys_GetObject("modules");
+    PyObject *module = modules ? py.PyDict_GetItemString(modules, name) : NULL;
+    return module == py.none ? NULL : module;
+}
+
+PyObject *new_function(struct method *method)
+{
+    method->flags = METH_FASTCALL;
+    return py.PyCFunction_NewEx(method, NULL, NULL);
+}

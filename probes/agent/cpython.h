@@ -1,0 +1,115 @@
+/* The part of CPython's interface that the agent uses, declared by hand: one library serves 3.8 to 3.15. */
+#ifndef PYTRACE_CPYTHON_H
+#define PYTRACE_CPYTHON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    intptr_t references;
+    void *type;
+} PyObject;
+typedef intptr_t Py_ssize_t;
+typedef PyObject *(*fast_call)(PyObject *, PyObject *const *, Py_ssize_t);
+typedef int (*profile_function)(PyObject *, PyObject *, int, PyObject *);
+typedef int (*audit_function)(const char *, PyObject *, void *);
+struct method {
+    const char *name;
+    fast_call call;
+    int flags;
+    const char *doc;
+};
+#define METH_FASTCALL 0x80
+enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
+
+/* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
+#define CPYTHON_SYMBOLS(NEEDED, MAYBE) \
+    NEEDED(const char *, Py_GetVersion, (void)) \
+    NEEDED(int, Py_IsInitialized, (void)) \
+    NEEDED(int, PySys_AddAuditHook, (audit_function, void *)) \
+    NEEDED(int, PyGILState_Ensure, (void)) \
+    NEEDED(void, PyGILState_Release, (int)) \
+    NEEDED(void *, PyInterpreterState_Main, (void)) \
+    NEEDED(void *, PyInterpreterState_ThreadHead, (void *)) \
+    NEEDED(void *, PyThreadState_Next, (void *)) \
+    NEEDED(void *, PyThreadState_Get, (void)) \
+    NEEDED(void *, PyThreadState_Swap, (void *)) \
+    NEEDED(PyObject *, PyEval_GetFrame, (void)) \
+    NEEDED(void, PyEval_SetProfile, (profile_function, PyObject *)) \
+    NEEDED(PyObject *, PySys_GetObject, (const char *)) \
+    NEEDED(PyObject *, PyImport_ImportModule, (const char *)) \
+    NEEDED(PyObject *, PyDict_GetItemString, (PyObject *, const char *)) \
+    NEEDED(PyObject *, PyObject_GetAttrString, (PyObject *, const char *)) \
+    NEEDED(int, PyObject_SetAttrString, (PyObject *, const char *, PyObject *)) \
+    NEEDED(PyObject *, PyObject_CallMethod, (PyObject *, const char *, const char *, ...)) \
+    NEEDED(PyObject *, PyCFunction_NewEx, (struct method *, PyObject *, PyObject *)) \
+    NEEDED(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *)) \
+    NEEDED(PyObject *, PyUnicode_AsEncodedString, (PyObject *, const char *, const char *)) \
+    NEEDED(char *, PyBytes_AsString, (PyObject *)) \
+    NEEDED(PyObject *, PyLong_FromLong, (long)) \
+    NEEDED(long, PyLong_AsLong, (PyObject *)) \
+    NEEDED(void, PyErr_Clear, (void)) \
+    NEEDED(void, PyErr_Fetch, (PyObject **, PyObject **, PyObject **)) \
+    NEEDED(void, PyErr_Restore, (PyObject *, PyObject *, PyObject *)) \
+    NEEDED(int, PyCode_Addr2Line, (PyObject *, int)) \
+    NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
+    NEEDED(void, Py_IncRef, (PyObject *)) \
+    NEEDED(void, Py_DecRef, (PyObject *)) \
+    MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
+    MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
+    MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
+    MAYBE(void *, _PyThreadState_UncheckedGet, (void)) \
+    MAYBE(void *, PyThreadState_GetUnchecked, (void)) \
+    MAYBE(int, _Py_IsFinalizing, (void)) \
+    MAYBE(int, Py_IsFinalizing, (void)) \
+    MAYBE(Py_ssize_t, _PyEval_RequestCodeExtraIndex, (void (*)(void *))) \
+    MAYBE(Py_ssize_t, PyUnstable_Eval_RequestCodeExtraIndex, (void (*)(void *))) \
+    MAYBE(int, _PyCode_SetExtra, (PyObject *, Py_ssize_t, void *)) \
+    MAYBE(int, PyUnstable_Code_SetExtra, (PyObject *, Py_ssize_t, void *))
+
+#define DECLARE_FUNCTION(type, name, arguments) type(*name) arguments;
+struct cpython {
+    CPYTHON_SYMBOLS(DECLARE_FUNCTION, DECLARE_FUNCTION)
+    PyObject *none; /* _Py_NoneStruct */
+    void *code_type, *frame_type;
+    uint32_t version; /* PY_VERSION_HEX */
+};
+extern struct cpython py;
+
+/* Byte offsets, per minor version (headers, offsetof, x86-64). */
+struct offsets {
+    int thread_frame;  /* PyThreadState: the innermost frame, or what leads to it */
+    int cframe_frame;  /* _PyCFrame.current_frame on 3.11 and 3.12; -1 = thread_frame is the frame itself */
+    int thread_native; /* PyThreadState.native_thread_id; -1 = none */
+    int thread_pthread;
+    int thread_profile; /* PyThreadState.c_profilefunc, up to 3.11 */
+    int frame_code, frame_previous;
+    int frame_owner;   /* a char; -1 = none */
+    int owner_shim;    /* owners from this on are no Python frames */
+    int object_frame;  /* PyFrameObject: its interpreter frame; -1 = it is the frame itself */
+    int frame_position; /* instruction: f_lasti (an int), from 3.11 on a pointer */
+};
+extern const struct offsets *at;
+
+static inline void *pointer_at(const void *base, int offset)
+{
+    return *(void **)((char *)base + offset);
+}
+
+/* Resolves everything; false where this is no Python that the agent knows. May be called at any time. */
+bool cpython_find(void);
+/* NULL, or the sentence that says why this build cannot be traced. GIL held. */
+const char *cpython_unfit(void);
+bool cpython_finalizing(void);
+/* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
+uint32_t thread_id_of(void *thread_state);
+uint64_t thread_number_of(void *thread_state);
+/* The long attribute of an object, 0 where it has none. Leaves no exception. */
+long long_attribute(PyObject *object, const char *name);
+/* A module that was imported already, borrowed; NULL = it was not. */
+PyObject *imported_module(const char *name);
+/* Object of a C function; NULL with an exception set. */
+PyObject *new_function(struct method *method);
+
+#endif

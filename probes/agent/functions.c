@@ -1,0 +1,258 @@
+/* Takes in code objects: one table by address, kept exact when they die, and one by their text, for what is compiled again. */
+#include "functions.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "arena.h"
+#include "hooks.h"
+#include "options.h"
+
+#define LONGEST 4096
+#define SLAB (64 << 10)
+
+struct function_slot *function_slots;
+size_t function_mask;
+static size_t slots_used;
+static struct function_entry *spare;
+static struct function_entry nameless; /* for which there was no memory */
+static Py_ssize_t extra = -1;
+
+struct text_slot {
+    uint64_t hash;
+    uint64_t record; /* offset in the arena, 0 = empty */
+};
+static struct text_slot *texts;
+static size_t text_mask, texts_used;
+
+static void *map(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static struct function_slot *slot_for(PyObject *code)
+{
+    size_t i = function_slot_of(code);
+    while (function_slots[i].code && function_slots[i].code != code)
+        i = (i + 1) & function_mask;
+    return &function_slots[i];
+}
+
+static bool grow_slots(void)
+{
+    size_t size = function_slots ? 2 * (function_mask + 1) : 4096, old_size = function_slots ? function_mask + 1 : 0;
+    struct function_slot *old = function_slots, *bigger = map(size * sizeof *bigger);
+    if (!bigger)
+        return false;
+    function_slots = bigger;
+    function_mask = size - 1;
+    for (size_t i = 0; i < old_size; i++)
+        if (old[i].code)
+            *slot_for(old[i].code) = old[i];
+    if (old)
+        munmap(old, old_size * sizeof *old);
+    return true;
+}
+
+/* CPython calls it when a code object dies: its address may be another's next. */
+static void code_dies(void *dying)
+{
+    struct function_entry *entry = dying;
+    if (!entry || !entry->code)
+        return;
+    size_t hole = slot_for(entry->code) - function_slots;
+    if (function_slots[hole].entry != entry)
+        return;
+    for (size_t i = hole;;) {
+        function_slots[hole] = (struct function_slot){0};
+        do { /* the next one that may not stay behind the hole */
+            i = (i + 1) & function_mask;
+            if (!function_slots[i].code)
+                goto closed;
+        } while (((i - function_slot_of(function_slots[i].code)) & function_mask) < ((i - hole) & function_mask));
+        function_slots[hole] = function_slots[i];
+        hole = i;
+    }
+closed:
+    slots_used--;
+    entry->code = NULL;
+    entry->next = spare;
+    spare = entry;
+}
+
+const char *functions_begin(void)
+{
+    if (extra < 0)
+        extra = py._PyEval_RequestCodeExtraIndex(code_dies);
+    if (extra < 0)
+        return "Other tools have taken every slot of CPython's code objects: end one of them.";
+    if (!function_slots && !grow_slots())
+        return "There is no memory for the table of functions.";
+    for (size_t i = 0; i <= function_mask; i++)
+        if (function_slots[i].code)
+            function_slots[i].entry->flags = UNTOLD;
+    if (texts)
+        munmap(texts, (text_mask + 1) * sizeof *texts);
+    texts = NULL;
+    text_mask = texts_used = 0;
+    return NULL;
+}
+
+static bool grow_texts(void)
+{
+    size_t size = texts ? 2 * (text_mask + 1) : 4096, old_size = texts ? text_mask + 1 : 0;
+    struct text_slot *old = texts, *bigger = map(size * sizeof *bigger);
+    if (!bigger)
+        return false;
+    texts = bigger;
+    text_mask = size - 1;
+    for (size_t i = 0; i < old_size; i++)
+        if (old[i].record) {
+            size_t to = old[i].hash & text_mask;
+            while (texts[to].record)
+                to = (to + 1) & text_mask;
+            texts[to] = old[i];
+        }
+    if (old)
+        munmap(old, old_size * sizeof *old);
+    return true;
+}
+
+/* A function's texts: file, name, qualified name; held by `owner`s where they are not the code object's own. */
+struct texts {
+    const char *text[3];
+    size_t length[3];
+    PyObject *owner[6];
+    int owners;
+};
+
+static void read_text(PyObject *code, const char *attribute, struct texts *t, int i)
+{
+    t->text[i] = "";
+    t->length[i] = 0;
+    PyObject *value = py.PyObject_GetAttrString(code, attribute);
+    if (!value)
+        goto failed;
+    t->owner[t->owners++] = value;
+    Py_ssize_t length;
+    const char *text = py.PyUnicode_AsUTF8AndSize(value, &length);
+    if (!text) { /* surrogates */
+        py.PyErr_Clear();
+        PyObject *bytes = py.PyUnicode_AsEncodedString(value, "utf-8", "backslashreplace");
+        if (!bytes || !(text = py.PyBytes_AsString(bytes)))
+            goto failed;
+        t->owner[t->owners++] = bytes;
+    }
+    t->text[i] = text;
+    t->length[i] = strnlen(text, LONGEST);
+    return;
+failed:
+    py.PyErr_Clear();
+}
+
+static uint64_t hash_of(const struct texts *t, uint32_t first_line)
+{
+    uint64_t hash = 0xcbf29ce484222325ull ^ first_line;
+    for (int i = 0; i < 3; i++)
+        for (size_t j = 0; j <= t->length[i]; j++)
+            hash = (hash ^ (j < t->length[i] ? (unsigned char)t->text[i][j] : 0)) * 0x100000001b3ull;
+    return hash ^ hash >> 29;
+}
+
+static bool same(const struct function *record, const struct texts *t, uint32_t first_line)
+{
+    const char *text = (const char *)(record + 1);
+    if (record->first_line != (int32_t)first_line)
+        return false;
+    for (int i = 0; i < 3; i++) {
+        if (strncmp(text, t->text[i], t->length[i]) || text[t->length[i]])
+            return false;
+        text += t->length[i] + 1;
+    }
+    return true;
+}
+
+static uint32_t id_of(const struct texts *t, uint32_t first_line, uint32_t flags)
+{
+    if (texts_used * 2 >= text_mask && !grow_texts()) {
+        arena->unnamed++;
+        return 0;
+    }
+    uint64_t hash = hash_of(t, first_line);
+    size_t i = hash & text_mask;
+    for (; texts[i].record; i = (i + 1) & text_mask)
+        if (texts[i].hash == hash && same(arena_function_at(texts[i].record), t, first_line))
+            return arena_function_at(texts[i].record)->id;
+    uint64_t record = arena->functions_end;
+    uint32_t id = arena_add_function(first_line, flags, t->text, t->length);
+    if (id) {
+        texts[i] = (struct text_slot){hash, record};
+        texts_used++;
+    }
+    return id;
+}
+
+static void tell(struct function_entry *entry)
+{
+    struct texts t = {.owners = 0};
+    read_text(entry->code, "co_filename", &t, 0);
+    read_text(entry->code, "co_name", &t, 1);
+    if (py.version >= 0x030b0000)
+        read_text(entry->code, "co_qualname", &t, 2);
+    else
+        t.text[2] = t.text[1], t.length[2] = t.length[1];
+    entry->first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff;
+    entry->flags = 0;
+    if (!options_want(t.text[0]))
+        entry->flags = UNWANTED;
+    else
+        entry->id = id_of(&t, entry->first_line, long_attribute(entry->code, "co_flags"));
+    hooks_function_seen(t.text[0]);
+    while (t.owners)
+        py.Py_DecRef(t.owner[--t.owners]);
+}
+
+static struct function_entry *add(PyObject *code)
+{
+    if (slots_used * 2 >= function_mask && !grow_slots())
+        return NULL;
+    if (!spare) {
+        struct function_entry *slab = map(SLAB);
+        if (!slab)
+            return NULL;
+        for (size_t i = 0; i < SLAB / sizeof *slab; i++) {
+            slab[i].next = spare;
+            spare = slab + i;
+        }
+    }
+    struct function_entry *entry = spare;
+    spare = entry->next;
+    *entry = (struct function_entry){.code = code, .flags = UNTOLD};
+    struct function_slot *slot = slot_for(code);
+    *slot = (struct function_slot){code, entry};
+    slots_used++;
+    if (py._PyCode_SetExtra(code, extra, entry)) {
+        py.PyErr_Clear();
+        code_dies(entry);
+        return NULL;
+    }
+    return entry;
+}
+
+struct function_entry *function_unknown(PyObject *code)
+{
+    struct function_entry *entry = slot_for(code)->entry;
+    if (entry && !(entry->flags & UNTOLD))
+        return entry->flags ? NULL : entry;
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    if (!entry)
+        entry = add(code);
+    if (entry)
+        tell(entry);
+    else
+        arena->unnamed++;
+    py.PyErr_Restore(type, value, traceback);
+    return !entry ? &nameless : entry->flags ? NULL : entry;
+}

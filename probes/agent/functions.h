@@ -1,0 +1,59 @@
+/* The functions seen: from a code object's address to the id under which its events are written. */
+#ifndef PYTRACE_FUNCTIONS_H
+#define PYTRACE_FUNCTIONS_H
+
+#include "build.h"
+#include "cpython.h"
+
+enum { UNTOLD = 1, UNWANTED = 2 };
+
+struct function_entry {
+    PyObject *code;
+    struct function_entry *next; /* while it is spare */
+    uint32_t id;
+    uint32_t flags; /* UNTOLD: not written to this arena yet; UNWANTED: by the filters */
+    uint32_t first_line;
+    struct {
+        uint32_t position, line; /* position + 1, so that 0 is none */
+    } lines[8];                  /* where it was left lately */
+};
+
+struct function_slot {
+    PyObject *code;
+    struct function_entry *entry;
+};
+extern struct function_slot *function_slots;
+extern size_t function_mask;
+
+/* GIL held. A session begins: forget what was told, keep which code objects are known. NULL, or why it cannot be. */
+const char *functions_begin(void);
+/* The entry of a code object that is not in its slot or not told yet; NULL = unwanted. */
+struct function_entry *function_unknown(PyObject *code);
+
+static inline size_t function_slot_of(const void *code)
+{
+    return ((uintptr_t)code * 0x9e3779b97f4a7c15ull) >> 32 & function_mask;
+}
+
+/* NULL = the filters do not want it. */
+static inline struct function_entry *function_of(PyObject *code)
+{
+    struct function_slot *slot = &function_slots[function_slot_of(code)];
+    if (LIKELY(slot->code == code && !slot->entry->flags))
+        return slot->entry;
+    return function_unknown(code);
+}
+
+/* The line at a position in the code: remembered, as a function is left at few places. `find` is asked once for each. */
+static inline uint32_t line_at(struct function_entry *entry, uint32_t position, int (*find)(PyObject *, int), PyObject *of, int where)
+{
+    uint32_t place = (position * 0x9e3779b1u) >> 29;
+    if (UNLIKELY(entry->lines[place].position != position + 1)) {
+        int line = find(of, where);
+        entry->lines[place].position = position + 1;
+        entry->lines[place].line = line > 0 ? line & 0x1ffffff : 0;
+    }
+    return entry->lines[place].line;
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* Function events from sys.monitoring, CPython 3.12 and later. */
+#include "hooks.h"
+
+/* PyLongObject: the lowest digit, which is all of a position in the code. */
+#define LONG_DIGIT 24
+
+enum { ENTRY_EVENTS = 2, EVENTS = 6 };
+static PyObject *on_entry(PyObject *, PyObject *const *, Py_ssize_t), *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t);
+static struct {
+    const char *event;
+    struct method method;
+} callbacks[EVENTS] = {
+    {"PY_START", {"pytrace_start", on_entry, 0, NULL}},   {"PY_RESUME", {"pytrace_resume", on_entry, 0, NULL}},
+    {"PY_THROW", {"pytrace_throw", on_throw, 0, NULL}},   {"PY_RETURN", {"pytrace_return", on_return, 0, NULL}},
+    {"PY_YIELD", {"pytrace_yield", on_return, 0, NULL}},  {"PY_UNWIND", {"pytrace_unwind", on_unwind, 0, NULL}},
+};
+static int tool = -1;
+static PyObject *disable;
+
+static inline void *current_frame(void)
+{
+    void *state = py._PyThreadState_UncheckedGet();
+    void *frame = pointer_at(state, at->thread_frame);
+    if (at->cframe_frame >= 0)
+        frame = pointer_at(frame, at->cframe_frame);
+    return LIKELY(frames_known) ? frame : NULL;
+}
+
+static inline uint32_t position_of(PyObject *offset)
+{
+    return *(uint32_t *)((char *)offset + LONG_DIGIT);
+}
+
+/* The answer for code that is not wanted: from then on this place costs nothing. None is immortal here. */
+static PyObject *never_again(void)
+{
+    py.Py_IncRef(disable);
+    return disable;
+}
+
+static PyObject *on_entry(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, true);
+    if (UNLIKELY(!w))
+        return py.none;
+    struct function_entry *function = function_of(arguments[0]);
+    if (UNLIKELY(!function))
+        return never_again();
+    enter(w, function, frame);
+    return py.none;
+}
+
+static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, true);
+    struct function_entry *function = w ? function_of(arguments[0]) : NULL;
+    if (function)
+        enter(w, function, frame);
+    return py.none;
+}
+
+static inline uint32_t line_left(struct function_entry *function, PyObject *const *arguments)
+{
+    uint32_t position = position_of(arguments[1]);
+    return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
+}
+
+static PyObject *on_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, false);
+    if (UNLIKELY(!w))
+        return py.none;
+    struct function_entry *function = function_of(arguments[0]);
+    if (UNLIKELY(!function))
+        return never_again();
+    leave(w, function, frame, line_left(function, arguments), CALL_RETURN);
+    return py.none;
+}
+
+static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, false);
+    struct function_entry *function = w ? function_of(arguments[0]) : NULL;
+    if (function)
+        leave(w, function, frame, line_left(function, arguments), CALL_UNWIND);
+    return py.none;
+}
+
+/* Calls a method for its effect; false when it raised. */
+static bool called(PyObject *result)
+{
+    if (result)
+        py.Py_DecRef(result);
+    else
+        py.PyErr_Clear();
+    return result != NULL;
+}
+
+static PyObject *register_callbacks(PyObject *module, PyObject *numbers, bool on, long *events)
+{
+    for (int i = 0; i < EVENTS; i++) {
+        long event = long_attribute(numbers, callbacks[i].event);
+        PyObject *function = on ? new_function(&callbacks[i].method) : py.none;
+        PyObject *before = function ? py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, function) : NULL;
+        if (on && function)
+            py.Py_DecRef(function);
+        if (!event || !called(before))
+            return NULL;
+        *events |= event;
+    }
+    return module;
+}
+
+static void stop(void)
+{
+    PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
+    if (tool >= 0 && numbers) {
+        long events = 0;
+        called(py.PyObject_CallMethod(module, "set_events", "ii", tool, 0));
+        register_callbacks(module, numbers, false, &events);
+        called(py.PyObject_CallMethod(module, "free_tool_id", "i", tool));
+        py.Py_DecRef(disable);
+        tool = -1;
+    }
+    if (numbers)
+        py.Py_DecRef(numbers);
+    py.PyErr_Clear();
+}
+
+static bool positions_readable(void)
+{
+    PyObject *number = py.PyLong_FromLong(123456789);
+    bool right = number && position_of(number) == 123456789;
+    if (number)
+        py.Py_DecRef(number);
+    return right;
+}
+
+static const char *start(bool here)
+{
+    (void)here; /* it is for every thread at once, and the agent's own runs no code of the program's */
+    static const int tools[] = {4, 3, 5, 2, 1, 0};
+    PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
+    if (!numbers || !positions_readable() || !(disable = py.PyObject_GetAttrString(module, "DISABLE"))) {
+        py.PyErr_Clear();
+        return "This CPython's sys.monitoring is not the one that its version has: run the program with an ordinary build.";
+    }
+    for (int i = 0; i < 6 && tool < 0; i++)
+        if (called(py.PyObject_CallMethod(module, "use_tool_id", "is", tools[i], "pytrace-ebpf")))
+            tool = tools[i];
+    const char *failure = NULL;
+    long events = 0;
+    if (tool < 0) {
+        py.Py_DecRef(disable);
+        failure = "Other tools have taken every tool id of sys.monitoring: end one of them (a debugger, coverage, a profiler).";
+    } else if (!register_callbacks(module, numbers, true, &events) || !called(py.PyObject_CallMethod(module, "restart_events", NULL)) ||
+               !called(py.PyObject_CallMethod(module, "set_events", "il", tool, events))) {
+        stop();
+        failure = "sys.monitoring refused the agent's callbacks: is another tool or an audit hook in the way?";
+    }
+    py.Py_DecRef(numbers);
+    return failure;
+}
+
+const struct source monitoring = {start, stop, NULL, NULL};

@@ -1,0 +1,172 @@
+/* Function events from the profile function of each thread, CPython 3.8 to 3.11. */
+#include <string.h>
+
+#include "hooks.h"
+
+/* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
+#define PROFILE_OBJECT 16
+
+static PyObject *bootstrap, *displaced; /* of threading: our function, and the program's own before it */
+
+static int find_line(PyObject *frame, int unused)
+{
+    (void)unused;
+    return py.PyFrame_GetLineNumber(frame);
+}
+
+static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
+{
+    (void)self;
+    if (what != PROFILE_CALL && what != PROFILE_RETURN)
+        return 0;
+    bool inner = at->object_frame >= 0;
+    void *frame = inner ? pointer_at(object, at->object_frame) : object;
+    PyObject *code = pointer_at(frame, at->frame_code);
+    struct writer *w = writer_here(frame, what == PROFILE_CALL);
+    struct function_entry *function = w ? function_of(code) : NULL;
+    if (!function)
+        return 0;
+    const void *told = LIKELY(frames_known) ? frame : NULL;
+    if (what == PROFILE_CALL) {
+        enter(w, function, told);
+        return 0;
+    }
+    /* f_lasti is an int; the instruction pointer is told from the code's address, its low half is enough. */
+    uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (inner ? (uint32_t)(uintptr_t)code : 0);
+    leave(w, function, told, line_at(function, position, find_line, object, 0), argument ? CALL_RETURN : CALL_UNWIND);
+    return 0;
+}
+
+static bool profiled_by(void *state, void *function)
+{
+    return pointer_at(state, at->thread_profile) == function;
+}
+
+static void set_profile(void *state, profile_function function)
+{
+    if (py._PyEval_SetProfile) {
+        if (py._PyEval_SetProfile(state, function, NULL))
+            py.PyErr_Clear();
+        return;
+    }
+    void *self = py.PyThreadState_Swap(state); /* 3.8 knows the current thread only */
+    py.PyEval_SetProfile(function, NULL);
+    py.PyThreadState_Swap(self);
+}
+
+static void *first_thread(void)
+{
+    return py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
+}
+
+/* The profile function that threading gives to a new thread: it makes way for the real one at the thread's first event. */
+static PyObject *take_thread(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self;
+    py.PyEval_SetProfile(recording ? on_event : NULL, NULL);
+    const char *event = count == 3 && recording ? py.PyUnicode_AsUTF8AndSize(arguments[1], NULL) : NULL;
+    if (!event)
+        py.PyErr_Clear();
+    else if (!strcmp(event, "call") || !strcmp(event, "return"))
+        on_event(NULL, arguments[0], *event == 'c' ? PROFILE_CALL : PROFILE_RETURN, arguments[2]);
+    else
+        writer_here(innermost_frame(py._PyThreadState_UncheckedGet()), false);
+    py.Py_IncRef(py.none);
+    return py.none;
+}
+
+static struct method take_thread_method = {"pytrace_thread", take_thread, 0, NULL};
+
+static PyObject *profile_of_threading(PyObject *threading)
+{
+    PyObject *hook = threading ? py.PyObject_GetAttrString(threading, "_profile_hook") : NULL;
+    if (!hook)
+        py.PyErr_Clear();
+    return hook;
+}
+
+/* Not by importing threading: a program that has no use for it shall not have it, and imported from a thread that is
+ * not the main one it takes that for the main one. */
+static void arm_threading(void)
+{
+    PyObject *threading = imported_module("threading"), *before = profile_of_threading(threading);
+    if (before && before != bootstrap && !py.PyObject_SetAttrString(threading, "_profile_hook", bootstrap)) {
+        if (displaced)
+            py.Py_DecRef(displaced);
+        displaced = before;
+        return;
+    }
+    if (before)
+        py.Py_DecRef(before);
+    py.PyErr_Clear();
+}
+
+static void function_seen(const char *file)
+{
+    const char *name = strrchr(file, '/');
+    if (bootstrap && !displaced && name && !strcmp(name, "/threading.py"))
+        arm_threading();
+}
+
+static void stop(void)
+{
+    for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
+        if (profiled_by(state, on_event) || (bootstrap && pointer_at(state, at->thread_profile + PROFILE_OBJECT) == bootstrap))
+            set_profile(state, NULL);
+    if (!bootstrap)
+        return;
+    PyObject *threading = imported_module("threading"), *now = profile_of_threading(threading);
+    if (now == bootstrap && py.PyObject_SetAttrString(threading, "_profile_hook", displaced ? displaced : py.none))
+        py.PyErr_Clear();
+    if (now)
+        py.Py_DecRef(now);
+    if (displaced)
+        py.Py_DecRef(displaced);
+    py.Py_DecRef(bootstrap);
+    bootstrap = displaced = NULL;
+}
+
+static void look(void)
+{
+    for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
+        if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
+            uint32_t tid = thread_id_of(state);
+            struct writer *w = writer_new(tid, thread_number_of(state));
+            set_profile(state, on_event);
+            if (w)
+                write_open_frames(w, innermost_frame(state));
+        }
+    if (!displaced)
+        arm_threading();
+}
+
+static const char *start(bool here)
+{
+    PyObject *threading = imported_module("threading"), *hook = profile_of_threading(threading);
+    bool taken = hook && hook != py.none;
+    if (hook)
+        py.Py_DecRef(hook);
+    for (void *state = first_thread(); state && !taken; state = py.PyThreadState_Next(state))
+        taken = !profiled_by(state, NULL);
+    if (taken)
+        return "Another profiler is at work in the program, and up to Python 3.11 there can be but one: end it.";
+    if (!(bootstrap = new_function(&take_thread_method))) {
+        py.PyErr_Clear();
+        return "There is no memory for the agent's callback.";
+    }
+    void *self = py._PyThreadState_UncheckedGet();
+    py.PyEval_SetProfile(on_event, NULL);
+    if (!profiled_by(self, on_event)) {
+        py.PyEval_SetProfile(NULL, NULL);
+        return "This CPython does not keep its profile function where its version has it: run the program with an ordinary build.";
+    }
+    for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
+        if (state != self)
+            set_profile(state, on_event);
+    if (!here)
+        set_profile(self, NULL);
+    arm_threading();
+    return NULL;
+}
+
+const struct source profile = {start, stop, look, function_seen};

@@ -1,0 +1,155 @@
+/* Reads the options of a session and judges by them which functions are wanted. */
+#include "options.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "build.h"
+
+struct options options;
+static char text[1 << 16]; /* the patterns lie in it */
+
+static void read_line(char *line)
+{
+    char *value = strchr(line, '=');
+    if (!value)
+        return;
+    *value++ = 0;
+    if (!strcmp(line, "clock"))
+        options.clock = strcmp(value, "tsc") ? CLOCK_IS_MONOTONIC : CLOCK_IS_TSC;
+    else if (!strcmp(line, "follow"))
+        options.follow = atoi(value);
+    else if (!strcmp(line, "when_full"))
+        options.wait_when_full = !strcmp(value, "wait");
+    else if (!strcmp(line, "chunk_records"))
+        options.chunk_records = strtoul(value, NULL, 10);
+    else if (!strcmp(line, "arena_bytes"))
+        options.arena_bytes = strtoull(value, NULL, 10);
+    else if (!strcmp(line, "arenas"))
+        snprintf(options.arenas, sizeof options.arenas, "%s", value);
+    else if (!strcmp(line, "max_depth"))
+        options.max_depth = strtoul(value, NULL, 10);
+    else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
+        options.include[options.includes++] = value;
+    else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)
+        options.exclude[options.excludes++] = value;
+}
+
+bool options_read(const char *directory)
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/options", directory);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    size_t length = 0;
+    ssize_t got;
+    while ((got = read(fd, text + length, sizeof text - 1 - length)) > 0)
+        length += got;
+    close(fd);
+    text[length] = 0;
+
+    memset(&options, 0, sizeof options);
+    options.clock = CLOCK_IS_MONOTONIC;
+    options.chunk_records = 16384;
+    options.arena_bytes = 256 << 20;
+    snprintf(options.directory, sizeof options.directory, "%s", directory);
+    snprintf(options.arenas, sizeof options.arenas, "%s", directory);
+    char *rest = text, *line;
+    while ((line = strsep(&rest, "\n")))
+        read_line(line);
+    if (options.chunk_records < 16 || options.chunk_records > 1 << 20)
+        options.chunk_records = 16384;
+    return got == 0;
+}
+
+/* Length of a library folder's name at `part`, up to its closing slash; 0 = it is none. */
+static size_t library_folder(const char *part)
+{
+    static const char *const folders[] = {"site-packages", "dist-packages"};
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(folders[i]);
+        if (!strncmp(part, folders[i], length) && part[length] == '/')
+            return length;
+    }
+    if (strncmp(part, "python3", 7))
+        return 0;
+    const char *end = part + 7;
+    if (*end == '.' && isdigit((unsigned char)end[1]))
+        for (end++; isdigit((unsigned char)*end); end++)
+            ;
+    if (!strncmp(end, ".zip", 4))
+        end += 4;
+    return *end == '/' ? (size_t)(end - part) : 0;
+}
+
+static bool is_word(unsigned char c)
+{
+    return isalnum(c) || c == '_' || c >= 0x80;
+}
+
+void module_of(const char *file, char *module)
+{
+    const char *path = file, *slash = file;
+    if (*file != '<') {
+        const char *in_library = NULL;
+        for (; (slash = strchr(slash, '/')); slash++) {
+            size_t length = library_folder(slash + 1);
+            if (length && slash[1 + length + 1])
+                in_library = slash + 1 + length + 1;
+            path = slash + 1;
+        }
+        if (in_library)
+            path = in_library;
+    }
+    snprintf(module, PATH_MAX, "%s", path);
+    if (*file == '<')
+        return;
+    char *dot = strrchr(module, '.');
+    const char *end = dot ? dot + 1 : NULL;
+    while (end && is_word(*end))
+        end++;
+    if (dot && dot[1] && !*end) {
+        *dot = 0;
+        if (dot - module >= 9 && !strcmp(dot - 9, "/__init__"))
+            dot[-9] = 0;
+    }
+    for (char *c = module; (c = strchr(c, '/')); c++)
+        *c = '.';
+}
+
+static bool matches(const char *pattern, const char *file, const char *module)
+{
+    if (strchr(pattern, '/'))
+        return !fnmatch(pattern, file, FNM_NOESCAPE);
+    char package[PATH_MAX];
+    snprintf(package, sizeof package, "%s", module);
+    for (;;) {
+        if (!fnmatch(pattern, package, FNM_NOESCAPE))
+            return true;
+        char *dot = strrchr(package, '.');
+        if (!dot)
+            return false;
+        *dot = 0;
+    }
+}
+
+bool options_want(const char *file)
+{
+    if (LIKELY(!options.includes && !options.excludes))
+        return true;
+    char module[PATH_MAX];
+    module_of(file, module);
+    bool wanted = !options.includes;
+    for (int i = 0; i < options.includes && !wanted; i++)
+        wanted = matches(options.include[i], file, module);
+    for (int i = 0; i < options.excludes && wanted; i++)
+        wanted = !matches(options.exclude[i], file, module);
+    return wanted;
+}

@@ -1,0 +1,44 @@
+/* What the tracer asks of the agent: the file `options` of the session directory.
+ *
+ *     clock=tsc|monotonic     of the stamps
+ *     follow=0|1              trace the processes that this one forks or runs
+ *     when_full=drop|wait     what to do with an event for which there is no chunk
+ *     chunk_records=N         events in a chunk
+ *     arena_bytes=N           bound for the chunks of this process
+ *     arenas=DIR              where the arena file is created
+ *     max_depth=N             calls below this depth are not written; 0 = no bound
+ *     include=PATTERN         only these functions, any number of times
+ *     exclude=PATTERN         not these, any number of times
+ *
+ * A pattern with a slash is for the file name, as fnmatch does it; any other one for the dotted name of the module or of
+ * a package above it.
+ */
+#ifndef PYTRACE_OPTIONS_H
+#define PYTRACE_OPTIONS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MAX_PATTERNS 256
+
+struct options {
+    uint32_t clock; /* CLOCK_IS_* */
+    bool follow, wait_when_full;
+    uint32_t chunk_records, max_depth;
+    uint64_t arena_bytes;
+    char directory[PATH_MAX], arenas[PATH_MAX];
+    int includes, excludes;
+    const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS];
+};
+extern struct options options;
+
+/* Reads directory/options into `options`; false where it cannot be read. */
+bool options_read(const char *directory);
+/* The file's functions are wanted by include and exclude. */
+bool options_want(const char *file);
+/* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.
+ * The same rule as record/functions.py follows. `module` has room for PATH_MAX bytes. */
+void module_of(const char *file, char *module);
+
+#endif

@@ -1,0 +1,363 @@
+/* Begins a session, watches for its end, and takes everything down again; a forked child begins one of its own. */
+#define _GNU_SOURCE
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "hooks.h"
+#include "options.h"
+
+#define LOOK_MS 500
+
+/* INHERITED: a forked child whose parent had hooks on; its first event, or a new session, settles it. */
+enum { IDLE, STARTING, ACTIVE, ENDING, INHERITED };
+static int phase = IDLE;
+static bool hooks_on, parent_was_ending;
+static uint64_t sessions;
+static PyObject *exit_function;
+
+const struct source *hooks;
+uint32_t depth_bound;
+
+bool too_deep(struct writer *w, bool entering)
+{
+    if (entering)
+        return w->depth++ >= depth_bound;
+    if (w->depth)
+        w->depth--;
+    return w->depth >= depth_bound;
+}
+
+/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. */
+static bool tracer_is_gone(void)
+{
+    char path[PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s/lock", options.directory);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    bool gone = !flock(fd, LOCK_SH | LOCK_NB);
+    close(fd);
+    return gone;
+}
+
+static void remove_session_files(void)
+{
+    static const char *const names[] = {"agent.so", "options", "lock"};
+    arena_unlink();
+    for (int i = 0; i < 3; i++) {
+        char path[PATH_MAX + 16];
+        snprintf(path, sizeof path, "%s/%s", options.directory, names[i]);
+        unlink(path);
+    }
+    rmdir(options.directory);
+}
+
+static void call_atexit(const char *method)
+{
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    PyObject *module = py.PyImport_ImportModule("atexit");
+    PyObject *result = module ? py.PyObject_CallMethod(module, method, "O", exit_function) : NULL;
+    if (result)
+        py.Py_DecRef(result);
+    if (module)
+        py.Py_DecRef(module);
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
+}
+
+/* GIL held. */
+static void take_down(void)
+{
+    hooks->stop();
+    if (exit_function) {
+        call_atexit("unregister");
+        py.Py_DecRef(exit_function);
+        exit_function = NULL;
+    }
+    hooks_on = false;
+}
+
+static void stop_recording(void)
+{
+    __atomic_store_n(&recording, 0, __ATOMIC_SEQ_CST);
+    if (!arena->stopped)
+        arena->stopped = stamp_of(arena->clock);
+}
+
+/* The interpreter ends: from here on its lock must not be asked for, so this thread, which has it, does all. */
+static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)arguments, (void)count;
+    if (hooks_on && arena && phase != INHERITED) {
+        stop_recording();
+        hooks->stop();
+        hooks_on = false;
+        arena_say(ARENA_QUIET);
+        syscall(SYS_futex, &arena->command, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+    py.Py_IncRef(py.none);
+    return py.none;
+}
+
+static struct method at_exit_method = {"pytrace_at_exit", at_exit, 0, NULL};
+
+/* GIL held, arena open. False: the arena says why. */
+static bool switch_on(bool here)
+{
+    hooks = py.version >= 0x030c0000 ? &monitoring : &profile;
+    depth_bound = options.max_depth;
+    const char *failure = cpython_unfit();
+    if (!failure)
+        failure = functions_begin();
+    if (!failure) {
+        if ((exit_function = new_function(&at_exit_method)))
+            call_atexit("register");
+        py.PyErr_Clear();
+        failure = hooks->start(here);
+        if (failure)
+            take_down();
+    }
+    if (failure) {
+        arena_refuse(failure);
+        return false;
+    }
+    hooks_on = true;
+    recording = ++sessions;
+    frames_verify();
+    keep_open_frames();
+    arena_say(ARENA_ACTIVE);
+    return true;
+}
+
+static void end(bool tracer_gone)
+{
+    phase = ENDING;
+    stop_recording();
+    bool sure = !cpython_finalizing();
+    if (sure) {
+        int state = py.PyGILState_Ensure();
+        if (hooks_on)
+            take_down();
+        py.PyGILState_Release(state);
+    }
+    arena_say(ARENA_QUIET);
+    if (tracer_gone)
+        remove_session_files();
+    if (sure) /* else a thread may still be writing its last event */
+        arena_unmap();
+}
+
+/* Sum of the ids of the threads; read without memory of the C library's, which a fork may find locked. */
+static uint64_t threads_now(void)
+{
+    struct {
+        uint64_t inode, offset;
+        unsigned short length;
+        unsigned char type;
+        char name[];
+    } *entry;
+    char buffer[4096] __attribute__((aligned(8)));
+    uint64_t sum = 0;
+    int fd = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (long got; fd >= 0 && (got = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0;)
+        for (long i = 0; i < got; i += entry->length) {
+            entry = (void *)(buffer + i);
+            sum += strtoul(entry->name, NULL, 10);
+        }
+    if (fd >= 0)
+        close(fd);
+    return sum;
+}
+
+static void look_for_threads(void)
+{
+    static uint64_t before;
+    uint64_t now = threads_now();
+    if (now == before || cpython_finalizing())
+        return;
+    before = now;
+    int state = py.PyGILState_Ensure();
+    if (hooks_on)
+        hooks->look();
+    py.PyGILState_Release(state);
+}
+
+static void watch(void)
+{
+    while (hooks_on) {
+        struct timespec timeout = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000000};
+        syscall(SYS_futex, &arena->command, FUTEX_WAIT, COMMAND_RECORD, &timeout, NULL, 0);
+        bool stop = __atomic_load_n(&arena->command, __ATOMIC_ACQUIRE) == COMMAND_STOP, gone = tracer_is_gone();
+        if (!hooks_on)
+            break;
+        if (stop || gone) {
+            end(gone);
+            return;
+        }
+        if (hooks->look)
+            look_for_threads();
+    }
+    arena_unmap(); /* ended at the interpreter's exit */
+}
+
+static void *watching(void *unused)
+{
+    (void)unused;
+    prctl(PR_SET_NAME, "pytrace-agent");
+    watch();
+    phase = IDLE;
+    return NULL;
+}
+
+/* GIL held. A child's hooks without a session. */
+static void drop_inherited(void)
+{
+    arena_forget();
+    take_down();
+}
+
+static void *beginning(void *unused)
+{
+    (void)unused;
+    prctl(PR_SET_NAME, "pytrace-agent");
+    if (!cpython_finalizing() && !tracer_is_gone()) {
+        int state = py.PyGILState_Ensure();
+        if (hooks_on)
+            drop_inherited();
+        bool begun = arena_open(py.version, 0) && switch_on(false);
+        if (begun)
+            phase = ACTIVE;
+        py.PyGILState_Release(state);
+        if (begun)
+            watch();
+        else
+            arena_unmap();
+    }
+    phase = IDLE;
+    return NULL;
+}
+
+static bool spawn(void *(*function)(void *))
+{
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    bool done = pthread_create && !pthread_create(&thread, NULL, function, NULL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (done)
+        pthread_detach(thread);
+    return done;
+}
+
+static void child_of_fork(void)
+{
+    recording = 0;
+    parent_was_ending = phase == ENDING;
+    phase = hooks_on ? INHERITED : IDLE;
+}
+
+/* To STARTING, from where a session may begin. */
+static bool claim(void)
+{
+    static bool watches_forks;
+    int idle = IDLE, inherited = INHERITED;
+    if (!__atomic_compare_exchange_n(&phase, &idle, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) &&
+        !__atomic_compare_exchange_n(&phase, &inherited, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return false;
+    if (!watches_forks)
+        watches_forks = !pthread_atfork(NULL, NULL, child_of_fork);
+    return watches_forks;
+}
+
+/* GIL held, on a thread of the program. */
+static bool begin_here(uint32_t forked_from)
+{
+    if (tracer_is_gone() || !arena_open(py.version, forked_from))
+        return false;
+    bool begun = forked_from ? !functions_begin() : switch_on(true);
+    if (begun && !spawn(watching)) {
+        arena_refuse("The agent could not start its thread: the process may have no more.");
+        begun = false;
+    }
+    if (!begun) {
+        recording = 0;
+        if (!forked_from && hooks_on)
+            take_down();
+        arena_unmap();
+        return false;
+    }
+    if (forked_from) {
+        recording = ++sessions;
+        arena_say(ARENA_ACTIVE);
+    }
+    phase = ACTIVE;
+    return true;
+}
+
+void session_begin_here(const char *directory)
+{
+    if (!cpython_find() || !claim())
+        return;
+    if (!options_read(directory) || !begin_here(0))
+        phase = IDLE;
+}
+
+int session_begin(const char *directory)
+{
+    if (!cpython_find() || !claim())
+        return -1;
+    if (!options_read(directory) || !spawn(beginning)) {
+        phase = IDLE;
+        return -1;
+    }
+    return 0;
+}
+
+static void settle_inherited(void)
+{
+    uint32_t parent = arena->pid;
+    phase = STARTING;
+    arena_forget();
+    if (!parent_was_ending && options.follow && begin_here(parent))
+        return;
+    take_down();
+    phase = IDLE;
+}
+
+struct writer *writer_for_event(void *frame, bool entering)
+{
+    if (UNLIKELY(phase == INHERITED))
+        settle_inherited();
+    if (!recording)
+        return NULL;
+    frames_verify();
+    uint32_t tid = syscall(SYS_gettid);
+    struct writer *w = writer_kept(tid, thread_number_of(py._PyThreadState_UncheckedGet()));
+    if (w) {
+        writer_take(w);
+        /* A thread that waited for the GIL on its way into a frame: the frame was told as open already. */
+        return entering && frame && w->open_frame == frame_number(frame) ? NULL : w;
+    }
+    if (!(w = writer_new(tid, 0))) {
+        arena->dropped++;
+        return NULL;
+    }
+    writer_take(w);
+    if (frame && frames_known)
+        write_open_frames(w, entering ? frame_behind(frame) : frame);
+    return w;
+}

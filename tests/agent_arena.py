@@ -1,0 +1,117 @@
+"""Reads an agent's arena as the tests need it: every event of every thread, in the order written."""
+
+import ctypes
+import os
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
+FUNCTIONS_START, CHUNKS_START, CHUNK_HEADER = 4096, 64 << 20, 64
+STARTING, ACTIVE, QUIET, REFUSED = range(4)
+FREE, WRITING, FULL = range(3)
+ENTRY, RETURN, OPEN, _, UNWIND = range(5)
+EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
+
+
+def layout() -> dict[str, np.dtype]:
+    """The structs of agent.h by name, as the library itself tells them."""
+    library = ctypes.CDLL(str(AGENT))
+    text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "pytrace_layout"))).decode()
+    fields: dict[str, list[tuple[str, str, int]]] = {}
+    for line in text.splitlines():
+        holder, name, kind, offset, count = line.split()
+        fields.setdefault(holder, []).append((name, f"S{int(count)}" if kind == "S1" else kind, int(offset)))
+    return {
+        holder: np.dtype({"names": [f[0] for f in rows], "formats": [f[1] for f in rows], "offsets": [f[2] for f in rows]})
+        for holder, rows in fields.items()
+    }
+
+
+LAYOUT = layout() if AGENT.exists() else {}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function record."""
+
+    file: str
+    name: str
+    qualname: str
+    first_line: int
+    flags: int
+
+
+class Arena:
+    """What an arena file holds: `header` (np.void), `functions` by id, `threads`: tid -> array of EVENT."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            header = file.read(FUNCTIONS_START)
+            self.header = np.frombuffer(header, LAYOUT["arena"], 1)[0]
+            self.functions = self._functions(file.read(int(self.header["functions_end"]) - FUNCTIONS_START))
+            chunks = []
+            for number in range(int(self.header["chunks"])):
+                file.seek(CHUNKS_START + number * int(self.header["chunk_bytes"]))
+                data = file.read(int(self.header["chunk_bytes"]))
+                head = np.frombuffer(data, LAYOUT["chunk"], 1)[0]
+                events = np.frombuffer(data, LAYOUT["event"], int(head["count"]), CHUNK_HEADER)
+                if head["state"] != FREE:
+                    chunks.append((int(head["order"]), int(head["tid"]), events))
+        self.threads: dict[int, np.ndarray] = {}
+        for _, tid, events in sorted(chunks, key=lambda chunk: chunk[0]):
+            self.threads[tid] = np.concatenate([self.threads.get(tid, np.empty(0, EVENT)), _decoded(events)])
+
+    @staticmethod
+    def _functions(data: bytes) -> dict[int, Function]:
+        functions, at = {}, 0
+        while at < len(data):
+            size, number, first_line, flags = struct.unpack_from("<IIiI", data, at)
+            file, name, qualname = data[at + 16 : at + size].split(b"\0")[:3]
+            functions[number] = Function(file.decode(), name.decode(), qualname.decode(), first_line, flags)
+            at += size
+        return functions
+
+    @property
+    def events(self) -> np.ndarray:
+        """All threads' events, one thread after the other."""
+        return np.concatenate([np.empty(0, EVENT), *self.threads.values()])
+
+    def counts(self, kind: int = ENTRY) -> Counter[str]:
+        """Events of one kind by "file:qualified name:first line", as truth.py keys them."""
+        ids, counts = np.unique(self.events["function"][self.events["kind"] == kind], return_counts=True)
+        named = Counter[str]()
+        for number, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            function = self.functions[number]
+            named[f"{function.file}:{function.qualname}:{function.first_line}"] += count
+        return named
+
+
+def _decoded(events: np.ndarray) -> np.ndarray:
+    rows = np.empty(len(events), EVENT)
+    rows["stamp"] = events["stamp_line"] & 0xFFFFFFFFFFFF
+    rows["frame"] = events["what"] & 0xFFFFFFFF
+    rows["function"] = events["what"] >> 32 & 0xFFFFF
+    rows["kind"] = events["what"] >> 52 & 7
+    rows["line"] = (events["stamp_line"] >> 48) | (events["what"] >> 55 << 16)
+    return rows
+
+
+def unbalanced(events: np.ndarray) -> list[int]:
+    """Positions of ends that are not of the innermost open frame, of one thread's events."""
+    stack, wrong = [], []
+    for i, (frame, kind) in enumerate(zip(events["frame"].tolist(), events["kind"].tolist(), strict=True)):
+        if kind in (ENTRY, OPEN):
+            stack.append(frame)
+        elif not stack or stack.pop() != frame:
+            wrong.append(i)
+    return wrong
+
+
+def arenas(directory: Path) -> list[Arena]:
+    """Every arena of a session directory, oldest file first."""
+    return [Arena(path) for path in sorted(directory.glob("*.arena"), key=os.path.getmtime)]
