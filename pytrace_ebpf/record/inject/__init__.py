@@ -1,0 +1,161 @@
+"""Makes a running Python begin a session of the agent, though nothing in it was prepared for that.
+
+Three routes, the gentlest first, and round again while none is open:
+1. Python 3.14+: a script that a running thread executes at its next safe point (PEP 768);
+2. a thread that waits in a harmless system call loads the library, and waits on;
+3. the main thread gets a pending call of CPython, which it makes at its next safe point.
+
+When begin() returns or raises nothing is left armed, and at every moment the target goes on unharmed if the tracer is
+killed.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.inject import pep768
+from pytrace_ebpf.record.inject.blocked import Blocked, blocked_threads, wanting_to_run
+from pytrace_ebpf.record.inject.library import agent_functions, is_loaded, loader
+from pytrace_ebpf.record.inject.pending_call import pending_call
+from pytrace_ebpf.record.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
+from pytrace_ebpf.record.inject.remote_call import NoRoom, call
+from pytrace_ebpf.record.inject.script import FAILURE, script
+from pytrace_ebpf.record.target import Target
+
+_RTLD_NOW = 2
+_LOADING_ROOM = 48 << 10  # bytes of stack that dlopen and the library's constructor may use
+_SAFE_POINT_S = 0.15  # a thread that runs Python comes to its next safe point much sooner
+_SCRIPT = "begin.py"
+
+
+@dataclass(frozen=True)
+class Injection:
+    """How a session was begun."""
+
+    how: str  # "PEP 768", "a thread blocked in poll", "a pending call of the main thread"
+    stop_ns: int  # how long a thread of the target stood still for it
+
+
+def begin(target: Target, session: str, started: Callable[[], bool], patience_s: float = 3.0) -> Injection:
+    """Make the target run the session in the directory `session`, as the target names it, and wait until it does.
+
+    started     whether the session has begun, or was refused by the agent: then there is nothing more to do here
+    patience_s  seconds until it is given up
+
+    Raises TargetError when the target cannot begin it: it is suspended, held by a debugger, has no glibc, or comes to no
+    safe point in time; HostError when this user or this machine cannot make it.
+    """
+    if platform.machine() != "x86_64":
+        raise HostError(f"attaching the agent works on x86-64 only, not on {platform.machine()}; start the program with `pytrace-ebpf run`")
+    # The kernel lets every stopped thread go when the thread that stopped it ends.
+    with ThreadPoolExecutor(1, "injector") as executor:
+        return executor.submit(_Attempt(target, session, started, patience_s).begin).result()
+
+
+class _Attempt:
+    """The routes to one session, tried until it has begun."""
+
+    def __init__(self, target: Target, session: str, started: Callable[[], bool], patience_s: float) -> None:
+        self.target, self.session, self.started = target, session, started
+        self.end = time.monotonic() + patience_s
+        self.seen_from_here = Path(f"/proc/{target.pid}/root{session}")
+
+    def begin(self) -> Injection:
+        try:
+            refuse_what_is_debugged(self.target.pid)
+            self.loader = loader(self.target)
+            self.agent = agent_functions(self.target, self.session)
+            while time.monotonic() < self.end:
+                for route in (self._script, self._blocked_thread, self._pending_call):
+                    with suppress(NotStopped, NoRoom):
+                        done = route()
+                        if done:
+                            return done
+                    self._refuse_a_failure()
+                refuse_what_is_debugged(self.target.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            raise TargetError(f"process {self.target.pid} ended meanwhile") from None
+        except PermissionError as error:
+            raise HostError(f"process {self.target.pid} may not be changed by this user ({error}); run the command as root (sudo)") from None
+        raise TargetError(
+            f"process {self.target.pid} did not come to a place where the agent can begin (all of its threads are busy "
+            "in native code or deep in the kernel); try again when it runs Python code"
+        )
+
+    def _script(self) -> Injection | None:
+        """By PEP 768, where a thread is there that runs."""
+        if self.agent or not pep768.is_possible(self.target):
+            return None
+        running = wanting_to_run(self.target)
+        if not running:
+            return None
+        self._write_script()
+        with pep768.script_pending(self.target, running, f"{self.session}/{_SCRIPT}") as stop_ns:
+            return Injection("PEP 768", stop_ns) if self._wait(_SAFE_POINT_S) else None
+
+    def _blocked_thread(self) -> Injection | None:
+        """In the first thread that waits in a harmless system call, and still does when it is stopped."""
+        for candidate in blocked_threads(self.target, self.loader):
+            stop_ns = self._load_in(candidate)
+            if stop_ns is None:
+                continue
+            if not self.agent and not is_loaded(self.target, self.session):
+                raise TargetError(
+                    f"process {self.target.pid} cannot load {self.session}/agent.so; does it lie where programs may not be "
+                    "executed (noexec), or does another kind of protection forbid it?"
+                )
+            # The library is there and waits for the GIL: another route could only begin the session twice.
+            if self._wait(self.end - time.monotonic()):
+                return Injection(f"a thread blocked in {candidate.name}", stop_ns)
+            raise TargetError(f"the agent in process {self.target.pid} did not get the GIL in time; try again when it runs Python code")
+        return None
+
+    def _load_in(self, candidate: Blocked) -> int | None:
+        """How long the thread was stopped, in ns; None when it did not stand there any more."""
+        with suppress(NotStopped, NoRoom), Stopped(self.target.pid, candidate.tid) as thread:
+            if candidate.still(thread.registers()):
+                if self.agent:
+                    self._call(thread, self.agent["pytrace_begin"], os.fsencode(self.session) + b"\0")
+                else:
+                    self._call(thread, self.loader.dlopen, os.fsencode(f"{self.session}/agent.so") + b"\0", _RTLD_NOW)
+                thread.release()
+                return thread.stop_ns
+        return None
+
+    def _pending_call(self) -> Injection | None:
+        with pending_call(self.target, self.session, self.loader, self.agent) as stop_ns:
+            return Injection("a pending call of the main thread", stop_ns) if self._wait(_SAFE_POINT_S) else None
+
+    def _call(self, thread: Stopped, function: int, *arguments: int | bytes) -> None:
+        call(thread, function, arguments, self.loader.sigreturn, _LOADING_ROOM)
+
+    def _wait(self, seconds: float) -> bool:
+        end = min(self.end, time.monotonic() + seconds)
+        while not self.started():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def _write_script(self) -> None:
+        path = self.seen_from_here / _SCRIPT
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o644)
+            file.write(script(self.session))
+
+    def _refuse_a_failure(self) -> None:
+        """What the script could not load it says in a file."""
+        for failure in self._failures():
+            raise TargetError(f"process {self.target.pid} cannot load the agent: {failure}")
+
+    def _failures(self) -> Iterator[str]:
+        with suppress(FileNotFoundError):
+            yield (self.seen_from_here / FAILURE).read_text(errors="replace").replace("\n", " ")

@@ -1,0 +1,83 @@
+"""Which threads of the target wait in a system call in which it is safe to load a library.
+
+A thread that is stopped just anywhere may hold the lock of malloc, which dlopen needs: it would wait for itself for
+ever. One that waits for input, for time or for a lock of the program holds no lock of malloc or of the loader.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytrace_ebpf.record.inject.library import Loader
+from pytrace_ebpf.record.inject.ptrace import Registers
+from pytrace_ebpf.record.target import Target, threads
+
+_FUTEX = 202
+# number: name, by how little anybody could notice the visit; the last ones answer EINTR to it where they have a timeout
+_BENIGN = {
+    _FUTEX: "futex", 0: "read", 61: "wait4", 247: "waitid", 34: "pause", 43: "accept", 288: "accept4", 45: "recvfrom",
+    47: "recvmsg", 23: "select", 270: "pselect6", 271: "ppoll", 230: "clock_nanosleep", 35: "nanosleep", 7: "poll",
+    232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
+}  # fmt: skip
+_ORDER = {number: order for order, number in enumerate(_BENIGN)}
+_HEAP, _HEAP_HEAD = 1 << 26, 1 << 12  # malloc's arenas begin at multiples of the first, and their locks are near there
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A thread that waits in a system call."""
+
+    tid: int
+    number: int
+    name: str
+    pc: int
+    sp: int
+
+    def still(self, registers: Registers) -> bool:
+        """Whether the thread, stopped meanwhile, stands where it stood."""
+        return (registers.orig_rax, registers.rip, registers.rsp) == (self.number, self.pc, self.sp)
+
+
+def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
+    """Those in which a library can be loaded, the best first."""
+    gil = target.gil_range()
+    found = []
+    for tid, number, first, sp, pc in _in_system_calls(target.pid):
+        name = _BENIGN.get(number)
+        if name and not _inside(loader.code, pc) and not (number == _FUTEX and _delicate(first, gil, loader)):
+            found.append(Blocked(tid, number, name, pc, sp))
+    return sorted(found, key=lambda thread: _ORDER[thread.number])
+
+
+def wanting_to_run(target: Target) -> list[int]:
+    """Threads that run, or wait for nothing but a core or the GIL."""
+    first, end = target.gil_range()
+    waiting = {tid for tid, number, address, _, _ in _in_system_calls(target.pid) if not (number == _FUTEX and first <= address < end)}
+    return [tid for tid in _threads(target.pid) if tid not in waiting]
+
+
+def _in_system_calls(pid: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(thread, number, first argument, stack pointer, program counter) of each thread that waits in a system call."""
+    for tid in _threads(pid):
+        try:
+            words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if len(words) == 9:
+            yield tid, int(words[0]), int(words[1], 16), int(words[7], 16), int(words[8], 16)
+
+
+def _threads(pid: int) -> tuple[int, ...]:
+    try:
+        return threads(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+
+
+def _delicate(address: int, gil: tuple[int, int], loader: Loader) -> bool:
+    """Whether a futex is the GIL, or a lock of malloc or of the loader: who waits for these may hold another of them."""
+    return gil[0] <= address < gil[1] or _inside(loader.locks, address) or address % _HEAP < _HEAP_HEAD
+
+
+def _inside(spans: tuple[tuple[int, int], ...], address: int) -> bool:
+    return any(start <= address < end for start, end in spans)

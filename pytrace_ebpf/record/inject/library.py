@@ -1,0 +1,167 @@
+"""Where functions of the target's libraries lie in its memory, and where a few bytes of its memory are unused."""
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.elf import Binary, read_binary
+from pytrace_ebpf.record.memory import Memory, MemoryFault
+from pytrace_ebpf.record.target import Mapping as FileMapping
+from pytrace_ebpf.record.target import Target, read_mappings
+
+_PAGE = 4096
+_LIBC = re.compile(r"/libc(-[\d.]+)?\.so[^/]*$")
+_LIBDL = re.compile(r"/libdl(-[\d.]+)?\.so[^/]*$")
+_LOADER = re.compile(r"/ld-[^/]*$")
+_SHARED = re.compile(r"\.so[^/]*$")
+_SIGRETURN = re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05")  # mov $15,%rax (or %eax); syscall
+_MOST_CODE = 1 << 20
+_LOAD, _WRITABLE = 1, 2
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What it takes to load a library in the target."""
+
+    dlopen: int
+    sigreturn: int  # libc's `mov $15,%rax; syscall`
+    code: tuple[tuple[int, int], ...]  # of the dynamic loader
+    locks: tuple[tuple[int, int], ...]  # memory of the dynamic loader and of libc, where their locks are
+
+
+def loader(target: Target) -> Loader:
+    """Find it. Raises TargetError for a program without glibc, HostError where its files may not be read."""
+    mappings = read_mappings(target.pid)
+    libc = [m for m in mappings if _LIBC.search(m.path)]
+    if not libc:
+        raise TargetError(
+            f"process {target.pid} runs without glibc (musl, or linked statically), so no agent can be loaded into it; "
+            "where it can be started anew on a glibc Python, use `pytrace-ebpf run`"
+        )
+    dlopen = None
+    for library, name in ((libc, "dlopen"), ([m for m in mappings if _LIBDL.search(m.path)], "dlopen"), (libc, "__libc_dlopen_mode")):
+        dlopen = dlopen or _symbols(target.pid, library).get(name)
+    if dlopen is None:
+        raise TargetError(f"the libc of process {target.pid} has no dlopen, so no agent can be loaded into it")
+    linker = [m for m in mappings if _LOADER.search(m.path)]
+    images = [m.start for m in linker + libc if m.offset == 0]
+    return Loader(
+        dlopen=dlopen,
+        sigreturn=_sigreturn(target.pid, libc),
+        code=tuple((m.start, m.end) for m in linker if m.executable),
+        locks=tuple((image, _up(end)) for image in images for end in _data_ends(target.memory, image)),
+    )
+
+
+def agent_functions(target: Target, session: str) -> Mapping[str, int] | None:
+    """Addresses of the agent's functions, where the target holds the same library already from an earlier session."""
+    file = Path(f"/proc/{target.pid}/root{session}/agent.so")
+    try:
+        content = file.read_bytes()
+        with file.open("rb") as opened:
+            binary = read_binary(opened)
+    except (OSError, ValueError) as error:
+        raise HostError(f"the agent {session}/agent.so cannot be read for process {target.pid} ({error})") from None
+    for mapping in read_mappings(target.pid):
+        if not mapping.executable or not mapping.path.endswith("/agent.so"):
+            continue
+        segment = next((s for s in binary.segments if s.executable and s.offset // _PAGE * _PAGE == mapping.offset), None)
+        if segment is None:
+            continue
+        bias = mapping.start - segment.vaddr // _PAGE * _PAGE
+        code = content[segment.offset : segment.offset + segment.file_size]
+        try:
+            same = target.memory.read(bias + segment.vaddr, len(code)) == code
+        except MemoryFault:
+            continue
+        if same:
+            return {name: bias + value for name, value in binary.symbols.items()}
+    return None
+
+
+def is_loaded(target: Target, session: str) -> bool:
+    """Whether the target has the session's agent.so mapped."""
+    status = Path(f"/proc/{target.pid}/root{session}/agent.so").stat()
+    return any(m.inode == status.st_ino and m.path.endswith("/agent.so") for m in read_mappings(target.pid))
+
+
+def spare_memory(target: Target, size: int) -> int:
+    """The address of `size` bytes that nothing in the target uses: zeros behind a library's data, to the page's end.
+
+    They outlive every stack frame and need no memory to be allocated. Raises TargetError where there are none.
+    """
+    memory = target.memory
+    rooms = [
+        (_up(end) - end, end)
+        for mapping in read_mappings(target.pid)
+        if mapping.offset == 0 and _SHARED.search(mapping.path) and not _LOADER.search(mapping.path)
+        for end in _data_ends(memory, mapping.start)
+    ]
+    for _, end in sorted(rooms, reverse=True):
+        address = (end + 15) // 16 * 16
+        if _up(end) - address < size:
+            break
+        try:
+            if not any(memory.read(address, size)):
+                return address
+        except MemoryFault:
+            continue
+    raise TargetError(f"process {target.pid} has no spare memory for a pending call")
+
+
+def _data_ends(memory: Memory, image: int) -> Iterator[int]:
+    """Where the writable segment of the library mapped at `image` ends."""
+    try:
+        header = memory.read(image, 64)
+        if header[:4] != b"\x7fELF":
+            return
+        table, count = struct.unpack_from("<Q", header, 32)[0], struct.unpack_from("<H", header, 56)[0]
+        for at in range(count):
+            kind, flags, _, vaddr, _, _, size = struct.unpack("<IIQQQQQ", memory.read(image + table + at * 56, 48))
+            if kind == _LOAD and flags & _WRITABLE:
+                yield image + vaddr + size
+    except MemoryFault:
+        return
+
+
+def _symbols(pid: int, mappings: list[FileMapping]) -> dict[str, int]:
+    """Addresses of a mapped library's symbols; {} where it is not mapped."""
+    code = next((m for m in mappings if m.executable), None)
+    if code is None:
+        return {}
+    binary = _read(pid, code)
+    segment = next(s for s in binary.segments if s.executable and s.offset // _PAGE * _PAGE == code.offset)
+    bias = code.start - segment.vaddr // _PAGE * _PAGE
+    return {name: bias + value for name, value in binary.symbols.items()}
+
+
+def _read(pid: int, mapping: FileMapping) -> Binary:
+    # map_files leads to the mapped file also when it was replaced, but needs more privileges.
+    exact = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+    for path in (exact, f"/proc/{pid}/root{mapping.path}", mapping.path):
+        try:
+            with Path(path).open("rb") as file:
+                if path == exact or Path(path).stat().st_ino == mapping.inode:
+                    return read_binary(file)
+        except OSError:
+            continue
+        except ValueError as error:
+            raise TargetError(f"{mapping.path} of process {pid} cannot be read: {error}") from None
+    raise HostError(f"{mapping.path} of process {pid} may not be read by this user; run the command as root (sudo)")
+
+
+def _sigreturn(pid: int, libc: list[FileMapping]) -> int:
+    memory = Memory(pid)
+    for mapping in (m for m in libc if m.executable):
+        for start in range(mapping.start, mapping.end, _MOST_CODE - 16):
+            found = _SIGRETURN.search(memory.read(start, min(_MOST_CODE, mapping.end - start)))
+            if found:
+                return start + found.start()
+    raise TargetError(f"the libc of process {pid} is not one that an agent can be loaded with (no rt_sigreturn in it)")
+
+
+def _up(address: int) -> int:
+    return -(-address // _PAGE) * _PAGE

@@ -1,0 +1,52 @@
+"""The main thread begins the session itself, at its next safe point: Py_AddPendingCall, made in it wherever it stands.
+
+That function neither allocates nor waits, so that the thread may be stopped anywhere. Its argument must outlive the
+call, and nothing in CPython takes a pending call back: so the text lies in memory that nobody uses, and emptying it
+makes the call one that does nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.inject.library import Loader, spare_memory
+from pytrace_ebpf.record.inject.ptrace import Stopped
+from pytrace_ebpf.record.inject.remote_call import call, write
+from pytrace_ebpf.record.inject.script import one_line
+from pytrace_ebpf.record.target import Target
+
+_ROOM = 4096  # bytes of stack; it calls next to nothing
+
+
+@contextmanager
+def pending_call(target: Target, session: str, loader: Loader, agent: Mapping[str, int] | None) -> Iterator[int]:
+    """Between `with` and its end the main thread is to begin the session; yields how long it was stopped, in ns.
+
+    Raises TargetError when that cannot be, NoRoom and NotStopped when it cannot be at this moment.
+    """
+    if agent is not None:
+        function, text = agent["pytrace_begin_pending"], session.encode() + b"\0"
+    else:
+        function, text = _python(target, "PyRun_SimpleString"), one_line(session).encode() + b"\0"
+    add = _python(target, "Py_AddPendingCall")
+    with Stopped(target.pid, target.pid) as thread:
+        # Chosen while the main thread stands: what is free now is free until the text is there.
+        address = spare_memory(target, len(text))
+        write(target.pid, address, text)
+        try:
+            call(thread, add, (function, address), loader.sigreturn, _ROOM)
+        except BaseException:
+            write(target.pid, address, bytes(len(text)))
+            raise
+    try:
+        yield thread.stop_ns
+    finally:
+        write(target.pid, address, bytes(1))
+        write(target.pid, address, bytes(len(text)))
+
+
+def _python(target: Target, name: str) -> int:
+    value = target.binary.symbol(name)
+    if value is None:
+        raise TargetError(f"the Python of process {target.pid} does not export {name}, so no agent can be loaded into it")
+    return target.bias + value

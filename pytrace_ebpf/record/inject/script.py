@@ -1,0 +1,23 @@
+"""The lines of Python that load the agent, for the routes on which the target's interpreter does it."""
+
+# The interpreter's own loader of extension modules opens any library; ours is none, so it says that the function
+# PyInit_ is missing, and leaves the library open. Nothing is imported for it and no name is left anywhere.
+_SCRIPT = """\
+try:
+    __import__("_imp").create_dynamic(type("spec", (), {{"name": "pytrace_agent", "origin": {library!r}}}))
+except ImportError as error:
+    if "does not define" not in str(error):
+        with open({failure!r}, "w") as file:
+            file.write(str(error))
+"""
+FAILURE = "failure"  # file in the session's directory: why the library could not be loaded
+
+
+def script(session: str) -> str:
+    """A script that loads the agent of the directory `session`; to run it again does nothing."""
+    return _SCRIPT.format(library=f"{session}/agent.so", failure=f"{session}/{FAILURE}")
+
+
+def one_line(session: str) -> str:
+    """The same as one expression that leaves no name where it is evaluated."""
+    return f"exec({script(session)!r}, {{}})"
