@@ -28,6 +28,7 @@ from pytrace_ebpf.analyze.pairing import (
     pair,
 )
 from pytrace_ebpf.analyze.repair import AFTER_LOSS, FIRST, LAST, MARK, SETTLED, repair
+from pytrace_ebpf.analyze.sampled import Sampled
 from pytrace_ebpf.analyze.split import Scheduling, windows_of
 from pytrace_ebpf.analyze.stretch import OPEN, Open, Stretch
 from pytrace_ebpf.trace.reader import Trace
@@ -54,10 +55,13 @@ def derive(trace: Trace, into: Path) -> None:
 
 def rebuild(trace: Trace) -> Iterator[pa.Table]:
     """The calls of `trace` as tables of schema.CALLS, each in the order of call_id: those that ended in a segment."""
-    stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns)
-    for segment in trace.segments:
+    sampled = trace.scheduling["source"] == "cputime"
+    stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns, sampled)
+    for segment, following in zip(trace.segments, [*trace.segments[1:], None], strict=False):
         events = trace.part("events", segment["index"])
-        sched = trace.part("sched", segment["index"])
+        sched = trace.part("cputime" if sampled else "sched", segment["index"])
+        if sampled and following:  # a curve needs the sample that follows
+            sched = pa.concat_tables([sched, trace.part("cputime", following["index"])])
         yield from stream.segment(events, sched, segment["start_ns"], segment["end_ns"])
     yield from stream.finish(trace.end_ns)
 
@@ -65,14 +69,17 @@ def rebuild(trace: Trace) -> Iterator[pa.Table]:
 class Calls:
     """Calls from events, a segment at a time."""
 
-    def __init__(self, threads: pd.DataFrame, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int) -> None:
-        """The key tables (schema.THREADS, PROCESSES), the losses, and when recording began."""
+    def __init__(self, threads: pd.DataFrame, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, sampled: bool = False) -> None:
+        """The key tables (schema.THREADS, PROCESSES), the losses, and when recording began.
+
+        `sampled`: of scheduling there are only samples of CPU time.
+        """
         self._start_ns, self._processes = start_ns, processes
         self._process_start = dict(zip(processes["pid"].tolist(), processes["start_ns"].tolist(), strict=True))
         self._windows = windows_of(losses, CALL_LOSSES)
         self._stamped = self._passed = 0  # of the windows
         self._window_stamps = np.zeros((0, split.STAMP), np.int64)
-        self.scheduling = Scheduling(start_ns, windows_of(losses, SCHED_LOSSES))
+        self.scheduling: Sampled | Scheduling = Sampled() if sampled else Scheduling(start_ns, windows_of(losses, SCHED_LOSSES))
         self._threads = np.zeros(0, _THREAD)
         self._number: dict[int, int] = {}
         self._open = np.zeros(0, OPEN)
@@ -84,7 +91,10 @@ class Calls:
         self._threads["end_ns"] = known["end_ns"].fillna(-1).to_numpy(np.int64)
 
     def segment(self, events: pa.Table, sched: pa.Table, start_ns: int, end_ns: int) -> Iterator[pa.Table]:
-        """The calls that ended in the segment [start_ns, end_ns), from its `events` and `sched` rows."""
+        """The calls that ended in the segment [start_ns, end_ns), from its `events` and `sched` rows.
+
+        With `sampled`, `sched` is the segment's rows of `cputime` and those of the next.
+        """
         rows = self._rows(events)
         keys = split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy())
         unique, inverse = np.unique(keys, return_inverse=True)

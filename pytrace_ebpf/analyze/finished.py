@@ -10,7 +10,7 @@ from pytrace_ebpf.analyze.pairing import IN_LOSS, OPEN_AT_END, OPEN_AT_START, RE
 from pytrace_ebpf.trace.schema import CALLS, LAYERS, STATUSES
 
 _PRECEDENCE = ((OPEN_AT_END, "open_at_end"), (OPEN_AT_START, "open_at_start"), (UNWOUND, "unwound"), (REPAIRED, "repaired"), (IN_LOSS, "in_loss"))
-_SCHEDULED = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "migrations", "preemptions", "waits")
+_SCHEDULED = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "first_cpu", "last_cpu", "migrations", "preemptions", "waits")
 
 
 def _status_codes() -> npt.NDArray[np.int32]:
@@ -27,8 +27,7 @@ _STATUS_OF = _status_codes()
 class Finished:
     """Calls as arrays of one length: schema.CALLS's columns, and what their nulls and status come from.
 
-    `known`: scheduling was known from entry to return; `self_known`: and so it was for every child.
-    A core of -1 is null. `flags` as in pairing. `thread`: the dense number of (pid, tid).
+    Of the scheduling columns -1 is null. `known`: on_cpu_ns is not; `self_known`: nor is any child's. `flags` as in pairing. `thread`: the dense number of (pid, tid).
     """
 
     call_id: Ints
@@ -82,17 +81,17 @@ class Finished:
 
     def _to_arrow(self, keys: Ints) -> pa.Table:
         count = len(self)
-        unknown = None if self.known.all() else ~self.known
         columns: dict[str, pa.Array] = {
             "layer": pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), list(LAYERS)),
             "status": pa.DictionaryArray.from_arrays(_STATUS_OF[self.flags], list(STATUSES)),
             "pid": pa.array((keys >> 32).astype(np.int32)[self.thread]),
             "tid": pa.array((keys & 0xFFFFFFFF).astype(np.int32)[self.thread]),
             "self_on_cpu_ns": pa.array(self.self_on_cpu_ns, mask=None if self.self_known.all() else ~self.self_known),
-            **{name: pa.array(getattr(self, name), mask=unknown) for name in _SCHEDULED},
+            **{name: _nullable(getattr(self, name)) for name in _SCHEDULED},
         }
-        for name in ("first_cpu", "last_cpu"):
-            core = getattr(self, name)
-            columns[name] = pa.array(core, mask=(core < 0) | ~self.known)
         schema = CALLS.arrow
         return pa.table([columns[n] if n in columns else pa.array(getattr(self, n)) for n in schema.names], schema=schema)
+
+
+def _nullable(column: npt.NDArray[np.integer]) -> pa.Array:
+    return pa.array(column, mask=column < 0 if column.min(initial=0) < 0 else None)

@@ -1,8 +1,13 @@
 """Where the wall time between two moments of a thread went, to the nanosecond: on a core, run queue, GIL or blocked.
 
+Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time that is not told apart: of an
+interval with any, only its time on a core is known.
+
 Per thread a state timeline with running totals; a moment's totals are those at the last switch
 before it plus the time since, in that switch's state. So the parts of an interval sum to its length.
 """
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +19,7 @@ from pytrace_ebpf.analyze.switches import (
     GIL,
     GONE,
     LOST,
+    OFF,
     ON_CPU,
     RUNQ,
     STATES,
@@ -26,13 +32,17 @@ from pytrace_ebpf.analyze.switches import (
 )
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
-# Columns of a stamp: what is known of a thread at one moment. Differences of the first nine are what happened between.
-TIMES = slice(0, 5)  # on_cpu, runq_wait, gil_wait, blocked, unknown
-UNKNOWN_TIME = 4
-PREEMPTIONS, WAITS, MIGRATIONS, SLICES = 5, 6, 7, 8
-STATE, LAST_CPU, NEXT_CPU = 9, 10, 11  # NEXT_CPU: the core at the moment or the first one after it; -1 not yet seen
-STAMP = 12
-COUNTS = slice(5, 9)
+# Columns of a stamp: what is known of a thread at one moment. Differences of the first ten are what happened between.
+TIMES = slice(0, 6)  # on_cpu, runq_wait, gil_wait, blocked, off_cpu, unknown
+OFF_TIME, UNKNOWN_TIME = 4, 5
+PREEMPTIONS, WAITS, MIGRATIONS, SLICES = 6, 7, 8, 9
+STATE, LAST_CPU, NEXT_CPU = 10, 11, 12  # NEXT_CPU: the core at the moment or the first one after it; -1 not yet seen
+STAMP = 13
+COUNTS = slice(6, 10)
+
+SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
+_TOLD = SPLIT[1:]
+_COUNTED = ("preemptions", "waits", "migrations")
 
 _COLUMNS = ("ts", "kind", "cpu", "state", "syscall", "address", "other_tid")
 
@@ -109,7 +119,7 @@ class Scheduling:
         owner = owner[order]
         first = firsts(owner)
         base[:, COUNTS] = _running(base[:, COUNTS], first)
-        spent = np.zeros((len(when), 5), np.int64)
+        spent = np.zeros((len(when), TIMES.stop), np.int64)
         length = np.append(np.diff(when), 0)
         last = np.append(owner[1:] != owner[:-1], True)
         counted = np.flatnonzero(~last & (base[:, STATE] != GONE))
@@ -160,15 +170,7 @@ class Scheduling:
 
     def find(self, thread: Ints, ts: Ints) -> Ints:
         """The position on the timeline of each moment; both arrays grouped by thread (ascending), ascending in time."""
-        span = max(int(self._when.max(initial=0)), int(ts.max(initial=0))) - self._start + 1
-        bits = max(span, 1).bit_length()
-        first = firsts(self._owner) == np.arange(len(self._owner))
-        switches = (self._owner << bits) | np.where(first, 0, np.maximum(self._when - self._start, 0))
-        moments = thread.astype(np.int64) << bits
-        moments |= np.maximum(ts - self._start, 0)
-        # Both sides are sorted: place the few switches among the many moments.
-        places = np.searchsorted(np.maximum.accumulate(moments), switches)
-        return np.repeat(np.arange(len(switches), dtype=np.int32), np.diff(places, append=len(moments)))
+        return positions(self._owner, self._when, self._start, thread, ts)
 
     def stamps(self, at: npt.NDArray[np.integer], ts: Ints) -> Ints:
         """Stamps, shape (n, STAMP), of the moments `ts` at the positions that `find` gave."""
@@ -177,17 +179,66 @@ class Scheduling:
         out[running, out[running, STATE]] += (ts - self._when[at])[running]
         return out
 
-    def state(self, at: npt.NDArray[np.integer]) -> Ints:
-        """State at the positions that `find` gave."""
-        return self._base[:, STATE].astype(np.int8)[at]
+    def within(self, at: npt.NDArray[np.integer], start: Ints, end: Ints) -> dict[str, npt.NDArray[Any]]:
+        """The columns of calls (-1 = null) that began and ended at one position each: all their time went to one state.
 
-    def core(self, at: npt.NDArray[np.integer]) -> Ints:
-        """Core at the positions that `find` gave, or the last one before; -1 unknown."""
-        return self._base[:, LAST_CPU].astype(np.int16)[at]
+        `known`: whether on_cpu_ns is.
+        """
+        state = self._base[:, STATE].astype(np.int8)[at]
+        core = self._base[:, LAST_CPU].astype(np.int16)[at]
+        wall = end - start
+        columns: dict[str, npt.NDArray[Any]] = {name: np.where(state == number, wall, 0) for number, name in enumerate(SPLIT)}
+        columns |= {name: np.zeros(len(wall), np.int32) for name in _COUNTED}
+        cpu = np.where(state == ON_CPU, core, np.int16(-1))
+        columns |= {"first_cpu": cpu, "last_cpu": cpu.copy(), "known": state < UNKNOWN}
+        _blank(columns, ~columns["known"], (state == OFF) & (wall > 0))
+        return columns
+
+    def between(self, came: Ints, went: Ints, wall: Ints) -> dict[str, npt.NDArray[Any]]:
+        """The same of calls between any two stamps each."""
+        passed = went - came
+        columns: dict[str, npt.NDArray[Any]] = {name: passed[:, number] for number, name in enumerate(SPLIT)}
+        columns |= {name: passed[:, number].astype(np.int32) for number, name in enumerate(_COUNTED, start=PREEMPTIONS)}
+        whole = passed[:, :UNKNOWN_TIME].sum(axis=1) == wall
+        nothing = (wall == 0) & (came[:, STATE] >= UNKNOWN)
+        columns["known"] = (passed[:, UNKNOWN_TIME] == 0) & whole & ~nothing
+        had_core = (came[:, STATE] == ON_CPU) | (passed[:, SLICES] > 0)
+        columns["first_cpu"] = np.where(had_core, came[:, NEXT_CPU], -1)
+        columns["last_cpu"] = np.where(had_core, went[:, LAST_CPU], -1)
+        _blank(columns, ~columns["known"], passed[:, OFF_TIME] > 0)
+        return columns
 
     def ended(self) -> tuple[Bools, Ints]:
         """Which threads have ended, and when each switched last."""
         return self._now[:, STATE] == GONE, self._since
+
+
+def positions(owner: Ints, when: Ints, origin: int, thread: Ints, ts: Ints) -> Ints:
+    """The last row of (owner, when) not after each moment (thread, ts), of its thread.
+
+    Rows and moments are both grouped by thread (ascending) and ascending in time; a thread's first row counts
+    as older than everything. Times before `origin` count as `origin`.
+    """
+    span = max(int(when.max(initial=0)), int(ts.max(initial=0))) - origin + 1
+    bits = max(span, 1).bit_length()
+    first = firsts(owner) == np.arange(len(owner))
+    switches = (owner << bits) | np.where(first, 0, np.maximum(when - origin, 0))
+    moments = thread.astype(np.int64) << bits
+    moments |= np.maximum(ts - origin, 0)
+    # Both sides are sorted: place the few switches among the many moments.
+    places = np.searchsorted(np.maximum.accumulate(moments), switches)
+    return np.repeat(np.arange(len(switches), dtype=np.int32), np.diff(places, append=len(moments)))
+
+
+def _blank(columns: dict[str, npt.NDArray[Any]], unknown: Bools, untold: Bools) -> None:
+    """Null (-1): everything of unknown calls; of those with off-CPU time that is not told apart, how it was spent."""
+    if unknown.any():
+        for name, column in columns.items():
+            if name != "known":
+                column[unknown] = -1
+    if untold.any():
+        for name in _TOLD:
+            columns[name][untold] = -1
 
 
 def _running(steps: Ints, first: Ints) -> Ints:

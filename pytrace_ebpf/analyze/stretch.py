@@ -8,8 +8,8 @@ import numpy.typing as npt
 from pytrace_ebpf.analyze import split
 from pytrace_ebpf.analyze.finished import Finished
 from pytrace_ebpf.analyze.pairing import IN_LOSS, Bools, Groups, Ints, Rows, Tree
+from pytrace_ebpf.analyze.sampled import Sampled
 from pytrace_ebpf.analyze.split import Scheduling, touches
-from pytrace_ebpf.analyze.switches import ON_CPU, UNKNOWN
 
 THREAD_BITS = 40  # call_id = thread number << 40 | place in the thread's preorder
 
@@ -32,7 +32,7 @@ class Stretch:
     """
 
     def __init__(
-        self, rows: Rows, groups: Groups, tree: Tree, carried: Open, given: Ints, sequence: Ints, scheduling: Scheduling
+        self, rows: Rows, groups: Groups, tree: Tree, carried: Open, given: Ints, sequence: Ints, scheduling: Scheduling | Sampled
     ) -> None:
         self.rows, self.groups, self.tree, self.carried = rows, groups, tree, carried
         self._given, self._scheduling = given, scheduling
@@ -104,31 +104,16 @@ class Stretch:
     def _split(self, entry: Ints, leave: Ints) -> dict[str, npt.NDArray[Any]]:
         """The split columns of the calls that rows `entry` began and rows `leave` ended."""
         rows, scheduling = self.rows, self._scheduling
-        wall = rows.ts[leave] - rows.ts[entry]
-        begin, end = self._at[entry], self._at[leave]
-        state = scheduling.state(begin)
-        names = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
-        # Most calls lie within one state: all their time went there.
-        times = {name: np.where(state == number, wall, 0) for number, name in enumerate(names)}
-        known = state < UNKNOWN
-        core = np.where(state == ON_CPU, scheduling.core(begin), np.int16(-1))
-        counts = {name: np.zeros(len(wall), np.int32) for name in ("preemptions", "waits", "migrations")}
-        first, last = core, core.copy()
-        across = np.flatnonzero((begin != end) | (rows.given[entry] >= 0) | (rows.given[leave] >= 0))
+        start, end = rows.ts[entry], rows.ts[leave]
+        wall = end - start
+        begin, stop = self._at[entry], self._at[leave]
+        times = scheduling.within(begin, start, end)
+        across = np.flatnonzero((begin != stop) | (rows.given[entry] >= 0) | (rows.given[leave] >= 0))
         if len(across):
             came, went = self._stamps(entry[across]), self._stamps(leave[across])
-            passed = went - came
-            for number, name in enumerate(names):
-                times[name][across] = passed[:, number]
-            for number, name in enumerate(counts, start=split.PREEMPTIONS):
-                counts[name][across] = passed[:, number]
-            sums = passed[:, : len(names)].sum(axis=1)
-            nothing = (wall[across] == 0) & (came[:, split.STATE] >= UNKNOWN)
-            known[across] = (passed[:, split.UNKNOWN_TIME] == 0) & (sums == wall[across]) & ~nothing
-            had_core = (came[:, split.STATE] == ON_CPU) | (passed[:, split.SLICES] > 0)
-            first[across] = np.where(had_core, came[:, split.NEXT_CPU], -1)
-            last[across] = np.where(had_core, went[:, split.LAST_CPU], -1)
-        return {"wall_ns": wall, **times, "first_cpu": first, "last_cpu": last, **counts, "known": known}
+            for name, column in scheduling.between(came, went, wall[across]).items():
+                times[name][across] = column
+        return {"wall_ns": wall, **times}
 
     def _stamps(self, at: Ints) -> Ints:
         """Stamps of some rows."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, SchedKind
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-ON_CPU, RUNQ, GIL, BLOCKED, UNKNOWN, GONE = range(6)
-STATES = ("on_cpu", "runq_wait", "gil_wait", "blocked")
+ON_CPU, RUNQ, GIL, BLOCKED, OFF, UNKNOWN, GONE = range(7)
+STATES = ("on_cpu", "runq_wait", "gil_wait", "blocked", "off_cpu")  # off_cpu: the last three not told apart
 FUTEX = 202  # x86-64
 STILL_RUNNABLE = 0x7F  # no bit of it set: preempted, not blocked (facts of the sched_switch tracepoint)
 LOST = 100  # a row of our own: from here the state is unknown, scheduling events were lost
@@ -98,6 +98,7 @@ def _states(rows: Switches, gil: Ints) -> Ints:
     blocked_on = np.where(
         (rows.syscall == FUTEX) & (rows.address >= gil[rows.thread, 0]) & (rows.address < gil[rows.thread, 1]), GIL, BLOCKED
     )
+    blocked_on[rows.syscall == SYSCALL_UNKNOWN] = OFF
     runnable = (rows.state & STILL_RUNNABLE) == 0
     to = np.full(len(rows.ts), RUNQ, np.int64)  # waking, fork
     to[(rows.kind == SchedKind.IN) | (rows.kind == SchedKind.EXEC)] = ON_CPU
@@ -117,7 +118,6 @@ def _snapshot_states(rows: Switches, at: Ints, runnable: Bools, blocked_on: Ints
     follows = (at < last) & (rows.thread[np.minimum(at + 1, last)] == rows.thread[at])
     following = np.where(follows, rows.kind[np.minimum(at + 1, last)], -1)
     leaves = (following == SchedKind.OUT) | (following == SchedKind.EXIT)
-    states: Ints = np.where(
-        following == SchedKind.IN, RUNQ, np.where(leaves | runnable, ON_CPU, blocked_on)
-    )
+    queued = (following == SchedKind.IN) & (runnable | (blocked_on != OFF))
+    states: Ints = np.where(queued, RUNQ, np.where(leaves | runnable, ON_CPU, blocked_on))
     return states

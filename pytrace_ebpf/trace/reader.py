@@ -61,6 +61,11 @@ class Trace:
         """The whole segments in the order of time: index, start_ns, end_ns, rows."""
         return list(self.manifest["segments"])
 
+    @property
+    def scheduling(self) -> dict[str, str | None]:
+        """Where scheduling came from: `source` ("bpf", "perf", "cputime" or None for nowhere) and `why`, a sentence."""
+        return {"source": "bpf", "why": ""} | (self.manifest.get("scheduling") or {})
+
     def calls(
         self,
         columns: Sequence[str] | None = None,
@@ -111,6 +116,10 @@ class Trace:
     ) -> pd.DataFrame:
         """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
         return self._log("sched", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+
+    def cputime(self) -> pd.DataFrame:
+        """Samples of CPU time, where there are no scheduling events; columns as in schema.CPUTIME."""
+        return self._log("cputime", None, None, None, [])
 
     def usage(self) -> pd.DataFrame:
         """psutil samples; columns as in schema.USAGE."""

@@ -207,7 +207,7 @@ LOSSES = Table(
 
 CALLS = Table(
     "calls",
-    "One row per call; derived from the other tables and rebuildable.",
+    "One row per call; derived from the other tables and rebuildable. Where scheduling was not recorded its columns are null. How it was recorded stands in the manifest, `scheduling.source`: bpf (also where the key is missing), perf, cputime, or null for not at all. Where none of the four parts is null they sum to wall_ns exactly.",
     (),
     (
         Column("call_id", pa.int64(), "", "unique in the trace; preorder within a thread: a call's descendants are the ids up to last_descendant_id"),
@@ -222,13 +222,13 @@ CALLS = Table(
         _ts("start_ns", "entry; for open_at_start the start of the recording"),
         _ts("end_ns", "return; for open_at_end the end of the recording"),
         Column("wall_ns", pa.int64(), "ns", "end_ns - start_ns"),
-        Column("on_cpu_ns", pa.int64(), "ns", "the thread had a core", True),
-        Column("runq_wait_ns", pa.int64(), "ns", "the thread was runnable and waited for a core", True),
-        Column("gil_wait_ns", pa.int64(), "ns", "the thread was blocked on the GIL", True),
-        Column("blocked_ns", pa.int64(), "ns", "the thread was blocked on anything else", True),
+        Column("on_cpu_ns", pa.int64(), "ns", "the thread had a core; wall_ns less this is off the core, however much of that is told apart. Source cputime: an estimate", True),
+        Column("runq_wait_ns", pa.int64(), "ns", "the thread was runnable and waited for a core. Source perf: null, as gil_wait_ns and blocked_ns are, for a call in which the thread left its core by itself; else exact. Source cputime: an estimate, null where the kernel does not count it", True),
+        Column("gil_wait_ns", pa.int64(), "ns", "the thread was blocked on the GIL; source cputime: null", True),
+        Column("blocked_ns", pa.int64(), "ns", "the thread was blocked on anything else; source cputime: null", True),
         Column("self_wall_ns", pa.int64(), "ns", "wall_ns without the children"),
         Column("self_on_cpu_ns", pa.int64(), "ns", "on_cpu_ns without the children", True),
-        Column("first_cpu", pa.int16(), "", "core at the entry, or the first one after it", True),
+        Column("first_cpu", pa.int16(), "", "core at the entry, or the first one after it; from here to waits: source cputime: null", True),
         Column("last_cpu", pa.int16(), "", "core at the return, or the last one before it", True),
         Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
         Column("preemptions", pa.int32(), "", "times it lost the core while runnable", True),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, CallKind, SchedKind
+from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, SYSCALL_UNKNOWN, CallKind, SchedKind
 
 Row = tuple[Any, ...]
 PRECEDENCE = ("in_loss", "repaired", "unwound", "open_at_start", "open_at_end")
@@ -93,7 +93,7 @@ def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[i
     if state == "gone" and kind not in (SchedKind.FORK, SchedKind.EXEC):
         return
     runnable = row[5] & 0x7F == 0
-    waits = "gil_wait" if row[6] == 202 and gil[0] <= row[7] < gil[1] else "blocked"
+    waits = "off_cpu" if row[6] == SYSCALL_UNKNOWN else "gil_wait" if row[6] == 202 and gil[0] <= row[7] < gil[1] else "blocked"
     if kind == SchedKind.IN:
         moved = cpu >= 0 and cpu != row[4]
         out.append(Switch(ts, "on_cpu", kind, row[4], moved))
@@ -110,7 +110,7 @@ def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[i
         out.append(Switch(ts, "gone", kind, cpu))
     elif kind == SchedKind.SNAPSHOT and state == "unknown":
         following = later[0][3] if later and later[0] else -1
-        if following == SchedKind.IN:
+        if following == SchedKind.IN and (runnable or waits != "off_cpu"):
             state = "runq_wait"
         elif following in (SchedKind.OUT, SchedKind.EXIT) or runnable:
             state = "on_cpu"
@@ -121,7 +121,7 @@ def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[i
 
 def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
     """The split columns of [start, end]; None where scheduling is unknown."""
-    spent = dict.fromkeys(("on_cpu", "runq_wait", "gil_wait", "blocked", "unknown", "gone"), 0)
+    spent = dict.fromkeys(("on_cpu", "runq_wait", "gil_wait", "blocked", "off_cpu", "unknown", "gone"), 0)
     for switch, after in zip(switches, [s.ts for s in switches[1:]] + [2**62], strict=True):
         spent[switch.state] += max(0, min(after, end) - max(switch.ts, start))
     at_start = [s for s in switches if s.ts <= start][-1]
@@ -133,11 +133,12 @@ def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
         return dict.fromkeys(names)
     came = [s for s in inside if s.state == "on_cpu"]
     first = at_start.cpu if at_start.state == "on_cpu" else came[0].cpu if came else None
+    told = not spent["off_cpu"]
     return {
         "on_cpu_ns": spent["on_cpu"],
-        "runq_wait_ns": spent["runq_wait"],
-        "gil_wait_ns": spent["gil_wait"],
-        "blocked_ns": spent["blocked"],
+        "runq_wait_ns": spent["runq_wait"] if told else None,
+        "gil_wait_ns": spent["gil_wait"] if told else None,
+        "blocked_ns": spent["blocked"] if told else None,
         "first_cpu": first,
         "last_cpu": None if first is None else at_end.cpu,
         "migrations": sum(s.migrated for s in inside),

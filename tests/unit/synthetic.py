@@ -37,6 +37,7 @@ def write_trace(
     *,
     events: Sequence[Row] = (),
     sched: Sequence[Row] = (),
+    cputime: Sequence[Row] = (),
     functions: Sequence[Row] = (),
     threads: Sequence[Row] | None = None,
     processes: Sequence[Row] | None = None,
@@ -72,6 +73,7 @@ def write_trace(
         parts = {
             "events": sorted(_segment_of(events, lo, top), key=lambda r: (r[1], r[2])),
             "sched": _segment_of(sched, lo, top),
+            "cputime": _segment_of(cputime, lo, top),
             "functions": list(functions) if index == 0 else [],
             "threads": list(threads) if last_one else [],
             "processes": list(processes) if index == 0 else [],

@@ -13,10 +13,10 @@ from synthetic import GIL, Row, write_trace
 
 import pytrace_ebpf
 import pytrace_ebpf.analyze.calls
-from pytrace_ebpf.trace.schema import CALLS, CallKind, SchedKind
+from pytrace_ebpf.trace.schema import CALLS, SYSCALL_UNKNOWN, CallKind, SchedKind
 
 PID = 50
-SCENARIOS = ("whole", "ends", "unlisted", "loss", "damaged", "frameless", "everything")
+SCENARIOS = ("whole", "ends", "unlisted", "loss", "damaged", "frameless", "perf", "everything")
 seeds = st.integers(0, 2**40)
 
 
@@ -95,6 +95,12 @@ def life(rng: random.Random, tid: int, end: int, noise: float) -> list[Row]:
     return rows
 
 
+def without_wakeups(rows: list[Row]) -> list[Row]:
+    """The same as perf tells it."""
+    kept = [r for r in rows if r[3] not in (SchedKind.WAKING, SchedKind.MIGRATE)]
+    return [(*r[:5], int(r[5] & 0x7F != 0), SYSCALL_UNKNOWN, 0, 0, 0) if r[3] in (SchedKind.OUT, SchedKind.SNAPSHOT) else r for r in kept]
+
+
 def story(seed: int, scenario: str) -> dict[str, Any]:
     """Arguments for write_trace and for the reference."""
     rng = random.Random(seed)
@@ -130,6 +136,8 @@ def story(seed: int, scenario: str) -> dict[str, Any]:
         events = [r for r in events if rng.random() > 0.04]
         events = [(*r[:3], int(CallKind.RESET), -1, 0, -1) if r[3] != CallKind.OPEN and rng.random() < 0.01 else r for r in events]
     cuts = sorted(rng.sample(range(91, end), min(end - 91, rng.randrange(5))))
+    if scenario == "perf" or (everything and rng.random() < 0.3):
+        sched = without_wakeups(sched)
     return {
         "events": events,
         "sched": sorted(sched, key=lambda r: r[0]),
@@ -167,6 +175,8 @@ def check_skip_list(calls: list[dict[str, Any]]) -> None:
         assert walked == children
         split = [call[k] for k in ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")]
         assert None in split or (sum(split) == call["wall_ns"] and min(split) >= 0)
+        assert split[0] is None or 0 <= split[0] <= call["wall_ns"]
+        assert split[0] is not None or split == [None] * 4
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -68,4 +68,5 @@ def test_the_timeline_and_the_calls_agree(tmp_path: Path) -> None:
     spans = timeline(trace.sched(), trace.processes(), trace.end_ns)
     root = trace.calls(tid=4000, depth=0).iloc[0]
     spent = (spans["end_ns"] - spans["start_ns"])[spans["tid"] == 4000].groupby(spans["state"], observed=False).sum()
+    assert spent.pop("off_cpu") == 0
     assert [root[f"{state}_ns"] for state in spent.index] == spent.tolist()
