@@ -23,7 +23,7 @@ def values(column: "pd.Series[int]") -> tuple[Ints, Bools]:
 
 
 def with_self(calls: pd.DataFrame) -> pd.DataFrame:
-    """`calls` (COLUMNS) with a column self_X for wall_ns and each of SPLIT: X without the children's, null where X is."""
+    """`calls` (COLUMNS) with a column self_X for wall_ns and each of SPLIT: X without the children's, null where X or a child's is."""
     ids = calls["call_id"].to_numpy(dtype=np.int64)
     order = np.argsort(ids, kind="stable")
     parent = calls["parent_id"].to_numpy(dtype=np.int64)
@@ -36,6 +36,9 @@ def with_self(calls: pd.DataFrame) -> pd.DataFrame:
         own, known = values(calls[name])
         rest = own.copy()
         np.subtract.at(rest, at[has], own[has])
+        if not known.all():
+            known = known.copy()
+            known[at[has & ~values(calls[name])[1]]] = False
         # Below zero only after compensate(), where a child could not give back all it cost.
         out[f"self_{name}"] = _nullable(np.maximum(rest, 0), known)
     return out
@@ -78,7 +81,7 @@ def by_function(calls: pd.DataFrame, functions: pd.DataFrame, key: str = "functi
     One row each, largest total first: the key's names; calls; total_ns and the four of SPLIT over its
     outermost activations (so recursion is not counted twice); self_ns and self_SPLIT over all of them;
     unknown_ns and self_unknown_ns, the part of total and self whose scheduling nobody recorded.
-    A split of which nothing is known is null. Times are int64/Int64 nanoseconds, summed over threads.
+    A split of which nothing is known is null; so is a wait that some calls with a known on_cpu_ns do not tell. Times are int64/Int64 nanoseconds, summed over threads.
     """
     functions = functions[["func_id", "qualname", "file", "first_line", "module"]]
     if key == "module":
@@ -92,14 +95,27 @@ def by_function(calls: pd.DataFrame, functions: pd.DataFrame, key: str = "functi
     table = pd.DataFrame({"calls": pd.Series(group).value_counts(sort=False)})
     table["total_ns"], table["self_ns"] = _sum(calls["wall_ns"], group, whole), _sum(calls["self_wall_ns"], group)
     for prefix, mask in (("", whole), ("self_", None)):
-        table[f"{prefix}unknown_ns"] = _sum(calls[f"{prefix}wall_ns"].where(calls["on_cpu_ns"].isna(), 0), group, mask)
+        on_cpu = calls[f"{prefix}on_cpu_ns"]
+        table[f"{prefix}unknown_ns"] = _sum(calls[f"{prefix}wall_ns"].where(on_cpu.isna(), 0), group, mask)
         for name in SPLIT:
             table[prefix + name] = _sum(calls[prefix + name], group, mask)
+            untold = (calls[prefix + name].isna() & on_cpu.notna()).to_numpy(dtype=bool) & (True if mask is None else mask)
+            if untold.any():
+                table.loc[np.unique(group[untold]), prefix + name] = pd.NA
     table = names.join(table, how="right")
     if key == "function":
         table["func_id"] = table.index
         table["first_line"] = table["first_line"].fillna(-1).astype(np.int64)
     return table.sort_values(["total_ns", "self_ns"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def overall(calls: pd.DataFrame) -> dict[str, int | None]:
+    """wall_ns, SPLIT and unknown_ns of the outermost calls (COLUMNS and depth) of all threads, null as in by_function."""
+    outer = calls[calls["depth"] == 0]
+    unknown = outer["on_cpu_ns"].isna()
+    told = {name: outer[name].notna().any() and not (outer[name].isna() & ~unknown).any() for name in SPLIT}
+    split = {name: int(outer[name].sum()) if told[name] else None for name in SPLIT}
+    return {"wall_ns": int(outer["wall_ns"].sum()), **split, "unknown_ns": int(outer["wall_ns"].where(unknown, 0).sum())}
 
 
 def _nullable(numbers: Ints, known: Bools) -> "pd.api.extensions.ExtensionArray | Ints":

@@ -34,7 +34,7 @@ class CpuTime:
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._next_s = 0.0
         self._read = _schedstat if _queue_time_is_known() else _stat
-        self.why = f"{why_no_switches}; CPU time is sampled instead, so times on a core are estimates and waits are not told apart"
+        self.why = f"{why_no_switches}; CPU time is sampled instead, so times on a core are estimates"
 
     def start(self, pid: int) -> None:
         """Sample every thread of `pid` from now on, until it has ended; the first time at once."""

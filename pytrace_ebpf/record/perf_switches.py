@@ -56,7 +56,7 @@ class PerfSwitches:
     """The scheduling of one process, its later threads and its children; fills the `sched` table."""
 
     name = "perf"
-    why = "perf reports context switches but neither wake-ups nor what was waited for, so off-CPU time after a sleep is not told apart"
+    why = "perf reports context switches but neither wake-ups nor what was waited for"
     alert_fd = None
     interval_s = 0.05  # how often to drain: a ring holds 16,384 switches of its core
 

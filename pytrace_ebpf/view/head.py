@@ -32,6 +32,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     cost = cost_sentence(facts.get("cost"), facts["wall_ns"], calls)
     lines = [
         *loss_lines(facts, width),
+        *scheduling_lines(facts, width),
         Text(text.fit(command, width), "bold"),
         *(Text(line) for line in [*_wrap("   ".join(about), width), *_wrap(cost, width)]),
     ]
@@ -47,6 +48,15 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
         meaning = LOST.get(name, "events")
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
     return lines or [Text("Nothing was lost.", "green")]
+
+
+def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """What is not known of scheduling, and why; nothing where eBPF recorded it."""
+    scheduling = facts.get("scheduling") or {"source": "bpf"}
+    if scheduling["source"] == "bpf":
+        return []
+    missing = "Waits are not told apart" if scheduling["source"] else "When threads ran and waited is not known"
+    return [Text(line, "yellow") for line in _wrap(f"{missing}: {scheduling['why'].rstrip('.')}.", width)]
 
 
 def cut_sentence(facts: dict[str, Any]) -> str:

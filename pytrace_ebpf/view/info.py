@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines
+from pytrace_ebpf.view.head import loss_lines, scheduling_lines
 
 _LABEL = 10
 _WINDOWS_SHOWN = 10
@@ -32,7 +32,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
     ]
-    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"]), Text()]
+    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"]), *scheduling_lines(facts, width), Text()]
     for label, value in lines:
         parts.append(Text.assemble((f"{label:<{_LABEL}}", "bold"), text.fit(value, width - _LABEL)))
     return Group(*parts, Text(), _tables(facts["tables"]))

@@ -65,6 +65,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "target": manifest["target"],
         "host": manifest["host"],
         "sources": manifest["sources"],
+        "scheduling": trace.scheduling,
         "processes": len(trace.processes()),
         "threads": len(trace.threads()),
         "lost": lost(manifest, windows),

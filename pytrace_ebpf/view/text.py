@@ -1,20 +1,23 @@
 """How single values look: durations, counts, sizes, names cut to a width, and the four-way bar."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+States: TypeAlias = Sequence[tuple[str, str, str, str, str]]
 # The four states of a thread and "not recorded": label, glyph, ASCII glyph, colour. The glyphs differ also without colour.
-STATES = (
+STATES: States = (
     ("on_cpu_ns", "on CPU", "█", "#", "green"),
     ("runq_wait_ns", "run queue", "▒", "=", "yellow"),
     ("gil_wait_ns", "GIL wait", "×", "x", "red"),
     ("blocked_ns", "blocked", "·", ".", "blue"),
     ("unknown_ns", "not recorded", "?", "?", "bright_black"),
 )
+# The same where waits are not told apart.
+TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", "blue"), STATES[-1])
 NOTHING = "-"
 _LEAST_PLACE = 10  # cells of file and line below which they say nothing
 _UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -109,24 +112,24 @@ def allot(parts: Sequence[int], cells: int) -> list[int]:
     return out
 
 
-def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "", longest: int = 0) -> Text:
-    """The four-way split of `row` (keys prefix + STATES) as glyphs; unknown time is shown as unknown.
+def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "", longest: int = 0, states: States = STATES) -> Text:
+    """The split of `row` (keys prefix + those of `states`) as glyphs; unknown time is shown as unknown.
 
     `cells` long for `longest` ns, in proportion for less, at least one for any time at all; without `longest` always `cells`.
     """
-    parts, text = _split(row, prefix), Text()
+    parts, text = _split(row, prefix, states), Text()
     if longest and sum(parts):
         cells = max(1, round(cells * min(1.0, sum(parts) / longest)))
-    for (_, _, glyph, plain, colour), n in zip(STATES, allot(parts, cells), strict=True):
+    for (_, _, glyph, plain, colour), n in zip(states, allot(parts, cells), strict=True):
         text.append((plain if ascii_only else glyph) * n, colour)
     return text
 
 
-def legend(row: dict[str, Any], ascii_only: bool) -> Text:
+def legend(row: dict[str, Any], ascii_only: bool, states: States = STATES) -> Text:
     """One line that names each glyph, with how much of `row` it stands for."""
-    parts = _split(row, "")
+    parts = _split(row, "", states)
     text = Text()
-    for (key, label, glyph, plain, colour), part in zip(STATES, parts, strict=True):
+    for (key, label, glyph, plain, colour), part in zip(states, parts, strict=True):
         if key == "unknown_ns" and not part:
             continue
         share = percent(part, sum(parts)) if known(row.get(key)) else NOTHING
@@ -134,9 +137,9 @@ def legend(row: dict[str, Any], ascii_only: bool) -> Text:
     return text
 
 
-def _split(row: dict[str, Any], prefix: str) -> list[int]:
-    """Nanoseconds of each of STATES; 0 for null, which then shows in unknown_ns."""
-    values = [row.get(prefix + key) for key, *_ in STATES]
+def _split(row: dict[str, Any], prefix: str, states: States) -> list[int]:
+    """Nanoseconds of each of `states`; 0 for null, which then shows in unknown_ns."""
+    values = [row.get(prefix + key) for key, *_ in states]
     return [0 if value is None or not known(value) else int(value) for value in values]
 
 

@@ -24,6 +24,8 @@ def write(trace: Any, value: str, out: BinaryIO) -> None:
     weight, known = values(calls[f"self_{value}_ns"])
     if len(calls) and not known.any():
         raise UsageError(f"This trace has no scheduling events, so it has no {value}; export --value wall instead.")
+    if not known[values(calls["self_on_cpu_ns"])[1]].all():
+        raise UsageError(f"This trace does not tell {value} of all its calls; export --value on_cpu or wall instead.")
     for stack, total in _folded(calls, weight, _frames(trace.functions())):
         out.write(f"{stack} {total}\n".encode())
 

@@ -24,7 +24,7 @@ COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "s
 _BEGIN, _END = 1, 2  # TrackEvent.Type
 _CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
 _CHUNK = 1 << 18
-_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait"}
+_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait", "off_cpu": "off CPU"}
 _RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEvent.TaskStateEnum
 
 Ints = npt.NDArray[np.int64]
