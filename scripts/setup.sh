@@ -135,6 +135,8 @@ set_up_venv() {
     made_from >"$stamp"
 }
 
+build_agent() { logged "building the agent" scripts/build-agent.sh; }
+
 made_from() { cat pyproject.toml scripts/setup.sh | sha256sum; pwd; readlink -f $PYTHON; }
 
 mkdir -p .build
@@ -144,8 +146,12 @@ case ${1:-all} in
     all)
         set_up_host
         set_up_venv
+        build_agent
         ;;
     host) set_up_host ;;
-    venv) set_up_venv "${2:-}" ;;
+    venv)
+        set_up_venv "${2:-}"
+        build_agent
+        ;;
     *) fail "usage: scripts/setup.sh [host | venv [EXTRA]]" ;;
 esac

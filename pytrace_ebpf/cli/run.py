@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+from dataclasses import replace
 
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import UsageError
@@ -20,6 +21,11 @@ NAME = "run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `run`."""
     recording.add_common_arguments(parser)
+    parser.add_argument(
+        "--rootless",
+        action="store_true",
+        help="without eBPF and privileges: calls by the agent, scheduling as far as the kernel tells it to anybody",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG...]", help="program to start")
 
 
@@ -36,6 +42,10 @@ def run(args: argparse.Namespace) -> int:
         recording.stop_signals((signal.SIGTERM, signal.SIGHUP)) as stopped,
     ):
         options = recording.options(args)
+        if args.rootless:
+            if options.source == "usdt":
+                raise UsageError("--rootless has no probes; leave --source usdt out")
+            options = replace(options, source="agent", rootless=True)
         session = Session(options, sys.argv)
         try:
             pid = session.launch(command)

@@ -54,25 +54,15 @@ class Library:
 
 
 def _dtypes(layout: str) -> dict[str, np.dtype]:
-    """Lines of "struct field type size offset count" as one dtype per struct."""
-    fields: dict[str, list[tuple[str, str, int, int]]] = {}
+    """Lines of "struct field type offset count" as one dtype per struct; an array of char is a text."""
+    fields: dict[str, dict[str, list[Any]]] = {}
     for line in layout.splitlines():
-        struct, name, kind, size, offset, count = line.split()
-        text = kind.startswith("S")
-        fields.setdefault(struct, []).append(
-            (name, f"S{int(size) * int(count)}" if text else kind, int(offset), int(size) * int(count))
-        )
-    return {
-        struct: np.dtype(
-            {
-                "names": [name for name, *_ in rows],
-                "formats": [kind for _, kind, *_ in rows],
-                "offsets": [offset for *_, offset, _ in rows],
-                "itemsize": -(-max(offset + size for *_, offset, size in rows) // 8) * 8,
-            }
-        )
-        for struct, rows in fields.items()
-    }
+        struct, name, kind, offset, count = line.split()
+        of = fields.setdefault(struct, {"names": [], "formats": [], "offsets": []})
+        of["names"].append(name)
+        of["formats"].append(f"S{int(count)}" if kind == "S1" else kind)
+        of["offsets"].append(int(offset))
+    return {struct: np.dtype(of) for struct, of in fields.items()}  # type: ignore[call-overload]
 
 
 @cache

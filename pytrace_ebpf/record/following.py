@@ -8,10 +8,8 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.frames import open_frames
-from pytrace_ebpf.record.processes import Processes
-from pytrace_ebpf.record.source import CallSource
+from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.record.sources import Sources
-from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, inspect
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 
@@ -21,9 +19,10 @@ News = list[tuple[SchedKind, dict[str, int]]]
 class Following:
     """Reacts to processes that begin, become another program, and end."""
 
-    def __init__(self, processes: Processes, sources: Sources, emit: Callable[[Columns], None], preloaded: bool) -> None:
+    def __init__(self, recording: Recording, sources: Sources, preloaded: bool) -> None:
         """`preloaded`: children bring the agent with them, as the program that was launched did."""
-        self._processes, self._sources, self._emit, self._preloaded = processes, sources, emit, preloaded
+        self._recording, self._sources, self._preloaded = recording, sources, preloaded
+        self._processes = recording.processes
         self._ended: set[int] = set()
         self._adopted = 0  # processes that had a source when it was last quiet
         self._starting: dict[int, tuple[Target, CallSource, str]] = {}  # Pythons that are not ready to be attached to
@@ -54,15 +53,15 @@ class Following:
                 del self._starting[pid]
                 with suppress(TargetError, HostError):
                     source.attach(target)
-                    self._sources.declare(target, source, why)
+                    self._recording.declare(pid, source.name, why)
 
     def let_go_of_ended(self) -> None:
         """Let go of processes that ended, in a quiet second: meanwhile the kernel attaches no other probes."""
-        if self._adopted == len(self._sources.chosen):
+        if self._adopted == len(self._recording.chosen):
             for source in self._sources:
                 source.detach(self._ended)
             self._ended.clear()
-        self._adopted = len(self._sources.chosen)
+        self._adopted = len(self._recording.chosen)
 
     def _adopt(self, row: dict[str, int], look: Callable[[int], Target], executed: bool = False) -> None:
         pid = row["pid"]
@@ -76,7 +75,7 @@ class Following:
                     self._starting[pid] = target, source, why
             else:
                 source.attach(target)
-                self._sources.declare(target, source, why)
+                self._recording.declare(pid, source.name, why)
         except (TargetError, HostError):  # no Python, or it is gone already: its scheduling is recorded all the same
             self._processes.add_other(pid, row["other_pid"], row["ts"])
 
@@ -85,7 +84,7 @@ class Following:
         for source in self._sources:
             source.reset(row["pid"], row["tid"])
         if row["pid"] in self._processes.targets:
-            self._emit(
+            self._recording.emit(
                 {
                     "ts": np.array([row["ts"]], np.int64),
                     "pid": np.array([row["pid"]], np.int32),

@@ -79,8 +79,7 @@ class Launched:
     @property
     def exit_code(self) -> int:
         """The program's exit code as a shell gives it: 128 + the signal's number where one killed it."""
-        code = os.waitstatus_to_exitcode(self.status or 0)
-        return 128 - code if code < 0 else code
+        return _exit_code(self.status)
 
     def _at_exec(self) -> None:
         try:
@@ -96,30 +95,93 @@ class Launched:
             _libc.ptrace(_CONT, self.pid, None, None)
 
 
+class Started:
+    """A started child of this process where nothing but its start is to be caught: the same interface, without ptrace.
+
+    `on_start(started)` is called when the process is there and has not become the program yet.
+    """
+
+    held = False
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], on_start: Callable[["Started"], object]
+    ) -> None:
+        """`environment`: variables to set besides those of this process."""
+        self.status: int | None = None
+        self.pid, go, failure = _fork_waiting(command, environment, lambda: None)
+        try:
+            on_start(self)
+        except BaseException:
+            os.close(go)  # it ends without having become the program
+            raise
+        os.write(go, b"g")
+        os.close(go)
+        _raise_failure(command, failure)
+
+    def poll(self) -> None:
+        """Set `status` when the child has ended."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+
+    def release(self) -> None:
+        """Nothing holds it."""
+
+    @property
+    def exit_code(self) -> int:
+        """The program's exit code as a shell gives it."""
+        return _exit_code(self.status)
+
+
+def _exit_code(status: int | None) -> int:
+    code = os.waitstatus_to_exitcode(status or 0)
+    return 128 - code if code < 0 else code
+
+
 def _fork(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    pid, go, failure = _fork_waiting(command, environment, lambda: _libc.ptrace(_TRACEME, 0, None, None))
+    os.write(go, b"g")
+    os.close(go)
+    try:
+        _raise_failure(command, failure)  # reads until exec closes the pipe
+    finally:
+        os.waitpid(pid, 0)  # stopped at the end of exec, or ended without
+    return pid
+
+
+def _fork_waiting(
+    command: Sequence[str], environment: Mapping[str, str], before_exec: Callable[[], object]
+) -> tuple[int, int, int]:
+    """(pid, pipe, pipe): the child becomes the program when a byte is written to the first; the second says why not."""
     user = invoking_user()
     failure, tell = os.pipe()
+    wait, go = os.pipe()
     pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(failure)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            if user is not None:
-                os.initgroups(user.pw_name, user.pw_gid)
-                os.setgid(user.pw_gid)
-                os.setuid(user.pw_uid)
-                os.environ |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
-            os.environ |= environment
-            _libc.ptrace(_TRACEME, 0, None, None)
+    if pid:
+        os.close(tell)
+        os.close(wait)
+        return pid, go, failure
+    try:
+        os.close(failure)
+        os.close(go)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if user is not None:
+            os.initgroups(user.pw_name, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            os.environ |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+        os.environ |= environment
+        if os.read(wait, 1):
+            before_exec()
             os.execvp(command[0], list(command))
-        except OSError as error:
-            os.write(tell, (error.strerror or "").encode())
-        finally:
-            os._exit(127)
-    os.close(tell)
+    except OSError as error:
+        os.write(tell, (error.strerror or "").encode())
+    finally:
+        os._exit(127)
+
+
+def _raise_failure(command: Sequence[str], failure: int) -> None:
     with os.fdopen(failure, "rb") as pipe:
         reason = pipe.read().decode()  # ends empty when exec closes the pipe
-    os.waitpid(pid, 0)
     if reason:
         raise TargetError(f"cannot run {command[0]}: {reason}")
-    return pid

@@ -1,6 +1,7 @@
 """The traced processes and threads, kept up to date from scheduling events; rows of two tables."""
 
 import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,20 @@ class Processes:
         """A followed process that is no traceable Python: only its scheduling is recorded."""
         self.targets.pop(pid, None)
         executable = command = ""
-        with contextlib.suppress(OSError):
+        try:
             executable = str(Path(f"/proc/{pid}/exe").readlink())
             command = command_line(pid)
+        except OSError:
+            if pid in self.processes:  # it ended: what is known of it already stays
+                return
         self._put_process(
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
             gil_start=0, gil_end=0, start_ns=start_ns,
         )  # fmt: skip
+
+    def describe(self, pid: int, command: str, executable: str) -> None:
+        """What a process that was just started is about to become."""
+        self.processes[pid] |= {"command": command, "executable": executable}
 
     def add_threads(self, pid: int, start_ns: int) -> None:
         """Every thread that `pid` has right now."""
@@ -81,13 +89,19 @@ class Processes:
             elif kind == SchedKind.EXEC:
                 news.append((kind, row))
             elif key in self.threads and self.threads[key]["end_ns"] is None:
-                self.threads[key]["end_ns"] = row["ts"]
-                self._changed.add(key)
-                self._alive[row["pid"]] -= 1
+                self._end_thread(key, row["ts"])
                 if not self._alive[row["pid"]]:
-                    self._end(row["pid"], row["ts"])
                     news.append((kind, row))
         return news
+
+    def look(self) -> None:
+        """See which threads began and ended since the last look, where no scheduling events tell of it."""
+        now = time.monotonic_ns()
+        for pid in self.living:
+            self.add_threads(pid, now)
+        for key, thread in self.threads.items():
+            if thread["end_ns"] is None and not Path(f"/proc/{key[0]}/task/{key[1]}").exists():
+                self._end_thread(key, now)
 
     def read_code(self, pid: int, address: int) -> CodeInfo | None:
         """The code object at `address` of a living Python, None where there is none (any more)."""
@@ -138,6 +152,13 @@ class Processes:
             }  # fmt: skip
             self._alive[pid] += 1
             self._changed.add((pid, tid))
+
+    def _end_thread(self, key: tuple[int, int], ts: int) -> None:
+        self.threads[key]["end_ns"] = ts
+        self._changed.add(key)
+        self._alive[key[0]] -= 1
+        if not self._alive[key[0]]:
+            self._end(key[0], ts)
 
     def _end(self, pid: int, ts: int) -> None:
         self.targets.pop(pid, None)

@@ -20,6 +20,7 @@ class SchedProbes:
     """The programs of sched.c, attached to the whole host but recording only the threads they are told of."""
 
     name = "bpf"
+    interval_s = 0.05  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(self, ring_pages: int, follow: bool) -> None:

@@ -11,6 +11,7 @@ class Scheduling(Protocol):
     """Tells when the threads of the recorded processes ran and waited."""
 
     name: str
+    interval_s: float  # how often to drain
     why: str  # one sentence: why this one, and what it does not know
 
     @property

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import host, tables, usage
 from pytrace_ebpf.record.collect import Collector
+from pytrace_ebpf.record.cputime import CpuTime
 from pytrace_ebpf.record.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.following import Following
 from pytrace_ebpf.record.functions import Functions
-from pytrace_ebpf.record.launch import Launched
+from pytrace_ebpf.record.launch import Launched, Started
 from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.perf_switches import PerfSwitches
 from pytrace_ebpf.record.processes import Processes
 from pytrace_ebpf.record.sched import SchedProbes
 from pytrace_ebpf.record.scheduling import Scheduling
@@ -26,7 +28,6 @@ from pytrace_ebpf.record.writer import Writer
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_TICK_MS = 50  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
 _NS = 1_000_000_000
 _MOST_WAITING = 4_000_000  # function events in a segment: about 130 MB of memory
 
@@ -46,12 +47,17 @@ class Session:
 
     def __init__(self, options: Options, argv: Sequence[str]) -> None:
         self._options, self._argv = options, list(argv)
-        host.require_ebpf()
-        self._scheduling: Scheduling = SchedProbes(options.sched_ring_pages, options.follow)
+        self._scheduling: Scheduling
+        if options.rootless:
+            self._scheduling = PerfSwitches()
+        else:
+            host.require_ebpf()
+            self._scheduling = SchedProbes(options.sched_ring_pages, options.follow)
         self._functions, self._processes = Functions(), Processes()
+        self._recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
         self._sources: Sources | None = None
         self._following: Following | None = None
-        self._launched: Launched | None = None
+        self._launched: Launched | Started | None = None
         self._main = 0
         self._cost: dict[str, Any] = {"source": None, "ns_per_call": None}
         self._start_ns = time.monotonic_ns()
@@ -68,21 +74,23 @@ class Session:
         source.prepare(target)
         with self._nothing_left_behind():
             self._begin(target)
-            self._scheduling.start(pid)
+            self._start_scheduling(pid)
             source.attach(target)
-        sources.declare(target, source, why)
+        self._recording.declare(target.pid, source.name, why)
         return f"{source.name}: {why}"
 
     def launch(self, command: Sequence[str]) -> int:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
         sources = self._make_sources(launches=True)
+        if self._options.rootless:
+            self._launched = Started(command, sources.environment, lambda started: self._begin_with_other(started.pid))
+            return self._launched.pid
         self._launched = Launched(command, sources.environment, self._at_exec)  # calls _at_exec already
         return self._launched.pid
 
     def _make_sources(self, launches: bool) -> Sources:
-        recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
-        self._sources = Sources(self._options, recording, launches)
-        self._following = Following(self._processes, self._sources, recording.emit, launches)
+        self._sources = Sources(self._options, self._recording, launches)
+        self._following = Following(self._recording, self._sources, launches)
         return self._sources
 
     def _at_exec(self, launched: Launched) -> bool:
@@ -99,9 +107,9 @@ class Session:
             source, why = self.sources.choose(target)
             source.prepare(target)
             if self._begin(target):
-                self._scheduling.start(pid)
+                self._start_scheduling(pid)
             source.begin(target)
-        self.sources.declare(target, source, why)
+        self._recording.declare(target.pid, source.name, why)
         return True
 
     @property
@@ -139,7 +147,7 @@ class Session:
         row = self._processes.processes[pid]
         described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
         if self._begin_trace(described):
-            self._scheduling.start(pid)
+            self._start_scheduling(pid)
 
     def _begin_trace(self, target: dict[str, Any]) -> bool:
         """Open the trace directory; False where that was done: a wrapper became the Python that it was to start."""
@@ -150,9 +158,19 @@ class Session:
         self._start_ns = time.monotonic_ns()
         self._collector = Collector(self._start_ns)
         manifest = new_manifest(self._start_ns, target, self._argv, asdict(self._options))
-        manifest["scheduling"] = {"source": self._scheduling.name, "why": self._scheduling.why}
         self._writer = Writer(self._options.output, manifest | self._news())
         return True
+
+    def _start_scheduling(self, pid: int) -> None:
+        try:
+            self._scheduling.start(pid)
+        except HostError as error:
+            if not self._options.rootless:
+                raise
+            self._scheduling = CpuTime(str(error))
+            self._scheduling.start(pid)
+        if self._writer is not None:
+            self._writer.manifest["scheduling"] = {"source": self._scheduling.name, "why": self._scheduling.why}
 
     # -- recording -----------------------------------------------------------------
 
@@ -163,7 +181,7 @@ class Session:
             poll.register(self._scheduling.alert_fd, select.POLLIN)
         next_cut = time.monotonic() + self._options.segment_s
         while not stop() and not self._ended():
-            if poll.poll(_TICK_MS):
+            if poll.poll(self._scheduling.interval_s * 1000):
                 self._scheduling.silence_alerts()
             self._drain()
             if self._launched is not None:
@@ -197,6 +215,8 @@ class Session:
         self._collector.counts["function"] = len(self._functions)
         scheduling = self._scheduling.drain()
         self._collector.add_scheduling(scheduling)
+        if "cputime" in scheduling:  # nothing reports what begins and ends
+            self._processes.look()
         if self._following is not None and "sched" in scheduling:
             held = self._launched.pid if self._launched is not None and self._launched.held else None
             self._following.follow(self._processes.take_in(scheduling["sched"]), held)
@@ -210,6 +230,8 @@ class Session:
 
     def _cut(self, final: bool = False) -> None:
         self._processes.refresh()
+        if self._writer is not None and (main := self._processes.processes.get(self._main)):
+            self._writer.manifest["target"] |= {name: main[name] for name in ("command", "executable", "python_version")}
         self._collector.usage += usage.sample(self._processes.living)
         start, end, cut = self._collector.cut(final)
         cut["functions"] = tables.rows_table(schema.FUNCTIONS, self._functions.take_new())
@@ -221,7 +243,7 @@ class Session:
 
     def _news(self) -> dict[str, Any]:
         return {
-            "sources": list(self._sources.chosen if self._sources else ()),
+            "sources": list(self._recording.chosen),
             "events": dict(self._collector.counts),
             "lost": {name: count for name, count in self._collector.lost.items() if count},
             "cost": dict(self._cost),

@@ -1,8 +1,8 @@
 """What a source of function events is to the recording."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,11 @@ class Recording:
     functions: Functions
     processes: Processes
     emit: Callable[[Columns], None]
+    chosen: list[dict[str, Any]] = field(default_factory=list)  # the manifest's `sources`
+
+    def declare(self, pid: int, source: str, why: str) -> None:
+        """Keep for the manifest which source a process is traced by, and why."""
+        self.chosen.append({"pid": pid, "source": source, "why": why})
 
 
 class CallSource(Protocol):

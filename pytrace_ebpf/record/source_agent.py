@@ -190,6 +190,8 @@ class AgentCalls:
             if self._first is None:
                 self._first = target, Path(f"/proc/{pid}").stat()
             processes.add_python(target, self.name, start_ns)
+            if all(each["pid"] != pid for each in self._recording.chosen):
+                self._recording.declare(pid, self.name, "the agent came with the process that started this one")
             return qualnames.for_process(pid, target.library)
         except (TargetError, HostError, OSError):  # it has ended already
             version = int(found["python"])

@@ -23,7 +23,6 @@ class Sources:
         self._options, self._recording, self._launches = options, recording, launches
         self._made: dict[str, CallSource] = {}
         self.environment: Mapping[str, str] = {}
-        self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
         if launches and options.source != "usdt":
             agent = self._made["agent"] = self._make_agent()
             self.environment = agent.environment
@@ -34,10 +33,6 @@ class Sources:
         if name not in self._made:
             self._made[name] = self._make_agent() if name == "agent" else self._make_usdt()
         return self._made[name], why
-
-    def declare(self, target: Target, source: CallSource, why: str) -> None:
-        """Keep for the manifest which source was taken, and why."""
-        self.chosen.append({"pid": target.pid, "source": source.name, "why": why})
 
     def __iter__(self) -> Iterator[CallSource]:
         return iter(list(self._made.values()))
@@ -66,7 +61,8 @@ class Sources:
 
     def cost(self) -> dict[str, Any]:
         """The manifest's `cost`: of the source that the first process was traced by."""
-        first = self.chosen[0]["source"] if self.chosen else None
+        chosen = self._recording.chosen
+        first = chosen[0]["source"] if chosen else None
         source = self._made.get(first or "")
         return {"source": first, "ns_per_call": source.cost_per_call() if source else None}
 
