@@ -1,9 +1,14 @@
 """Reads an agent's arena as the tests need it: every event of every thread, in the order written."""
 
 import ctypes
+import fcntl
+import mmap
 import os
+import shutil
 import struct
+import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +117,55 @@ def unbalanced(events: np.ndarray) -> list[int]:
     return wrong
 
 
-def arenas(directory: Path) -> list[Arena]:
-    """Every arena of a session directory, oldest file first."""
-    return [Arena(path) for path in sorted(directory.glob("*.arena"), key=os.path.getmtime)]
+
+
+class Session:
+    """A session directory as the tracer prepares it: the library, its options, and the lock that says the tracer lives."""
+
+    def __init__(self, directory: Path, **options: object) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True)
+        shutil.copy(AGENT, directory / "agent.so")
+        chosen = {"clock": "tsc", "follow": 1, "when_full": "drop", "arenas": directory} | options
+        lines = [f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])]
+        (directory / "options").write_text("".join(lines))
+        self._lock = (directory / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    @property
+    def preloaded(self) -> dict[str, str]:
+        """The environment that loads the agent into a program at its start."""
+        return {**os.environ, "LD_PRELOAD": f"{self.directory}/agent.so"}
+
+    def arenas(self) -> list[Arena]:
+        """Every arena that says it is complete, oldest file first."""
+        found = []
+        for path in sorted(self.directory.glob("*.arena"), key=os.path.getmtime):
+            with suppress(FileNotFoundError):  # the agent takes its files away when the tracer is gone
+                if int.from_bytes(path.open("rb").read(8), "little"):
+                    found.append(Arena(path))
+        return found
+
+    def wait(self, state: int, arenas: int = 1, seconds: float = 20) -> list[Arena]:
+        """The arenas, once so many are in a state."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            reached = [arena for arena in self.arenas() if arena.header["state"] == state]
+            if len(reached) >= arenas:
+                return reached
+            time.sleep(0.01)
+        raise AssertionError(f"{[(a.header['state'], a.header['message']) for a in self.arenas()]} after {seconds} s")
+
+    def command_stop(self) -> None:
+        """Tell every process to stop, and wake the agents."""
+        for arena in self.arenas():
+            with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), FUNCTIONS_START) as header:
+                offset = LAYOUT["arena"].fields["command"][1]
+                header[offset : offset + 4] = b"\1\0\0\0"
+                word = ctypes.c_uint32.from_buffer(header, offset)
+                ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
+                del word
+
+    def close(self) -> None:
+        """The tracer is gone."""
+        self._lock.close()

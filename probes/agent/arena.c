@@ -34,6 +34,7 @@ static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint32_t chunk_limit, function_ids;
 static uint64_t order;
+static volatile bool may_wait;
 static struct writer *writers;
 static bool have_key;
 static pthread_key_t key;
@@ -102,6 +103,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     backed = FUNCTIONS_START;
     function_ids = 0;
     order = 0;
+    may_wait = true;
     arena->pid = getpid();
     arena->python = python;
     arena->clock = options.clock;
@@ -201,13 +203,18 @@ static struct chunk *free_chunk(void)
     return fresh;
 }
 
+void arena_wait_no_more(void)
+{
+    may_wait = false;
+}
+
 static struct chunk *wait_for_chunk(void)
 {
     struct timespec pause = {0, WAIT_NS};
     uint64_t since = clock_ns();
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, as was asked for. */
-    while (recording && !(chunk = free_chunk()))
+    while (may_wait && !(chunk = free_chunk()))
         nanosleep(&pause, NULL);
     arena->waited_ns += clock_ns() - since;
     return chunk;

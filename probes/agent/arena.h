@@ -72,6 +72,8 @@ struct writer *writer_new(uint32_t tid, uint64_t thread);
 void writer_take(struct writer *writer);
 /* The one that was kept for this thread; NULL = none. */
 struct writer *writer_kept(uint32_t tid, uint64_t thread);
+/* Nobody waits for a chunk from now on until the next arena is opened. */
+void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */
 bool writer_make_room(struct writer *writer);
 

@@ -144,15 +144,18 @@ static bool switch_on(bool here)
 
 static void end(bool tracer_gone)
 {
-    phase = ENDING;
-    stop_recording();
+    __atomic_store_n(&phase, ENDING, __ATOMIC_SEQ_CST);
+    arena_wait_no_more();
     bool sure = !cpython_finalizing();
     if (sure) {
+        /* Only who holds the GIL writes, so with it the end is exact. */
         int state = py.PyGILState_Ensure();
+        stop_recording();
         if (hooks_on)
             take_down();
         py.PyGILState_Release(state);
     }
+    stop_recording();
     arena_say(ARENA_QUIET);
     if (tracer_gone)
         remove_session_files();
