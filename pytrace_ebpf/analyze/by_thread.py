@@ -48,7 +48,8 @@ def _switched(timeline: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFram
 
 def _sampled(cputime: pd.DataFrame) -> pd.DataFrame:
     """The same from samples: what passed between a thread's first and last."""
-    ends = cputime.sort_values("ts").groupby(["pid", "tid"])[["ts", "on_cpu_ns", "runq_wait_ns"]]
+    queued = cputime["runq_wait_ns"].where(cputime["runq_wait_ns"] >= 0)
+    ends = cputime.assign(runq_wait_ns=queued).sort_values("ts").groupby(["pid", "tid"])[["ts", "on_cpu_ns", "runq_wait_ns"]]
     spent = (ends.last() - ends.first()).astype("Int64").rename(columns={"ts": "seen"})
     spent["on_cpu_ns"] = spent["on_cpu_ns"].clip(upper=spent["seen"])
     return spent.assign(gil_wait_ns=pd.NA, blocked_ns=pd.NA)

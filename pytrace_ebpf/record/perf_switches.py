@@ -34,6 +34,7 @@ _TID, _TIME, _CPU = 1 << 1, 1 << 2, 1 << 7
 _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _COMM, _TASK = 1 << 1, 1 << 5, 1 << 6, 1 << 9, 1 << 13
 _SAMPLE_ID_ALL, _COMM_EXEC, _USE_CLOCKID, _CONTEXT_SWITCH = 1 << 18, 1 << 24, 1 << 25, 1 << 26
 _LOST, _COMM_RECORD, _EXIT, _FORK, _SWITCH = 2, 3, 4, 7, 14
+_LOST_BYTES = 48
 _OUT, _PREEMPT, _EXEC = 1 << 13, 1 << 14, 1 << 13  # bits of misc
 
 _ATTR = np.dtype(
@@ -63,7 +64,7 @@ class PerfSwitches:
     def __init__(self) -> None:
         self._rings: list[_Ring] = []
         self._begin: list[tuple[int, ...]] = []
-        self._lost = 0
+        self._counted = self._lost = 0
 
     def start(self, pid: int) -> None:
         """Follow `pid`, which must have one thread and no child yet (held before its first instruction). Raises HostError.
@@ -93,7 +94,8 @@ class PerfSwitches:
             switches, others, lost = parse(ring.drain())
             parts.append(switches)
             rows += others
-            self._lost += lost
+            self._counted += lost
+        self._lost = max(self._lost, self._counted + sum(ring.full for ring in self._rings))
         if rows:
             parts.append({name: np.array(column) for name, column in zip(_FIELDS, zip(*rows, strict=True), strict=True)})
         columns = {
@@ -106,7 +108,7 @@ class PerfSwitches:
         """There are none."""
 
     def losses(self) -> np.ndarray:
-        """Cumulative counts per loss class, int64: records that found their ring full."""
+        """Cumulative counts per loss class, int64: records that found their ring full; at least one where a full ring has not said how many."""
         lost = np.zeros(len(LOSS_CLASSES), np.int64)
         lost[LOSS_CLASSES.index("sched_ring")] = self._lost
         return lost
@@ -122,6 +124,7 @@ class _Ring:
     """The switches of one process tree on one core."""
 
     def __init__(self, pid: int, cpu: int) -> None:
+        self.full = False
         self._fd = _open(pid, cpu)
         for pages in _PAGES:
             try:
@@ -138,6 +141,8 @@ class _Ring:
         """The records since the last call, one behind the other."""
         head = int.from_bytes(self._map[_HEAD : _HEAD + 8], "little")
         tail = int.from_bytes(self._map[_TAIL : _TAIL + 8], "little")
+        if head != tail:  # how much a full ring lost, it says with the first record that it has room for again
+            self.full = head - tail > self._size - _LOST_BYTES
         at, count = mmap.PAGESIZE + tail % self._size, head - tail
         first = min(count, mmap.PAGESIZE + self._size - at)
         raw = self._map[at : at + first] + self._map[mmap.PAGESIZE : mmap.PAGESIZE + count - first]
