@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../probes/agent"
 
 # -z lazy: a function that an old C library keeps elsewhere is looked for when it is called, not when a program that
 # is no Python is started with the library preloaded.
-${CC:-gcc} -std=gnu11 -O2 -g0 -Wall -Wextra -fPIC -fvisibility=hidden -shared -Wl,-z,lazy -Wl,-soname,agent.so \
+${CC:-gcc} -std=gnu11 -O2 -flto -g0 -Wall -Wextra -fPIC -fvisibility=hidden -shared -Wl,-z,lazy -Wl,-soname,agent.so \
     -o agent.so.new ./*.c
 newest=$(objdump -T agent.so.new | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -1)
 if [ "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort -V | tail -1)" != GLIBC_2.17 ]; then

@@ -14,6 +14,7 @@
 #include "../events.h"
 #include "agent.h"
 #include "build.h"
+#include "options.h"
 
 #define NO_SESSION UINT64_MAX
 
@@ -85,7 +86,7 @@ static inline void write_event(struct writer *w, uint32_t function, uint32_t fra
             return;
         e = w->next;
     }
-    uint64_t stamp = stamp_of(arena->clock);
+    uint64_t stamp = stamp_of(options.clock);
     e->stamp_line = (stamp & 0xffffffffffff) | (uint64_t)line << 48;
     e->what = frame | (uint64_t)(function & 0xfffff) << 32 | kind << 52 | (uint64_t)(line >> 16) << 55;
     w->next = e + 1;

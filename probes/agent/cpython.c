@@ -52,8 +52,8 @@ bool cpython_find(void)
     CPYTHON_SYMBOLS(FIND_OR_FAIL, FIND)
     py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
-    py.frame_type = dlsym(RTLD_DEFAULT, "PyFrame_Type");
-    if (!py.none || !py.code_type || !py.frame_type)
+    py.vectorcall_call = dlsym(RTLD_DEFAULT, "PyVectorcall_Call");
+    if (!py.none || !py.code_type || !py.vectorcall_call)
         return false;
     if (!py._PyThreadState_UncheckedGet)
         py._PyThreadState_UncheckedGet = py.PyThreadState_GetUnchecked ? py.PyThreadState_GetUnchecked : py.PyThreadState_Get;

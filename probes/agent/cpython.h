@@ -21,6 +21,23 @@ struct method {
     const char *doc;
 };
 #define METH_FASTCALL 0x80
+struct type_member {
+    const char *name;
+    int type;
+    Py_ssize_t offset;
+    int flags;
+    const char *doc;
+};
+struct type_slot {
+    int slot;
+    void *value;
+};
+struct type_spec {
+    const char *name;
+    int size, item_size;
+    unsigned flags;
+    struct type_slot *slots;
+};
 enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
 
 /* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
@@ -44,6 +61,8 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
     NEEDED(int, PyObject_SetAttrString, (PyObject *, const char *, PyObject *)) \
     NEEDED(PyObject *, PyObject_CallMethod, (PyObject *, const char *, const char *, ...)) \
     NEEDED(PyObject *, PyCFunction_NewEx, (struct method *, PyObject *, PyObject *)) \
+    NEEDED(PyObject *, PyType_FromSpec, (struct type_spec *)) \
+    NEEDED(PyObject *, PyType_GenericAlloc, (PyObject *, Py_ssize_t)) \
     NEEDED(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *)) \
     NEEDED(PyObject *, PyUnicode_AsEncodedString, (PyObject *, const char *, const char *)) \
     NEEDED(char *, PyBytes_AsString, (PyObject *)) \
@@ -72,7 +91,7 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
 struct cpython {
     CPYTHON_SYMBOLS(DECLARE_FUNCTION, DECLARE_FUNCTION)
     PyObject *none; /* _Py_NoneStruct */
-    void *code_type, *frame_type;
+    void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
     uint32_t version; /* PY_VERSION_HEX */
 };
 extern struct cpython py;

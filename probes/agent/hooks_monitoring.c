@@ -4,16 +4,31 @@
 /* PyLongObject: the lowest digit, which is all of a position in the code. */
 #define LONG_DIGIT 24
 
-enum { ENTRY_EVENTS = 2, EVENTS = 6 };
+/* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
+ * time, least of 4 runs by turns). It has no recursion check either, so an event cannot raise in the program. */
+struct callback {
+    PyObject object;
+    fast_call call; /* as vectorcall has it, but for the keywords' names, of which there are none */
+};
+static struct type_member members[] = {
+    {"__vectorcalloffset__", 19 /* Py_ssize_t */, offsetof(struct callback, call), 1 /* read only */, NULL}, {0}};
+static struct type_slot slots[] = {{50 /* Py_tp_call */, NULL}, {72 /* Py_tp_members */, members}, {0}};
+static struct type_spec callback_type = {
+    .name = "pytrace.callback",
+    .size = sizeof(struct callback),
+    .flags = 1 << 7 /* the program makes none */ | 1 << 11 /* vectorcall */ | 1 << 18 /* as every type */,
+    .slots = slots,
+};
+
+enum { EVENTS = 6 };
 static PyObject *on_entry(PyObject *, PyObject *const *, Py_ssize_t), *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
     *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t);
-static struct {
+static const struct {
     const char *event;
-    struct method method;
+    fast_call call;
 } callbacks[EVENTS] = {
-    {"PY_START", {"pytrace_start", on_entry, 0, NULL}},   {"PY_RESUME", {"pytrace_resume", on_entry, 0, NULL}},
-    {"PY_THROW", {"pytrace_throw", on_throw, 0, NULL}},   {"PY_RETURN", {"pytrace_return", on_return, 0, NULL}},
-    {"PY_YIELD", {"pytrace_yield", on_return, 0, NULL}},  {"PY_UNWIND", {"pytrace_unwind", on_unwind, 0, NULL}},
+    {"PY_START", on_entry},   {"PY_RESUME", on_entry}, {"PY_THROW", on_throw},
+    {"PY_RETURN", on_return}, {"PY_YIELD", on_return}, {"PY_UNWIND", on_unwind},
 };
 static int tool = -1;
 static PyObject *disable;
@@ -105,28 +120,41 @@ static bool called(PyObject *result)
     return result != NULL;
 }
 
-static PyObject *register_callbacks(PyObject *module, PyObject *numbers, bool on, long *events)
+static PyObject *new_callback(PyObject *type, fast_call call)
 {
-    for (int i = 0; i < EVENTS; i++) {
+    struct callback *callback = type ? (struct callback *)py.PyType_GenericAlloc(type, 0) : NULL;
+    if (callback)
+        callback->call = call;
+    return &callback->object;
+}
+
+/* Registers all callbacks, or None for each. The events, 0 when something was refused. */
+static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
+{
+    slots[0].value = py.vectorcall_call;
+    PyObject *type = on ? py.PyType_FromSpec(&callback_type) : NULL;
+    long events = 0;
+    bool done = true;
+    for (int i = 0; i < EVENTS && done; i++) {
         long event = long_attribute(numbers, callbacks[i].event);
-        PyObject *function = on ? new_function(&callbacks[i].method) : py.none;
-        PyObject *before = function ? py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, function) : NULL;
-        if (on && function)
-            py.Py_DecRef(function);
-        if (!event || !called(before))
-            return NULL;
-        *events |= event;
+        PyObject *callback = on ? new_callback(type, callbacks[i].call) : py.none;
+        done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, callback));
+        if (on && callback)
+            py.Py_DecRef(callback);
+        events |= event;
     }
-    return module;
+    if (type)
+        py.Py_DecRef(type);
+    py.PyErr_Clear();
+    return done ? events : 0;
 }
 
 static void stop(void)
 {
     PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
     if (tool >= 0 && numbers) {
-        long events = 0;
         called(py.PyObject_CallMethod(module, "set_events", "ii", tool, 0));
-        register_callbacks(module, numbers, false, &events);
+        register_callbacks(module, numbers, false);
         called(py.PyObject_CallMethod(module, "free_tool_id", "i", tool));
         py.Py_DecRef(disable);
         tool = -1;
@@ -162,7 +190,7 @@ static const char *start(bool here)
     if (tool < 0) {
         py.Py_DecRef(disable);
         failure = "Other tools have taken every tool id of sys.monitoring: end one of them (a debugger, coverage, a profiler).";
-    } else if (!register_callbacks(module, numbers, true, &events) || !called(py.PyObject_CallMethod(module, "restart_events", NULL)) ||
+    } else if (!(events = register_callbacks(module, numbers, true)) || !called(py.PyObject_CallMethod(module, "restart_events", NULL)) ||
                !called(py.PyObject_CallMethod(module, "set_events", "il", tool, events))) {
         stop();
         failure = "sys.monitoring refused the agent's callbacks: is another tool or an audit hook in the way?";
