@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import threading
@@ -19,21 +20,38 @@ REPOSITORY = Path(__file__).parent.parent
 TARGETS = REPOSITORY / "tests" / "targets"
 ROOTS = Path(os.environ.get("PYTRACE_ROOTS", "/var/tmp/pytrace-ebpf/roots"))
 HOST_PYTHON = "3.11"
-MATRIX = {"3.9": "bullseye", "3.15": "sid"}  # version: root filesystem that scripts/roots.sh builds
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+# Version: root filesystem that scripts/roots.sh builds.
+MATRIX = {"3.9": "bullseye", "3.13": "trixie", "3.14": "sid", "3.15": "sid"}
+WITH_PROBES = ("3.9", "3.11", "3.15")  # of Debian's
 CAP_SYS_ADMIN = 21
 PATIENCE_S = 120  # a target that is still there then hangs
 
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter with function probes: the host's own, or one in a root filesystem."""
+    """An interpreter: the host's own, one in a root filesystem, or one that was built elsewhere."""
 
     version: str
     root: Path | None = None
+    path: Path | None = None  # None: Debian's
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of function events that serve it."""
+        return ("usdt", "agent") if self.path is None and self.version in WITH_PROBES else ("agent",)
+
+    @property
+    def minor(self) -> int:
+        """The second number of its version."""
+        return int(self.version.split(".")[1])
+
+    def __str__(self) -> str:
+        return f"{'built' if self.path else 'python'}{self.version}"
 
     def command(self, program: str, *args: str) -> list[str]:
         """Words that run tests/targets/PROGRAM.py; the process started is the Python itself."""
-        words = [f"/usr/bin/python{self.version}", str(TARGETS / f"{program}.py"), *args]
+        words = [str(self.path or f"/usr/bin/python{self.version}"), str(TARGETS / f"{program}.py"), *args]
         if self.root is None:
             return words
         return [str(REPOSITORY / "scripts" / "in-root.sh"), "--at", str(TARGETS), str(self.root), *words]
@@ -119,7 +137,9 @@ def truth() -> Callable[..., dict[tuple[str, str, int], int]]:
     """
 
     def count(program: str, *args: str, python: Python = Python(HOST_PYTHON)) -> dict[tuple[str, str, int], int]:
-        words = python.command("truth", str(TARGETS / f"{program}.py"), *args)
+        options = [program] if program.startswith("--") else []
+        program, args = (args[0], args[1:]) if options else (program, args)
+        words = python.command("truth", *options, str(TARGETS / f"{program}.py"), *args)
         run = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
         counts = {}
         for key, number in json.loads(run.stdout.splitlines()[-1]).items():
@@ -161,7 +181,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
         pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]
-    metafunc.parametrize("python", pythons, ids=lambda python: f"python{python.version}")
+        pythons += built_pythons()
+    if "source" in metafunc.fixturenames:
+        pairs = [(python, source) for python in pythons for source in python.sources]
+        metafunc.parametrize("python, source", pairs, ids=str)
+    else:
+        metafunc.parametrize("python", [python for python in pythons if "usdt" in python.sources], ids=str)
+
+
+def built_pythons() -> list[Python]:
+    """The newest of each minor version that pyenv has, from 3.8 to 3.15."""
+    newest: dict[int, Path] = {}
+    for folder in sorted(PYENV.glob("3.*"), key=lambda folder: [int(part) for part in re.findall(r"\d+", folder.name)]):
+        minor = int(folder.name.split(".")[1])
+        if 8 <= minor <= 15 and re.fullmatch(r"[\d.]+", folder.name) and (folder / "bin" / "python3").exists():
+            newest[minor] = folder / "bin" / f"python3.{minor}"
+    return [Python(f"3.{minor}", path=path) for minor, path in sorted(newest.items())]
 
 
 def pytest_configure(config: pytest.Config) -> None:
