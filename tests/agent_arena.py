@@ -81,6 +81,12 @@ class Arena:
             at += size
         return functions
 
+    def give_back(self, number: int) -> None:
+        """Let the agent write to a chunk anew, as the tracer does once it has read it."""
+        with self.path.open("r+b") as file:
+            offset = CHUNKS_START + number * int(self.header["chunk_bytes"]) + LAYOUT["chunk"].fields["state"][1]
+            os.pwrite(file.fileno(), FREE.to_bytes(4, "little"), offset)
+
     @property
     def events(self) -> np.ndarray:
         """All threads' events, one thread after the other."""

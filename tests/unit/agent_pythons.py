@@ -1,0 +1,84 @@
+"""The Pythons of this host itself, with the agent in them: what the agent's tests run programs on."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.agent_arena import ACTIVE, AGENT, Session
+from tests.unit.live_pythons import interpreters, minor_of
+
+PYTHONS = {name: words[0] for name, words in interpreters().items() if len(words) == 1}
+REPOSITORY = Path(__file__).parents[2]
+TARGETS = REPOSITORY / "tests" / "targets"
+
+built = pytest.mark.skipif(not AGENT.exists(), reason="probes/agent/agent.so is not built: run scripts/build-agent.sh")
+every_python = pytest.mark.parametrize("interpreter", PYTHONS)
+MINOR = {name: minor_of(name) for name in PYTHONS}
+
+
+def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: int = 0) -> str:
+    """Run an interpreter with the agent preloaded; what it wrote on stdout."""
+    done = subprocess.run(
+        [PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+class Attached:
+    """A running program that does what it is told on stdin: it loads the agent, which begins in it as by `attach`."""
+
+    SERVES = """
+import ctypes, sys
+library = None
+def serve():
+    global library
+    print("ready", flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        word, _, rest = line.strip().partition(" ")
+        if word == "load":
+            library = ctypes.CDLL(rest)
+            print("loaded", flush=True)
+        elif word == "begin":
+            print(library.pytrace_begin(rest.encode()), flush=True)
+        else:
+            print(eval(line), flush=True)
+"""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def ask(self, line: str) -> str:
+        """Send a line, return the answer: `load PATH`, `begin DIRECTORY`, or an expression."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        return self.process.stdout.readline().strip()
+
+    def load(self, session: Session) -> None:
+        """Load the agent and wait until it records."""
+        assert self.ask(f"load {session.directory}/agent.so") == "loaded"
+        session.wait(ACTIVE)
+
+
+@contextmanager
+def attached(interpreter: str, program: str) -> Iterator[Attached]:
+    """A program that calls serve() somewhere; at the end it must come to its own end with 0."""
+    process = subprocess.Popen(
+        [PYTHONS[interpreter], "-c", Attached.SERVES + program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Attached(process)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,156 @@
+"""What the preloaded agent tells of the targets equals what their interpreter itself counts, on every Python at hand."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
+from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, built, every_python, run
+
+pytestmark = built
+PROGRAMS = ["callbacks", "closures", "coroutines", "exceptions", "fib", "generated", "generators", "many_threads", "threads"]
+
+
+def truth(interpreter: str, program: str) -> Counter[str]:
+    words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", str(TARGETS / f"{program}.py")]
+    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1]))
+
+
+def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
+    return {key: count for key, count in counts.items() if key.startswith(f"{TARGETS}/{program}.py:")}
+
+
+@every_python
+def test_counts_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -> None:
+    for program in PROGRAMS:
+        if program == "generators" and MINOR[interpreter] >= 14:
+            continue  # with PY_YIELD on, 3.14 enters a generator to close it where it otherwise would not
+        session = Session(tmp_path / program)
+        run(session, interpreter, str(TARGETS / f"{program}.py"))
+        (arena,) = session.arenas()
+        assert arena.header["state"] == QUIET
+        assert arena.header["dropped"] == arena.header["unnamed"] == 0
+        counts = of_program(program, arena.counts())
+        expected = of_program(program, truth(interpreter, program))
+        assert counts == expected, program
+        for events in arena.threads.values():
+            assert not unbalanced(events)
+            assert (events["stamp"][1:] >= events["stamp"][:-1]).all()
+
+
+@every_python
+def test_recursion_up_to_the_limit(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    done = json.loads(run(session, interpreter, str(TARGETS / "recursion.py")).splitlines()[-1].removeprefix("done "))
+    counts = Counter[str]()
+    for key, count in of_program("recursion", session.arenas()[0].counts()).items():
+        counts[key.split(":")[-2].split(".")[-1]] += count
+    assert {name: counts[name] for name in done["calls"]} == done["calls"]
+
+
+@every_python
+def test_children_have_arenas_of_their_own(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    run(session, interpreter, str(TARGETS / "forks.py"))
+    arenas = session.arenas()
+    first = arenas[0].header["pid"]
+    assert [arena.header["pid"] for arena in arenas].count(first) == 1
+    forked = [arena for arena in arenas if arena.header["forked_from"] == first]
+    assert len(forked) >= 1
+    for arena in forked:
+        (events,) = [events for tid, events in arena.threads.items() if tid == arena.header["pid"]]
+        assert events["kind"][0] == OPEN
+        assert not unbalanced(events)
+    assert sum(sum(count for key, count in arena.counts().items() if ":step:" in key) for arena in arenas) == 226
+
+
+@every_python
+def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session", follow=0)
+    program = "import os, subprocess, sys\nprint(os.environ.get('LD_PRELOAD'))\npid = os.fork()\n" + (
+        "def step(): pass\nfor _ in range(9): step()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)\n"
+        "subprocess.run([sys.executable, '-c', 'def step(): pass\\nstep()'], check=True)"
+    )
+    assert run(session, interpreter, "-c", program) == "None\n"
+    (arena,) = session.arenas()
+    assert arena.counts()["<string>:step:4"] == 9
+
+
+@every_python
+def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
+    program = "def step(): pass\nfor _ in range(7): step()\n"
+    (tmp_path / "module.py").write_text(program)
+    for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
+        session = Session(tmp_path / str(number))
+        done = subprocess.run(
+            [PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, text=True, cwd=tmp_path, check=True, timeout=60
+        )
+        assert done.returncode == 0
+        counts = session.arenas()[0].counts()
+        assert sum(count for key, count in counts.items() if key.endswith(":step:1")) == 7, words
+
+
+@every_python
+def test_exits_of_every_kind(interpreter: str, tmp_path: Path) -> None:
+    for number, (program, code) in enumerate(
+        [
+            ("import sys; sys.exit(3)", 3),
+            ("import os; os._exit(4)", 4),
+            ("raise KeyError", 1),
+            ("import threading, sys; t = threading.Thread(target=sys.exit); t.start(); t.join()", 0),
+            ("import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", 0),
+            ("import atexit\ndef last(): pass\natexit.register(last)", 0),
+        ]
+    ):
+        session = Session(tmp_path / str(number))
+        run(session, interpreter, "-c", program, code=code)
+        (arena,) = session.arenas()
+        assert arena.header["state"] == (ACTIVE if "_exit" in program else QUIET)
+        if "atexit" in program:
+            assert arena.counts()["<string>:last:2"] == 1
+
+
+@every_python
+def test_a_killed_program_leaves_a_readable_arena(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    program = "import os\ndef step(): pass\nfor _ in range(40000): step()\nos.kill(os.getpid(), 9)"
+    run(session, interpreter, "-c", program, code=-9)
+    assert session.arenas()[0].counts()["<string>:step:2"] == 40000
+
+
+def test_programs_that_are_no_python_are_left_alone(tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    done = subprocess.run(["sh", "-c", "echo fine; true"], env=session.preloaded, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr, session.arenas()) == ("fine\n", "", [])
+
+
+@every_python
+def test_nothing_happens_without_a_tracer_or_options(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    session.close()
+    run(session, interpreter, "-c", "pass")
+    assert not session.arenas()
+    os.unlink(session.directory / "options")
+    run(session, interpreter, "-c", "pass")
+    assert not session.arenas()
+
+
+@every_python
+def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    program = "def f(n):\n if n:\n  return 1\n return 2\ndef g():\n  1 / 0\nf(1); f(0); f(1)\ntry:\n g()\nexcept ZeroDivisionError: pass"
+    run(session, interpreter, "-c", program)
+    (arena,) = session.arenas()
+    lines = {
+        name: [
+            (int(kind), int(line))
+            for function, kind, line in arena.events[["function", "kind", "line"]].tolist()
+            if arena.functions[function].file == "<string>" and arena.functions[function].name == name
+        ]
+        for name in "fg"
+    }
+    assert lines == {"f": [(ENTRY, 1), (1, 3), (ENTRY, 1), (1, 4), (ENTRY, 1), (1, 3)], "g": [(ENTRY, 5), (4, 6)]}
