@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if not facts["cost"]:
             raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
         calls = functions.compensate(calls, float(facts["cost"]["ns_per_call"]))
-    facts["split"] = overall(calls)
+    facts["split"] = functions.overall(calls)
     table = rows(trace, calls, facts)
     top = args.top or len(table)
     if args.json:
@@ -69,15 +69,7 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
     if facts["by"] == "core":
         return by_core(timeline, trace.threads())
-    return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"])
-
-
-def overall(calls: pd.DataFrame) -> dict[str, int | None]:
-    """Wall time and split of the outermost calls of all threads; a part of which nothing is known is null."""
-    outer = calls[calls["depth"] == 0]
-    unknown = int(outer["wall_ns"].where(outer["on_cpu_ns"].isna(), 0).sum())
-    split_ns = {name: int(outer[name].sum()) if outer[name].notna().any() else None for name in functions.SPLIT}
-    return {"wall_ns": int(outer["wall_ns"].sum()), **split_ns, "unknown_ns": unknown}
+    return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"], trace.cputime())
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

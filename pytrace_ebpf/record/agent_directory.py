@@ -28,11 +28,19 @@ class AgentDirectory:
     /proc/PID/root; `owner` may write arenas into it. Raises HostError where there is no place for it.
     """
 
-    def __init__(self, options: Sequence[tuple[str, object]], root: str = "/", owner: os.stat_result | None = None) -> None:
+    def __init__(
+        self,
+        options: Sequence[tuple[str, object]],
+        root: str = "/",
+        owner: os.stat_result | None = None,
+        path: str | None = None,
+    ) -> None:
+        """`path`: where the target looks for it, if that is settled."""
         self._root, self._owner, self._lock = root, owner, -1
         self._made: list[tuple[int, str, int]] = []  # descriptor of the folder it is in, name, descriptor
         try:
-            self.path, descriptor = self._make(_PROGRAM_PLACES, os.ST_NOEXEC, 1 << 20)
+            places = _PROGRAM_PLACES if path is None else (str(Path(path).parent),)
+            self.path, descriptor = self._make(places, os.ST_NOEXEC, 1 << 20, path)
             arenas, self._arenas = self._make(_ARENA_PLACES, 0, _ENOUGH)
             self._write(descriptor, "agent.so", agent_library().read_bytes(), 0o755)
             lines = [*options, ("arenas", arenas)]
@@ -78,14 +86,14 @@ class AgentDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    def _make(self, places: Sequence[str], forbidden: int, room: int) -> tuple[str, int]:
+    def _make(self, places: Sequence[str], forbidden: int, room: int, path: str | None = None) -> tuple[str, int]:
         """A new directory in the first place that serves: (its path as the target sees it, descriptor)."""
         for place in places:
             try:
                 folder = _open_without_links(self._root, place)
             except OSError:
                 continue
-            name = f"pytrace-ebpf-{secrets.token_hex(4)}"
+            name = Path(path).name if path else f"pytrace-ebpf-{secrets.token_hex(4)}"
             try:
                 status = os.fstatvfs(folder)
                 if status.f_flag & (os.ST_RDONLY | forbidden) or status.f_bavail * status.f_frsize < room:

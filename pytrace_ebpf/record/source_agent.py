@@ -47,7 +47,7 @@ class AgentCalls:
 
     def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool) -> None:
         """`launches`: the agent comes with a program that is to be started, which is never ahead of the tracer then."""
-        self._recording = recording
+        self._recording, self._launches = recording, launches
         self._library = arena.Library(agent_library())
         self._clock = arena.Clock(self._library, arena.best_clock())
         self._basics: list[tuple[str, object]] = [
@@ -63,28 +63,30 @@ class AgentCalls:
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
         ]
-        self._directories: dict[str, AgentDirectory] = {}  # by mount namespace
+        self._directories: dict[str, AgentDirectory] = {}  # by the file system that they are in
         self._traced: dict[str, _Traced] = {}  # by the arena's name
         self._replaced: set[str] = set()  # arenas of programs that exec replaced
         self._first: tuple[Target, os.stat_result] | None = None
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self.waited_ns = 0
         if launches:
-            self._directories[_mount_namespace("self")] = AgentDirectory(self._options)
+            self._directories[_file_system("self")] = AgentDirectory(self._options)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What a program is to be started with, that the agent comes with it and its children."""
-        return self._directories[_mount_namespace("self")].environment
+        return self._directories[_file_system("self")].environment
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it."""
         if self._first is None:
             self._first = target, Path(f"/proc/{target.pid}").stat()
-        namespace = _mount_namespace(target.pid)
-        if namespace not in self._directories:
+        seen = _file_system(target.pid)
+        if seen not in self._directories:
             owner = Path(f"/proc/{target.pid}").stat()
-            self._directories[namespace] = AgentDirectory(self._options, f"/proc/{target.pid}/root", owner)
+            # A program that a wrapper started in another root looks there for what it is to load, and has not looked yet.
+            path = self._directories[_file_system("self")].path if self._launches else None
+            self._directories[seen] = AgentDirectory(self._options, f"/proc/{target.pid}/root", owner, path)
 
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
@@ -95,7 +97,7 @@ class AgentCalls:
         from pytrace_ebpf.record import inject
 
         self.prepare(target)
-        directory = self._directories[_mount_namespace(target.pid)]
+        directory = self._directories[_file_system(target.pid)]
         self.drain()
         if not self._has_begun(target.pid):
             inject.begin(target, directory.path, lambda: self._has_begun(target.pid), _PATIENCE_S)
@@ -238,7 +240,7 @@ def _losses(of: Arena) -> np.ndarray:
     return lost
 
 
-def _mount_namespace(pid: int | str) -> str:
+def _file_system(pid: int | str) -> str:
     """The file system that a process sees: its mount namespace and its root in there."""
     root = Path(f"/proc/{pid}/root").stat()
     return f"{Path(f'/proc/{pid}/ns/mnt').readlink()} {root.st_dev} {root.st_ino}"

@@ -25,13 +25,12 @@ from pytrace_ebpf.record.inject.library import agent_functions, is_loaded, loade
 from pytrace_ebpf.record.inject.pending_call import pending_call
 from pytrace_ebpf.record.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
 from pytrace_ebpf.record.inject.remote_call import NoRoom, call
-from pytrace_ebpf.record.inject.script import FAILURE, script
+from pytrace_ebpf.record.inject.script import FAILURE, SCRIPT, script
 from pytrace_ebpf.record.target import Target
 
 _RTLD_NOW = 2
 _LOADING_ROOM = 48 << 10  # bytes of stack that dlopen and the library's constructor may use
 _SAFE_POINT_S = 0.15  # a thread that runs Python comes to its next safe point much sooner
-_SCRIPT = "begin.py"
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class _Attempt:
             refuse_what_is_debugged(self.target.pid)
             self.loader = loader(self.target)
             self.agent = agent_functions(self.target, self.session)
+            self._write_script()
             while time.monotonic() < self.end:
                 for route in (self._script, self._blocked_thread, self._pending_call):
                     with suppress(NotStopped, NoRoom):
@@ -95,8 +95,7 @@ class _Attempt:
         running = wanting_to_run(self.target)
         if not running:
             return None
-        self._write_script()
-        with pep768.script_pending(self.target, running, f"{self.session}/{_SCRIPT}") as stop_ns:
+        with pep768.script_pending(self.target, running, f"{self.session}/{SCRIPT}") as stop_ns:
             return Injection("PEP 768", stop_ns) if self._wait(_SAFE_POINT_S) else None
 
     def _blocked_thread(self) -> Injection | None:
@@ -144,7 +143,7 @@ class _Attempt:
         return True
 
     def _write_script(self) -> None:
-        path = self.seen_from_here / _SCRIPT
+        path = self.seen_from_here / SCRIPT
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "w") as file:

@@ -12,12 +12,13 @@ from pytrace_ebpf.record.inject.library import Loader
 from pytrace_ebpf.record.inject.ptrace import Registers
 from pytrace_ebpf.record.target import Target, threads
 
-_FUTEX = 202
+_FUTEX, _RESTARTED = 202, 219
 # number: name, by how little anybody could notice the visit; the last ones answer EINTR to it where they have a timeout
 _BENIGN = {
     _FUTEX: "futex", 0: "read", 61: "wait4", 247: "waitid", 34: "pause", 43: "accept", 288: "accept4", 45: "recvfrom",
     47: "recvmsg", 23: "select", 270: "pselect6", 271: "ppoll", 230: "clock_nanosleep", 35: "nanosleep", 7: "poll",
-    232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
+    # One of the above with a timeout, that the kernel goes on with after a stop.
+    _RESTARTED: "restart_syscall", 232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
 }  # fmt: skip
 _ORDER = {number: order for order, number in enumerate(_BENIGN)}
 _HEAP, _HEAP_HEAD = 1 << 26, 1 << 12  # malloc's arenas begin at multiples of the first, and their locks are near there
@@ -44,7 +45,7 @@ def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
     found = []
     for tid, number, first, sp, pc in _in_system_calls(target.pid):
         name = _BENIGN.get(number)
-        if name and not _inside(loader.code, pc) and not (number == _FUTEX and _delicate(first, gil, loader)):
+        if name and not _inside(loader.code, pc) and not (number in (_FUTEX, _RESTARTED) and _delicate(first, gil, loader)):
             found.append(Blocked(tid, number, name, pc, sp))
     return sorted(found, key=lambda thread: _ORDER[thread.number])
 
@@ -52,7 +53,7 @@ def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
 def wanting_to_run(target: Target) -> list[int]:
     """Threads that run, or wait for nothing but a core or the GIL."""
     first, end = target.gil_range()
-    waiting = {tid for tid, number, address, _, _ in _in_system_calls(target.pid) if not (number == _FUTEX and first <= address < end)}
+    waiting = {tid for tid, number, address, _, _ in _in_system_calls(target.pid) if not (number in (_FUTEX, _RESTARTED) and first <= address < end)}
     return [tid for tid in _threads(target.pid) if tid not in waiting]
 
 

@@ -16,7 +16,6 @@ _PAGE = 4096
 _LIBC = re.compile(r"/libc(-[\d.]+)?\.so[^/]*$")
 _LIBDL = re.compile(r"/libdl(-[\d.]+)?\.so[^/]*$")
 _LOADER = re.compile(r"/ld-[^/]*$")
-_SHARED = re.compile(r"\.so[^/]*$")
 _SIGRETURN = re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05")  # mov $15,%rax (or %eax); syscall
 _MOST_CODE = 1 << 20
 _LOAD, _WRITABLE = 1, 2
@@ -97,7 +96,7 @@ def spare_memory(target: Target, size: int) -> int:
     rooms = [
         (_up(end) - end, end)
         for mapping in read_mappings(target.pid)
-        if mapping.offset == 0 and _SHARED.search(mapping.path) and not _LOADER.search(mapping.path)
+        if mapping.offset == 0 and not _LOADER.search(mapping.path)  # the loader allocates in its own
         for end in _data_ends(memory, mapping.start)
     ]
     for _, end in sorted(rooms, reverse=True):

@@ -10,7 +10,8 @@ except ImportError as error:
         with open({failure!r}, "w") as file:
             file.write(str(error))
 """
-FAILURE = "failure"  # file in the session's directory: why the library could not be loaded
+SCRIPT = "begin.py"  # file in the session's directory
+FAILURE = "failure"  # likewise: why the library could not be loaded
 
 
 def script(session: str) -> str:
@@ -19,5 +20,6 @@ def script(session: str) -> str:
 
 
 def one_line(session: str) -> str:
-    """The same as one expression that leaves no name where it is evaluated."""
-    return f"exec({script(session)!r}, {{}})"
+    """An expression that runs the session's script and leaves no name where it is evaluated; short, for room is scarce."""
+    path = f"{session}/{SCRIPT}"
+    return f"exec({f'with open({path!r})as f:exec(f.read(),{{}})'!r},{{}})"
