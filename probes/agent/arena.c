@@ -96,7 +96,9 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     arena = at == MAP_FAILED ? NULL : at;
     if (!arena || !back(0, PAGE)) {
         arena_unlink();
-        arena_unmap();
+        if (arena)
+            munmap(arena, arena_size);
+        arena = NULL;
         return false;
     }
     madvise(arena, arena_size, MADV_DONTDUMP);
@@ -115,37 +117,44 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     return true;
 }
 
-void arena_say(uint32_t state)
+void arena_say(struct arena *of, uint32_t state)
 {
-    __atomic_store_n(&arena->state, state, __ATOMIC_RELEASE);
-    syscall(SYS_futex, &arena->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    __atomic_store_n(&of->state, state, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &of->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void arena_refuse(const char *message)
-{
-    snprintf(arena->message, sizeof arena->message, "%s", message);
-    arena_say(ARENA_REFUSED);
-}
-
-void arena_unmap(void)
+struct ended arena_detach(void)
 {
     lock();
-    if (arena)
-        munmap(arena, arena_size);
+    struct ended ended = {arena, arena_size};
     arena = NULL;
     for (struct writer *w = writers; w; w = w->link) {
         w->session = NO_SESSION;
         w->over |= w->thread != 0; /* kept for a thread that never came */
     }
     unlock();
+    return ended;
 }
 
-void arena_forget(void)
+void arena_end(struct ended ended, uint32_t state, const char *message)
+{
+    if (message)
+        snprintf(ended.arena->message, sizeof ended.arena->message, "%s", message);
+    arena_say(ended.arena, state);
+    munmap(ended.arena, ended.size);
+}
+
+void writers_after_fork(void)
 {
     unmapping = 0; /* who held it is not here */
     for (struct writer *w = writers; w; w = w->link)
         w->over = w != this_writer;
-    arena_unmap();
+}
+
+void arena_forget(void)
+{
+    struct ended parents = arena_detach();
+    munmap(parents.arena, parents.size);
 }
 
 void arena_unlink(void)

@@ -32,6 +32,11 @@ struct writer {
     struct writer *link;
 };
 
+struct ended {
+    struct arena *arena;
+    size_t size;
+};
+
 extern struct arena *arena;
 /* Number of the session whose events are written now; 0 = none. Whoever finds it changed writes nothing. */
 extern uint64_t recording;
@@ -57,10 +62,16 @@ static inline uint64_t stamp_of(uint32_t clock)
 
 /* Creates and maps the arena of this process; false where that is impossible. */
 bool arena_open(uint32_t python, uint32_t forked_from);
-void arena_say(uint32_t state);            /* and wake who waits for it */
-void arena_refuse(const char *message);    /* ARENA_REFUSED with a sentence */
-void arena_unmap(void);                    /* no thread may be writing any more */
-void arena_forget(void);                   /* in a forked child: the parent's arena is none of its business */
+/* Set its state, and wake who waits for it. */
+void arena_say(struct arena *arena, uint32_t state);
+/* Takes it from the threads, none of which may be writing any more; what is left to do is arena_end. */
+struct ended arena_detach(void);
+/* The last word to the tracer, with a sentence when it is ARENA_REFUSED. */
+void arena_end(struct ended ended, uint32_t state, const char *message);
+/* In a forked child: the parent's arena is none of its business. */
+void arena_forget(void);
+/* In the child, on the thread that forked: the others are gone. */
+void writers_after_fork(void);
 void arena_unlink(void);
 /* A new function's record. Its id, 0 where there is no room. */
 uint32_t arena_add_function(int32_t first_line, uint32_t flags, const char *const text[3], const size_t length[3]);

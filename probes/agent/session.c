@@ -105,7 +105,7 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         stop_recording();
         hooks->stop();
         hooks_on = false;
-        arena_say(ARENA_QUIET);
+        arena_say(arena, ARENA_QUIET);
         syscall(SYS_futex, &arena->command, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }
     py.Py_IncRef(py.none);
@@ -114,8 +114,16 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 
 static struct method at_exit_method = {"pytrace_at_exit", at_exit, 0, NULL};
 
-/* GIL held, arena open. False: the arena says why. */
-static bool switch_on(bool here)
+/* The arena's last word. From then on the next session may begin: a tracer that has read it may ask for one at once. */
+static void last_word(uint32_t state, const char *message)
+{
+    struct ended ended = arena_detach();
+    __atomic_store_n(&phase, IDLE, __ATOMIC_SEQ_CST);
+    arena_end(ended, state, message);
+}
+
+/* GIL held, arena open. NULL, or why it cannot be. */
+static const char *switch_on(bool here)
 {
     hooks = py.version >= 0x030c0000 ? &monitoring : &profile;
     depth_bound = options.max_depth;
@@ -130,16 +138,15 @@ static bool switch_on(bool here)
         if (failure)
             take_down();
     }
-    if (failure) {
-        arena_refuse(failure);
-        return false;
-    }
+    if (failure)
+        return failure;
     hooks_on = true;
     recording = ++sessions;
     frames_verify();
     keep_open_frames();
-    arena_say(ARENA_ACTIVE);
-    return true;
+    phase = ACTIVE;
+    arena_say(arena, ARENA_ACTIVE);
+    return NULL;
 }
 
 static void end(bool tracer_gone)
@@ -156,11 +163,12 @@ static void end(bool tracer_gone)
         py.PyGILState_Release(state);
     }
     stop_recording();
-    arena_say(ARENA_QUIET);
     if (tracer_gone)
         remove_session_files();
-    if (sure) /* else a thread may still be writing its last event */
-        arena_unmap();
+    if (sure)
+        last_word(ARENA_QUIET, NULL);
+    else /* a thread may still be writing its last event: it stays mapped */
+        arena_say(arena, ARENA_QUIET);
 }
 
 /* Sum of the ids of the threads; read without memory of the C library's, which a fork may find locked. */
@@ -213,7 +221,7 @@ static void watch(void)
         if (hooks->look)
             look_for_threads();
     }
-    arena_unmap(); /* ended at the interpreter's exit */
+    last_word(ARENA_QUIET, NULL); /* ended at the interpreter's exit */
 }
 
 static void *watching(void *unused)
@@ -221,7 +229,6 @@ static void *watching(void *unused)
     (void)unused;
     prctl(PR_SET_NAME, "pytrace-agent");
     watch();
-    phase = IDLE;
     return NULL;
 }
 
@@ -236,20 +243,22 @@ static void *beginning(void *unused)
 {
     (void)unused;
     prctl(PR_SET_NAME, "pytrace-agent");
-    if (!cpython_finalizing() && !tracer_is_gone()) {
-        int state = py.PyGILState_Ensure();
-        if (hooks_on)
-            drop_inherited();
-        bool begun = arena_open(py.version, 0) && switch_on(false);
-        if (begun)
-            phase = ACTIVE;
-        py.PyGILState_Release(state);
-        if (begun)
-            watch();
-        else
-            arena_unmap();
+    if (cpython_finalizing() || tracer_is_gone()) {
+        phase = IDLE;
+        return NULL;
     }
-    phase = IDLE;
+    int state = py.PyGILState_Ensure();
+    if (hooks_on)
+        drop_inherited();
+    bool open = arena_open(py.version, 0);
+    const char *failure = open ? switch_on(false) : NULL;
+    py.PyGILState_Release(state);
+    if (!open)
+        phase = IDLE;
+    else if (failure)
+        last_word(ARENA_REFUSED, failure);
+    else
+        watch();
     return NULL;
 }
 
@@ -271,6 +280,8 @@ static void child_of_fork(void)
     recording = 0;
     parent_was_ending = phase == ENDING;
     phase = hooks_on ? INHERITED : IDLE;
+    if (hooks_on)
+        writers_after_fork();
 }
 
 /* To STARTING, from where a session may begin. */
@@ -286,36 +297,39 @@ static bool claim(void)
     return watches_forks;
 }
 
-/* GIL held, on a thread of the program. */
+/* GIL held, on a thread of the program. A forked child has its hooks already. */
 static bool begin_here(uint32_t forked_from)
 {
-    if (tracer_is_gone() || !arena_open(py.version, forked_from))
-        return false;
-    bool begun = forked_from ? !functions_begin() : switch_on(true);
-    if (begun && !spawn(watching)) {
-        arena_refuse("The agent could not start its thread: the process may have no more.");
-        begun = false;
-    }
-    if (!begun) {
-        recording = 0;
-        if (!forked_from && hooks_on)
-            take_down();
-        arena_unmap();
+    static const char no_thread[] = "The agent could not start its thread: the process may have no more.";
+    const char *failure = NULL;
+    if (tracer_is_gone() || !arena_open(py.version, forked_from)) {
+        phase = IDLE;
         return false;
     }
-    if (forked_from) {
+    if (!forked_from)
+        failure = switch_on(true);
+    else if (!(failure = functions_begin())) {
         recording = ++sessions;
-        arena_say(ARENA_ACTIVE);
+        phase = ACTIVE;
+        arena_say(arena, ARENA_ACTIVE);
     }
-    phase = ACTIVE;
-    return true;
+    if (!failure && !spawn(watching)) {
+        failure = no_thread;
+        stop_recording();
+        take_down();
+    }
+    if (failure)
+        last_word(ARENA_REFUSED, failure);
+    return !failure;
 }
 
 void session_begin_here(const char *directory)
 {
     if (!cpython_find() || !claim())
         return;
-    if (!options_read(directory) || !begin_here(0))
+    if (options_read(directory))
+        begin_here(0);
+    else
         phase = IDLE;
 }
 
@@ -337,7 +351,8 @@ static void settle_inherited(void)
     arena_forget();
     if (!parent_was_ending && options.follow && begin_here(parent))
         return;
-    take_down();
+    if (hooks_on)
+        take_down();
     phase = IDLE;
 }
 
