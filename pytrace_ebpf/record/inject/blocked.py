@@ -45,7 +45,7 @@ def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
     found = []
     for tid, number, first, sp, pc in _in_system_calls(target.pid):
         name = _BENIGN.get(number)
-        if name and not _inside(loader.code, pc) and not (number in (_FUTEX, _RESTARTED) and _delicate(first, gil, loader)):
+        if name and not _inside(loader.code, pc) and not _delicate(number, first, gil, loader):
             found.append(Blocked(tid, number, name, pc, sp))
     return sorted(found, key=lambda thread: _ORDER[thread.number])
 
@@ -75,9 +75,11 @@ def _threads(pid: int) -> tuple[int, ...]:
         return ()
 
 
-def _delicate(address: int, gil: tuple[int, int], loader: Loader) -> bool:
-    """Whether a futex is the GIL, or a lock of malloc or of the loader: who waits for these may hold another of them."""
-    return gil[0] <= address < gil[1] or _inside(loader.locks, address) or address % _HEAP < _HEAP_HEAD
+def _delicate(number: int, address: int, gil: tuple[int, int], loader: Loader) -> bool:
+    """Whether a thread waits for the GIL, or for a lock of malloc or of the loader, so that it may hold another of them."""
+    if number in (_FUTEX, _RESTARTED) and gil[0] <= address < gil[1]:
+        return True
+    return number == _FUTEX and (_inside(loader.locks, address) or address % _HEAP < _HEAP_HEAD)
 
 
 def _inside(spans: tuple[tuple[int, int], ...], address: int) -> bool:

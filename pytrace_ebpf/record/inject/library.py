@@ -99,15 +99,14 @@ def spare_memory(target: Target, size: int) -> int:
         if mapping.offset == 0 and not _LOADER.search(mapping.path)  # the loader allocates in its own
         for end in _data_ends(memory, mapping.start)
     ]
-    for _, end in sorted(rooms, reverse=True):
-        address = (end + 15) // 16 * 16
-        if _up(end) - address < size:
-            break
+    for room, end in sorted(rooms, reverse=True):
         try:
-            if not any(memory.read(address, size)):
-                return address
+            # Behind the texts of tracers that were killed: who knows whether their call is still to come.
+            at = memory.read(end, room).find(bytes(size + 1))
         except MemoryFault:
             continue
+        if at >= 0:
+            return end + at + 1
     raise TargetError(f"process {target.pid} has no spare memory for a pending call")
 
 
