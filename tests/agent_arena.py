@@ -31,7 +31,9 @@ def layout() -> dict[str, np.dtype]:
         holder, name, kind, offset, count = line.split()
         fields.setdefault(holder, []).append((name, f"S{int(count)}" if kind == "S1" else kind, int(offset)))
     return {
-        holder: np.dtype({"names": [f[0] for f in rows], "formats": [f[1] for f in rows], "offsets": [f[2] for f in rows]})
+        holder: np.dtype(
+            {"names": [f[0] for f in rows], "formats": [f[1] for f in rows], "offsets": [f[2] for f in rows]}
+        )
         for holder, rows in fields.items()
     }
 
@@ -123,8 +125,6 @@ def unbalanced(events: np.ndarray) -> list[int]:
     return wrong
 
 
-
-
 class Session:
     """A session directory as the tracer prepares it: the library, its options, and the lock that says the tracer lives."""
 
@@ -133,7 +133,9 @@ class Session:
         directory.mkdir(parents=True)
         shutil.copy(AGENT, directory / "agent.so")
         chosen = {"clock": "tsc", "follow": 1, "when_full": "drop", "arenas": directory} | options
-        lines = [f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])]
+        lines = [
+            f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])
+        ]
         (directory / "options").write_text("".join(lines))
         self._lock = (directory / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)

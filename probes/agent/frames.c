@@ -68,17 +68,22 @@ void write_open_frames(struct writer *w, void *innermost)
     munmap(frames, size);
 }
 
+void keep_open_frames_of(void *state)
+{
+    /* Its id is asked for only where it has frames: up to 3.10 it lies in the thread's own memory, which must still be. */
+    void *frame = innermost_frame(state);
+    struct writer *w = frame ? writer_new(thread_id_of(state), thread_number_of(state)) : NULL;
+    if (w)
+        write_open_frames(w, frame);
+}
+
 void keep_open_frames(void)
 {
     void *self = py._PyThreadState_UncheckedGet();
     void *state = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
-    for (; state; state = py.PyThreadState_Next(state)) {
-        void *frame = state == self ? NULL : innermost_frame(state);
-        uint32_t tid = frame ? thread_id_of(state) : 0;
-        struct writer *w = tid ? writer_new(tid, thread_number_of(state)) : NULL;
-        if (w)
-            write_open_frames(w, frame);
-    }
+    for (; state; state = py.PyThreadState_Next(state))
+        if (state != self)
+            keep_open_frames_of(state);
 }
 
 /* 1: the offsets lead to the frame that the interpreter names for a thread, 0: they do not, -1: it has none. */

@@ -65,6 +65,7 @@ PyObject *code_of_frame(void *frame); /* NULL = not a Python frame */
 void write_open_frames(struct writer *writer, void *innermost);
 /* Keeps a writer with its open frames for every thread of the main interpreter but this one. */
 void keep_open_frames(void);
+void keep_open_frames_of(void *thread_state);
 /* Compares the offsets with the interpreter's own word, once; where they do not hold no frame is told from then on. */
 void frames_verify(void);
 extern bool frames_known;

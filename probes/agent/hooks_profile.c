@@ -130,11 +130,8 @@ static void look(void)
 {
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
-            uint32_t tid = thread_id_of(state);
-            struct writer *w = writer_new(tid, thread_number_of(state));
             set_profile(state, on_event);
-            if (w)
-                write_open_frames(w, innermost_frame(state));
+            keep_open_frames_of(state);
         }
     if (!displaced)
         arm_threading();

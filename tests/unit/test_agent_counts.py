@@ -1,23 +1,32 @@
 """What the preloaded agent tells of the targets equals what their interpreter itself counts, on every Python at hand."""
 
 import json
-import os
 import subprocess
 from collections import Counter
 from pathlib import Path
-
-import pytest
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
 from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, built, every_python, run
 
 pytestmark = built
-PROGRAMS = ["callbacks", "closures", "coroutines", "exceptions", "fib", "generated", "generators", "many_threads", "threads"]
+PROGRAMS = [
+    "callbacks",
+    "closures",
+    "coroutines",
+    "exceptions",
+    "fib",
+    "generated",
+    "generators",
+    "many_threads",
+    "threads",
+]
 
 
 def truth(interpreter: str, program: str) -> Counter[str]:
     words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", str(TARGETS / f"{program}.py")]
-    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1]))
+    return Counter(
+        json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1])
+    )
 
 
 def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
@@ -84,10 +93,18 @@ def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path
 def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
     program = "def step(): pass\nfor _ in range(7): step()\n"
     (tmp_path / "module.py").write_text(program)
-    for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
+    for number, (words, stdin) in enumerate(
+        [(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]
+    ):
         session = Session(tmp_path / str(number))
         done = subprocess.run(
-            [PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, text=True, cwd=tmp_path, check=True, timeout=60
+            [PYTHONS[interpreter], *words],
+            env=session.preloaded,
+            input=stdin,
+            text=True,
+            cwd=tmp_path,
+            check=True,
+            timeout=60,
         )
         assert done.returncode == 0
         counts = session.arenas()[0].counts()
@@ -124,7 +141,9 @@ def test_a_killed_program_leaves_a_readable_arena(interpreter: str, tmp_path: Pa
 
 def test_programs_that_are_no_python_are_left_alone(tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
-    done = subprocess.run(["sh", "-c", "echo fine; true"], env=session.preloaded, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", "echo fine; true"], env=session.preloaded, capture_output=True, text=True, check=True
+    )
     assert (done.stdout, done.stderr, session.arenas()) == ("fine\n", "", [])
 
 
@@ -134,7 +153,7 @@ def test_nothing_happens_without_a_tracer_or_options(interpreter: str, tmp_path:
     session.close()
     run(session, interpreter, "-c", "pass")
     assert not session.arenas()
-    os.unlink(session.directory / "options")
+    (session.directory / "options").unlink()
     run(session, interpreter, "-c", "pass")
     assert not session.arenas()
 

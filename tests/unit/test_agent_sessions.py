@@ -1,11 +1,8 @@
 """The agent in a running program: it begins, tells what is open, ends without a trace, and begins again; on every Python at hand."""
 
-import os
 import shutil
 import time
 from pathlib import Path
-
-import pytest
 
 from pytrace_ebpf.record.functions import module_of
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, REFUSED, Arena, Session, unbalanced
@@ -46,7 +43,9 @@ TRACES_LEFT = (
 
 def opened(arena: Arena) -> list[list[str]]:
     """Names of the frames that each thread had open at the start, outermost first."""
-    return sorted([arena.functions[n].name for n in e["function"][e["kind"] == OPEN].tolist()] for e in arena.threads.values())
+    return sorted(
+        [arena.functions[n].name for n in e["function"][e["kind"] == OPEN].tolist()] for e in arena.threads.values()
+    )
 
 
 @every_python
@@ -99,7 +98,7 @@ def test_it_goes_quiet_when_the_tracer_is_gone(interpreter: str, tmp_path: Path)
         session.close()
         end = time.monotonic() + 2
         while session.directory.exists():
-            assert time.monotonic() < end, os.listdir(session.directory)
+            assert time.monotonic() < end, list(session.directory.iterdir())
             time.sleep(0.02)
         assert program.ask(TRACES_LEFT) == "[]"
         again = Session(tmp_path / "again")
@@ -149,7 +148,9 @@ def test_another_profiler_is_left_in_peace(interpreter: str, tmp_path: Path) -> 
 
 @every_python
 def test_filters(interpreter: str, tmp_path: Path) -> None:
-    program = "import json, json.decoder, os.path\ndef f(): json.loads('[1]'); os.path.join('a', 'b')\nfor _ in range(3): f()"
+    program = (
+        "import json, json.decoder, os.path\ndef f(): json.loads('[1]'); os.path.join('a', 'b')\nfor _ in range(3): f()"
+    )
     for number, (options, functions, gone) in enumerate(
         [
             ({"include": ["json"]}, {"loads", "decode"}, {"f", "join"}),
@@ -168,14 +169,16 @@ def test_filters(interpreter: str, tmp_path: Path) -> None:
             assert count == 3 or ":f:" not in key
 
 
-def test_module_names_are_those_of_the_tracer(tmp_path: Path) -> None:
-    files = """/usr/lib/python3.11/json/decoder.py /usr/lib/python3.11/json/__init__.py /home/a/main.py main.py /x/__init__.py
-        /v/lib/python3.12/site-packages/torch/nn/functional.py /usr/lib/python3/dist-packages/a/b.py <string> <frozen os>
+FILES = """/usr/lib/python3.11/json/decoder.py /usr/lib/python3.11/json/__init__.py /home/a/main.py main.py /x/__init__.py
+        /v/lib/python3.12/site-packages/torch/nn/functional.py /usr/lib/python3/dist-packages/a/b.py <string> <frozen>
         /usr/lib/python311.zip/json/tool.py /usr/lib/python3.11.zip/json/tool.py python3/a.py /python3/ /python3//x.py
         /a/site-packages/ /a/site-packages/b/site-packages/c.d.e.py /a/b.c/d /a/.hidden /a/x.tar.gz /a/x. /a/x.p-y
         /python3.x/m.py /python3./m.py /a/__init__.cpython-311.so /site-packages/__init__.py /site-packages/a/__init__.pyc
-        /a/n\u00e4me.py a/ /""".split()
-    for file in files:
+        /a/n\u00e4me.py a/ /"""
+
+
+def test_module_names_are_those_of_the_tracer(tmp_path: Path) -> None:
+    for file in FILES.split():
         for pattern, wanted in ((module_of(file), True), (module_of(file) + "x", False)):
             if not pattern or "/" in pattern:
                 continue
@@ -210,7 +213,12 @@ def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_pat
             assert time.monotonic() < end
             (arena,) = session.arenas()
             if len(arena.events) == 1000:
-                steps += int(((arena.events["kind"] == ENTRY) & [arena.functions[n].name == "step" for n in arena.events["function"].tolist()]).sum())
+                steps += int(
+                    (
+                        (arena.events["kind"] == ENTRY)
+                        & [arena.functions[n].name == "step" for n in arena.events["function"].tolist()]
+                    ).sum()
+                )
                 arena.give_back(0)
             time.sleep(0.001)
         assert arena.header["dropped"] == 0 and arena.header["waited_ns"] > 0
