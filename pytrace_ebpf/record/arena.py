@@ -15,7 +15,6 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.tables import Columns
-from pytrace_ebpf.trace.schema import CallKind
 
 STARTING, ACTIVE, QUIET, REFUSED = range(4)  # arena.state
 RECORD, STOP = range(2)  # arena.command
@@ -89,13 +88,16 @@ class Clock:
         self._stamp, self._ns = self._library.moment(self.number)
         self._ns_per_stamp = (self._ns - self._from_ns) / max(1, self._stamp - self._from)
 
-    def ns(self, stamps: np.ndarray) -> np.ndarray:
-        """CLOCK_MONOTONIC ns, int64, of the low 48 bits of stamps, uint64, of about the time between the last two anchors."""
+    def ns(self, stamps: np.ndarray, out: np.ndarray) -> None:
+        """CLOCK_MONOTONIC ns, int64, of stamps, uint64, of about the time between the last two anchors.
+
+        Only the stamps' low 48 bits count.
+        """
         # The difference of 48-bit numbers, as one with a sign.
-        since = ((stamps - np.uint64(self._from & _LOW_48)) << np.uint64(16)).view(np.int64) >> np.int64(16)
-        if self.number == TSC:
-            since = (since * self._ns_per_stamp).astype(np.int64)
-        return since + np.int64(self._from_ns)
+        since = (stamps - np.uint64(self._from & _LOW_48) << np.uint64(16)).view(np.int64)
+        since >>= np.int64(16)
+        out[:] = since if self.number == MONOTONIC else since * self._ns_per_stamp
+        out += np.int64(self._from_ns)
 
 
 class Function(NamedTuple):
@@ -146,8 +148,8 @@ class Arena:
 
     @property
     def started(self) -> np.ndarray:
-        """Low 48 bits of the stamp of its beginning, shape (1,)."""
-        return self._header["started"] & np.uint64(_LOW_48)
+        """Stamp of its beginning, shape (1,)."""
+        return self._header["started"]
 
     def stop(self) -> None:
         """Ask the agent to leave."""
@@ -156,7 +158,7 @@ class Arena:
         _libc.syscall(_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, 1 << 30, None, None, 0)
 
     def new_functions(self) -> list[Function]:
-        """The functions told since the last call; call it after `drain`: then all that its events name are known."""
+        """The functions told since the last call; call it after `news`: then all that its events name are known."""
         header = self._dtypes["function"]
         found = []
         end = int(self["functions_end"])
@@ -168,46 +170,69 @@ class Arena:
             self._functions_read += int(row["size"])
         return found
 
-    def drain(self) -> tuple[np.ndarray, np.ndarray]:
-        """(events, their tids as the process sees them, int32) since the last call, each thread's in order."""
+    def news(self) -> "News":
+        """What was written since the last call. Its events lie in the arena: `give_back` when they were copied."""
         used = int(self["chunks"])
         chunks = self._chunks[:used]
         states = chunks["state"].copy()  # before the counts: a chunk that was full then has its last count
         counts = np.where(states == FREE, 0, chunks["count"])
-        news = np.flatnonzero(counts > self._taken[:used])
-        news = news[np.argsort(chunks["order"][news])]
-        taken = self._taken[news]
-        parts = [
-            self._events[chunk, start:end]
-            for chunk, start, end in zip(news.tolist(), taken.tolist(), counts[news].tolist(), strict=True)
+        taken = self._taken[:used]
+        grown = np.flatnonzero(counts > taken)
+        grown = grown[np.argsort(chunks["order"][grown])]
+        pieces = [
+            (int(tid), self._events[chunk, start:end])
+            for chunk, tid, start, end in zip(
+                grown.tolist(), chunks["tid"][grown].tolist(), taken[grown].tolist(), counts[grown].tolist(), strict=True
+            )
         ]
-        events = np.concatenate(parts) if parts else np.zeros(0, self._dtypes["event"])
-        tids = np.repeat(chunks["tid"][news].astype(np.int32), (counts[news] - taken).astype(np.int64))
-        self._taken[:used] = np.maximum(self._taken[:used], counts)
-        full = np.flatnonzero(states == FULL)
-        self._taken[full] = 0
-        chunks["state"][full] = FREE
-        return events, tids
+        np.maximum(taken, counts, out=taken)
+        return News(pieces, np.flatnonzero(states == FULL))
+
+    def give_back(self, news: "News") -> None:
+        """Let the agent have the chunks that it had filled."""
+        self._taken[news.full] = 0
+        self._chunks["state"][news.full] = FREE
 
 
-def stamps(events: np.ndarray) -> np.ndarray:
-    """The low 48 bits of the events' stamps, uint64."""
-    return events["stamp_line"] & np.uint64(_LOW_48)
+class News(NamedTuple):
+    """Events that were not taken yet: (thread as the process sees it, dtype event, shape (n,)), each thread's in order."""
+
+    pieces: list[tuple[int, np.ndarray]]
+    full: np.ndarray  # chunks that are done with
+
+    def __len__(self) -> int:
+        return sum(len(events) for _, events in self.pieces)
 
 
-def columns(events: np.ndarray, ns: np.ndarray, pid: int, tids: np.ndarray, func_ids: np.ndarray) -> Columns:
-    """Arena events as columns of `events`; `func_ids` maps function ids to func_ids, the last to unknown."""
-    what, stamp_line = events["what"], events["stamp_line"]
-    kind = (what >> np.uint64(52) & np.uint64(7)).astype(np.int8)
-    line = (stamp_line >> np.uint64(48) | what >> np.uint64(55) << np.uint64(16)).astype(np.int32)
-    line[(line == 0) | (kind == CallKind.OPEN)] = -1
-    function = (what >> np.uint64(32) & np.uint64(0xFFFFF)).astype(np.intp)
+# The parts of an event that are whole bytes or nearly so.
+_PARTS = np.dtype(
+    {"names": ["stamp", "line", "frame", "rest"], "formats": ["<u8", "<u2", "<u4", "<u4"], "offsets": [0, 6, 8, 12]}
+)
+
+
+def columns(news: News, clock: Clock, pid: int, tids: dict[int, int], func_ids: np.ndarray) -> Columns:
+    """Columns of `events`, piece by piece since these are in the processor's cache then.
+
+    `tids` maps threads; `func_ids`, int32, maps the agent's function ids.
+    """
+    size = len(news)
+    ts, frame = np.empty(size, np.int64), np.empty(size, np.int64)
+    tid, func_id, line = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
+    kind = np.empty(size, np.int8)
+    start = 0
+    for thread, events in news.pieces:
+        at = slice(start, start := start + len(events))
+        parts = events.view(_PARTS)
+        rest = parts["rest"]
+        clock.ns(parts["stamp"], ts[at])
+        tid[at] = tids[thread]
+        kind[at] = rest >> np.uint32(20) & np.uint32(7)
+        func_ids.take(rest & np.uint32(0xFFFFF), out=func_id[at], mode="clip")
+        frame[at] = parts["frame"]
+        left = parts["line"] | rest >> np.uint32(23) << np.uint32(16)
+        line[at] = left
+        line[at][left == 0] = -1
     return {
-        "ts": ns,
-        "pid": np.full(len(events), pid, np.int32),
-        "tid": tids,
-        "kind": kind,
-        "func_id": func_ids[function],
-        "frame": (what & np.uint64(0xFFFFFFFF)).astype(np.int64),
-        "line": line,
-    }
+        "ts": ts, "pid": np.full(size, pid, np.int32), "tid": tid, "kind": kind,
+        "func_id": func_id, "frame": frame, "line": line,
+    }  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import numpy as np
+UNKNOWN_THREAD = -1
 
 
 @dataclass
@@ -25,16 +25,13 @@ class Ids:
                 return cls(pid, same=False)
         return cls(inside, same=True) if inside in candidates or Path(f"/proc/{inside}").exists() else None
 
-    def host_tids(self, tids: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """(`tids` as this process sees them, mask of those that are known; None where all are)."""
-        if self.same or not len(tids):
-            return tids, None
-        inside, places = np.unique(tids, return_inverse=True)
-        if any(tid not in self._tids for tid in inside.tolist()):
+    def here(self, tids: set[int]) -> dict[int, int]:
+        """Threads, as the process sees them, to what they are here; UNKNOWN_THREAD where that cannot be told any more."""
+        if self.same:
+            return {tid: tid for tid in tids}
+        if not tids <= self._tids.keys():
             self.refresh()
-        here = np.array([self._tids.get(tid, -1) for tid in inside.tolist()], np.int32)[places]
-        known = here >= 0
-        return here, None if known.all() else known
+        return {tid: self._tids.get(tid, UNKNOWN_THREAD) for tid in tids}
 
     def refresh(self) -> None:
         """Look at the threads that there are now; those that ended stay known."""

@@ -13,11 +13,11 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import arena, qualnames
 from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library
-from pytrace_ebpf.record.arena import Arena
+from pytrace_ebpf.record.arena import Arena, News
 from pytrace_ebpf.record.calibrate import FibChild
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.functions import UNKNOWN, Qualify
-from pytrace_ebpf.record.namespaces import Ids
+from pytrace_ebpf.record.namespaces import UNKNOWN_THREAD, Ids
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.tables import where
 from pytrace_ebpf.record.target import Target, inspect
@@ -120,11 +120,11 @@ class AgentCalls:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
         ended = [name for name, traced in self._traced.items() if name in self._replaced or _has_ended(traced)]
-        drained = [(traced, *traced.arena.drain()) for traced in self._traced.values()]
+        drained = [(traced, traced.arena.news()) for traced in self._traced.values()]
         self._clock.tick()
-        for traced, events, tids in drained:
-            if len(events):
-                self._emit(traced, events, tids)
+        for traced, news in drained:
+            if news.pieces:
+                self._emit(traced, news)
         for name in ended:
             traced = self._traced.pop(name)
             self._lost += _losses(traced.arena)
@@ -189,7 +189,9 @@ class AgentCalls:
     def _know(self, pid: int, found: Arena) -> Qualify:
         """Add the process to the table of processes; returns what names its functions where the agent cannot."""
         processes = self._recording.processes
-        start_ns = int(self._clock.ns(found.started)[0])
+        start = np.empty(1, np.int64)
+        self._clock.ns(found.started, start)
+        start_ns = int(start[0])
         try:
             target = processes.targets.get(pid) or inspect(pid)
             if self._first is None:
@@ -203,11 +205,13 @@ class AgentCalls:
             processes.tell_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
             return lambda file, first_line, name: None
 
-    def _emit(self, traced: _Traced, events: np.ndarray, tids: np.ndarray) -> None:
+    def _emit(self, traced: _Traced, news: News) -> None:
         self._introduce(traced)
-        tids, known = traced.ids.host_tids(tids)
-        columns = arena.columns(events, self._clock.ns(arena.stamps(events)), traced.ids.pid, tids, traced.func_ids)
-        if known is not None:
+        tids = traced.ids.here({tid for tid, _ in news.pieces})
+        columns = arena.columns(news, self._clock, traced.ids.pid, tids, traced.func_ids)
+        traced.arena.give_back(news)
+        if UNKNOWN_THREAD in tids.values():
+            known = columns["tid"] != UNKNOWN_THREAD
             columns = where(columns, known)
             self._lost[LOSS_CLASSES.index("thread_map")] += len(known) - int(known.sum())
         self._recording.emit(columns)

@@ -53,12 +53,12 @@ def attach_floor(fib: Fib) -> Programs:
 
 
 class Recording:
-    """The whole tracer on `fib`, in the background, until stop()."""
+    """The whole tracer on a process, in the background, until stop()."""
 
-    def __init__(self, fib: Fib, folder: Path) -> None:
+    def __init__(self, pid: int, folder: Path, source: str = "usdt") -> None:
         self.folder, self._stop = folder, threading.Event()
-        self.session = Session(Options(folder), ["bench"])
-        self.session.start(fib.process.pid)
+        self.session = Session(Options(folder, source), ["bench"])
+        self.session.start(pid)
         self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
         self._used, self._start = time.process_time(), time.monotonic()
         self._thread.start()
@@ -96,19 +96,19 @@ def main() -> None:
             copy = shutil.copy(args.python, folder / Path(args.python).name)
         without, with_floor, with_tracer = (Fib(python, args.root) for python in (args.python, copy, args.python))
         held = attach_floor(with_floor)
-        recording = Recording(with_tracer, folder / "cost")
+        recording = Recording(with_tracer.process.pid, folder / "cost")
         plain, empty, ours = [], [], []
         for _ in range(args.rounds):
             plain.append(without.round())
             empty.append(with_floor.round())
             ours.append(with_tracer.round())
         recording.stop()
-        recording = Recording(with_tracer, folder / "load")
+        recording = Recording(with_tracer.process.pid, folder / "load")
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
             with_tracer.round()
         load = recording.stop()
-        recording = Recording(with_tracer, folder / "rest")
+        recording = Recording(with_tracer.process.pid, folder / "rest")
         time.sleep(args.seconds / 2)
         rest = recording.stop()["cpu_share"]
         for fib in (without, with_floor, with_tracer):

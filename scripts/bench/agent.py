@@ -1,0 +1,108 @@
+"""What the agent adds to a call, side by side with VizTracer and cProfile; then the whole tracer at the agent's full rate.
+
+Processes of one interpreter run fib(24) in turn: alone, under the tracer with the agent, under VizTracer, under
+cProfile. Quote the ratios of added time; the times are this machine's.
+
+    scripts/bench/agent.py [--python PATH]... [--root DIR] [--rounds 21] [--seconds 5]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from record import Recording
+
+CHILD = Path(__file__).parent / "children" / "rounds.py"
+PACKAGES = Path(__file__).parents[2] / ".build" / "bench"
+MODES = ("plain", "agent", "viztracer", "cprofile")
+
+
+class Fib:
+    """A process that measures a round of fib whenever asked."""
+
+    def __init__(self, python: str, root: str | None, mode: str, packages: Path | None) -> None:
+        command = [python, str(CHILD), "plain" if mode == "agent" else mode]
+        if packages:
+            command = ["/usr/bin/env", f"PYTHONPATH={packages}", *command]
+        if root:
+            shared = [word for folder in (CHILD.parent, packages) if folder for word in ("--at", str(folder))]
+            command = [str(Path(__file__).parents[1] / "in-root.sh"), *shared, root, *command]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.round()
+
+    def round(self) -> float:
+        """Nanoseconds per call."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+
+def version_of(python: str, root: str | None) -> str:
+    """Such as 3.12."""
+    command = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.check_output([*(["chroot", root] if root else []), *command], text=True).strip()
+
+
+def viztracer_for(version: str) -> Path | None:
+    """A folder with VizTracer for this version of Python, None where there is none to be had."""
+    folder = PACKAGES / f"viztracer-{version}"
+    if not folder.exists():
+        command = [sys.executable, "-m", "pip", "install", "-qq", "--target", str(folder), "--python-version", version]
+        subprocess.run([*command, "--only-binary=:all:", "--no-deps", "viztracer", "objprint"], stderr=subprocess.DEVNULL)
+    return folder if (folder / "viztracer").exists() else None
+
+
+def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
+    """Print the table of one interpreter."""
+    version = version_of(python, root)
+    packages = viztracer_for(version)
+    modes = [mode for mode in MODES if packages or mode != "viztracer"]
+    children = {mode: Fib(python, root, mode, packages if mode == "viztracer" else None) for mode in modes}
+    with tempfile.TemporaryDirectory() as scratch:
+        traced = children["agent"].process.pid
+        recording = Recording(traced, Path(scratch) / "cost", "agent")
+        taken: dict[str, list[float]] = {mode: [] for mode in modes}
+        for _ in range(rounds):
+            for mode in modes:
+                taken[mode].append(children[mode].round())
+        figures = recording.stop()
+        recording = Recording(traced, Path(scratch) / "load", "agent")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            children["agent"].round()
+        load = recording.stop()
+    for child in children.values():
+        child.process.kill()
+    print(f"Python {version}, fib(24), medians of {rounds} rounds in turn; {figures['lost']:.0f} events lost")
+    added = {mode: [a - b for a, b in zip(taken[mode], taken["plain"], strict=True)] for mode in modes}
+    for mode in modes:
+        ns = statistics.median(taken[mode])
+        line = f"  {mode:10} {ns:7.1f} ns a call  {ns / statistics.median(taken['plain']):5.2f} times"
+        if mode not in ("plain", "agent"):
+            shares = [ours / theirs for ours, theirs in zip(added["agent"], added[mode], strict=True)]
+            line += f"   the agent adds {statistics.median(shares):.2f} of what it adds"
+        print(line)
+    print(
+        f"  at full rate for {seconds:.0f} s: {load['events_per_second'] / 1e6:.1f} M events a second, {load['lost']:.0f} lost, "
+        f"{load['collector_ns_per_event']:.0f} ns of the tracer's CPU an event, {load['bytes_per_call']:.1f} bytes a call"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", help="interpreter; may be given several times (/usr/bin/python3.11)")
+    parser.add_argument("--root", help="root filesystem that they are in")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the run at full rate")
+    args = parser.parse_args()
+    for python in args.python or ["/usr/bin/python3.11"]:
+        measure(python, args.root, args.rounds, args.seconds)
+
+
+if __name__ == "__main__":
+    main()
