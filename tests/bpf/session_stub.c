@@ -1,4 +1,5 @@
-/* What the injector needs of an agent and nothing more: a session is begun by making the file begun.PID.N in its directory.
+/* What the injector needs of an agent and nothing more: a session is begun by making the file begun.N in its directory.
+ * Like the agent's, a session that has begun is not begun again.
  * The symbol versions let it load on glibc 2.31 wherever it was built. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,7 +33,11 @@ int pytrace_begin(const char *directory)
 {
     pthread_t thread;
     char path[4096];
+    static char last[4096];
     snprintf(path, sizeof path, "%s/options", directory);
+    if (!strcmp(last, directory))
+        return 0;
+    strcpy(last, directory);
     if (access(path, R_OK) == 0 && pthread_create(&thread, NULL, session, strdup(directory)) == 0)
         pthread_detach(thread);
     return 0;

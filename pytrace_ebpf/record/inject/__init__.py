@@ -31,6 +31,7 @@ from pytrace_ebpf.record.target import Target
 _RTLD_NOW = 2
 _LOADING_ROOM = 48 << 10  # bytes of stack that dlopen and the library's constructor may use
 _SAFE_POINT_S = 0.15  # a thread that runs Python comes to its next safe point much sooner
+_GIL_S = 1.0  # then it is tried again, for an agent that was still leaving an earlier session does not begin one
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,12 @@ class _Attempt:
     def __init__(self, target: Target, session: str, started: Callable[[], bool], patience_s: float) -> None:
         self.target, self.session, self.started = target, session, started
         self.end = time.monotonic() + patience_s
+        self.waits_for_gil = False  # the library is in the target, and its thread is to begin
         self.seen_from_here = Path(f"/proc/{target.pid}/root{session}")
 
     def begin(self) -> Injection:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)  # of this thread: one of the target's waits for it
         try:
             refuse_what_is_debugged(self.target.pid)
             self.loader = loader(self.target)
@@ -83,6 +87,8 @@ class _Attempt:
             raise TargetError(f"process {self.target.pid} ended meanwhile") from None
         except PermissionError as error:
             raise HostError(f"process {self.target.pid} may not be changed by this user ({error}); run the command as root (sudo)") from None
+        if self.waits_for_gil:
+            raise TargetError(f"the agent did not get the GIL of process {self.target.pid} in time; try again when it runs Python code")
         raise TargetError(
             f"process {self.target.pid} did not come to a place where the agent can begin (all of its threads are busy "
             "in native code or deep in the kernel); try again when it runs Python code"
@@ -109,10 +115,8 @@ class _Attempt:
                     f"process {self.target.pid} cannot load {self.session}/agent.so; does it lie where programs may not be "
                     "executed (noexec), or does another kind of protection forbid it?"
                 )
-            # The library is there and waits for the GIL: another route could only begin the session twice.
-            if self._wait(self.end - time.monotonic()):
-                return Injection(f"a thread blocked in {candidate.name}", stop_ns)
-            raise TargetError(f"the agent in process {self.target.pid} did not get the GIL in time; try again when it runs Python code")
+            self.waits_for_gil = True
+            return Injection(f"a thread blocked in {candidate.name}", stop_ns) if self._wait(_GIL_S) else None
         return None
 
     def _load_in(self, candidate: Blocked) -> int | None:

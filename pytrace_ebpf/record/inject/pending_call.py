@@ -29,16 +29,11 @@ def pending_call(target: Target, session: str, loader: Loader, agent: Mapping[st
     else:
         function, text = _python(target, "PyRun_SimpleString"), one_line(session).encode() + b"\0"
     add = _python(target, "Py_AddPendingCall")
-    with Stopped(target.pid, target.pid) as thread:
-        # Chosen while the main thread stands: what is free now is free until the text is there.
-        address = spare_memory(target, len(text))
-        write(target.pid, address, text)
-        try:
-            call(thread, add, (function, address), loader.sigreturn, _ROOM)
-        except BaseException:
-            write(target.pid, address, bytes(len(text)))
-            raise
+    address = spare_memory(target, len(text))
+    write(target.pid, address, text)
     try:
+        with Stopped(target.pid, target.pid) as thread:
+            call(thread, add, (function, address), loader.sigreturn, _ROOM)
         yield thread.stop_ns
     finally:
         write(target.pid, address, bytes(1))
