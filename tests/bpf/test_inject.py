@@ -151,10 +151,10 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def attach(pid: int, stub: Path, patience_s: float = 10.0) -> tuple[Injection, int]:
+def attach(pid: int, stub: Path, patience_s: float = 10.0, place: str = "/tmp") -> tuple[Injection, int]:
     """Begin a session; returns how, and how often it was begun."""
     root = f"/proc/{pid}/root"
-    session = f"/tmp/pytrace-ebpf-{secrets.token_hex(4)}"
+    session = f"{place}/pytrace-ebpf-{secrets.token_hex(4)}"
     directory = Path(root + session)
     directory.mkdir()
     try:
@@ -225,11 +225,11 @@ def test_a_signal_that_comes_meanwhile_interrupts_as_ever(start: Callable[..., P
 
 
 @pytest.mark.parametrize("program", ["busy", "malloc", "pipe"])
-def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Callable[..., Process], stub: Path) -> None:
+def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Callable[..., Process], stub: Path, tmp_path: Path) -> None:
     """After each single step of the tracer."""
     process = start(PROGRAMS[program])
     for step in range(1, 60):
-        if not killed_after(step, process.pid, stub):
+        if not killed_after(step, process.pid, stub, tmp_path):
             break
     else:
         step = 0
@@ -238,15 +238,15 @@ def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Calla
     assert process.ends_well()
 
 
-def test_a_killed_tracer_leaves_the_system_call_alone(start: Callable[..., Process], stub: Path) -> None:
+def test_a_killed_tracer_leaves_the_system_call_alone(start: Callable[..., Process], stub: Path, tmp_path: Path) -> None:
     source = C_CALL.format(call=C_CALLS["select"].replace("700_000", "4_000_000"))
     process = start(source.replace("0.69 < took < 1.5", "3.99 < took < 5"))
     for step in range(8, 40):
-        killed_after(step, process.pid, stub)
+        killed_after(step, process.pid, stub, tmp_path)
     assert process.ends_well()
 
 
-def killed_after(step: int, pid: int, stub: Path) -> bool:
+def killed_after(step: int, pid: int, stub: Path, place: Path) -> bool:
     """Attach in a process that is killed when it has made `step` calls of ptrace; whether it came so far."""
     child = os.fork()
     if child == 0:
@@ -261,7 +261,7 @@ def killed_after(step: int, pid: int, stub: Path) -> bool:
 
         ptrace._libc = type("Libc", (), {"ptrace": staticmethod(counted)})()
         try:
-            attach(pid, stub)
+            attach(pid, stub, place=str(place))
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -284,7 +284,7 @@ def test_a_debugged_process_is_left_alone(start: Callable[..., Process], stub: P
     assert process.ends_well()
 
 
-def test_what_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path, tmp_path: Path) -> None:
+def test_what_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
     """Nothing but native code runs until it is given up; what was asked for then does not happen later."""
     process = start(
         "import hashlib, sys, os\n"
