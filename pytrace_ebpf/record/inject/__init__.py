@@ -87,6 +87,9 @@ class _Attempt:
             raise TargetError(f"process {self.target.pid} ended meanwhile") from None
         except PermissionError as error:
             raise HostError(f"process {self.target.pid} may not be changed by this user ({error}); run the command as root (sudo)") from None
+        finally:
+            with suppress(OSError):
+                (self.seen_from_here / SCRIPT).unlink()
         if self.waits_for_gil:
             raise TargetError(f"the agent did not get the GIL of process {self.target.pid} in time; try again when it runs Python code")
         raise TargetError(
