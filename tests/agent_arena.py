@@ -132,7 +132,7 @@ class Session:
         self.directory = directory
         directory.mkdir(parents=True)
         shutil.copy(AGENT, directory / "agent.so")
-        chosen = {"clock": "tsc", "follow": 1, "when_full": "drop", "arenas": directory} | options
+        chosen = {"clock": "tsc", "follow": 1, "wait_ms": 0, "arenas": directory} | options
         lines = [
             f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])
         ]

@@ -53,7 +53,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, functions_end)  /* offset in the arena behind the last function record */ \
     FIELD(uint64_t, dropped)        /* events for which there was no chunk */ \
     FIELD(uint64_t, unnamed)        /* functions for which there was no room: their events carry function 0 */ \
-    FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (when_full=wait) */ \
+    FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (wait_ms) */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 
 #define CHUNK_FIELDS(FIELD, ARRAY) \

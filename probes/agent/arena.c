@@ -35,6 +35,7 @@ static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint32_t chunk_limit, function_ids;
 static uint64_t order;
 static volatile bool may_wait;
+static bool patient; /* the tracer came in time when it was last waited for */
 static struct writer *writers;
 static bool have_key;
 static pthread_key_t key;
@@ -105,7 +106,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     backed = FUNCTIONS_START;
     function_ids = 0;
     order = 0;
-    may_wait = true;
+    may_wait = patient = true;
     arena->pid = getpid();
     arena->python = python;
     arena->clock = options.clock;
@@ -222,9 +223,11 @@ static struct chunk *wait_for_chunk(void)
     struct timespec pause = {0, WAIT_NS};
     uint64_t since = clock_ns();
     struct chunk *chunk = NULL;
-    /* With the GIL: the program stands still until the tracer has read a chunk, as was asked for. */
-    while (may_wait && !(chunk = free_chunk()))
+    /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
+     * not come. */
+    while (may_wait && patient && !(chunk = free_chunk()) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
+    patient = chunk != NULL;
     arena->waited_ns += clock_ns() - since;
     return chunk;
 }
@@ -236,8 +239,10 @@ bool writer_make_room(struct writer *w)
     w->chunk = NULL;
     if (w->turned_away++ % LOOK_EVERY == 0) {
         w->chunk = free_chunk();
-        if (!w->chunk && options.wait_when_full)
+        if (!w->chunk && options.wait_ns)
             w->chunk = wait_for_chunk();
+        else if (w->chunk)
+            patient = true;
     }
     if (!w->chunk) {
         w->next = w->end = NULL;

@@ -53,7 +53,8 @@ bool cpython_find(void)
     py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     py.vectorcall_call = dlsym(RTLD_DEFAULT, "PyVectorcall_Call");
-    if (!py.none || !py.code_type || !py.vectorcall_call)
+    py.generator_exit = dlsym(RTLD_DEFAULT, "PyExc_GeneratorExit");
+    if (!py.none || !py.code_type || !py.vectorcall_call || !py.generator_exit)
         return false;
     if (!py._PyThreadState_UncheckedGet)
         py._PyThreadState_UncheckedGet = py.PyThreadState_GetUnchecked ? py.PyThreadState_GetUnchecked : py.PyThreadState_Get;

@@ -92,6 +92,7 @@ struct cpython {
     CPYTHON_SYMBOLS(DECLARE_FUNCTION, DECLARE_FUNCTION)
     PyObject *none; /* _Py_NoneStruct */
     void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
+    void **generator_exit; /* PyExc_GeneratorExit */
     uint32_t version; /* PY_VERSION_HEX */
 };
 extern struct cpython py;

@@ -25,8 +25,8 @@ static void read_line(char *line)
         options.clock = strcmp(value, "tsc") ? CLOCK_IS_MONOTONIC : CLOCK_IS_TSC;
     else if (!strcmp(line, "follow"))
         options.follow = atoi(value);
-    else if (!strcmp(line, "when_full"))
-        options.wait_when_full = !strcmp(value, "wait");
+    else if (!strcmp(line, "wait_ms"))
+        options.wait_ns = strtoull(value, NULL, 10) * 1000000;
     else if (!strcmp(line, "chunk_records"))
         options.chunk_records = strtoul(value, NULL, 10);
     else if (!strcmp(line, "arena_bytes"))

@@ -2,7 +2,7 @@
  *
  *     clock=tsc|monotonic     of the stamps
  *     follow=0|1              trace the processes that this one forks or runs
- *     when_full=drop|wait     what to do with an event for which there is no chunk
+ *     wait_ms=N               how long at a time the program is held up by an event for which there is no chunk; 0 = not
  *     chunk_records=N         events in a chunk
  *     arena_bytes=N           bound for the chunks of this process
  *     arenas=DIR              where the arena file is created
@@ -24,7 +24,8 @@
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
-    bool follow, wait_when_full;
+    bool follow;
+    uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;
     char directory[PATH_MAX], arenas[PATH_MAX];

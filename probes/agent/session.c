@@ -54,9 +54,9 @@ static bool tracer_is_gone(void)
 
 static void remove_session_files(void)
 {
-    static const char *const names[] = {"agent.so", "options", "lock"};
+    static const char *const names[] = {"agent.so", "options", "lock", "begin.py", "failure"};
     arena_unlink();
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[PATH_MAX + 16];
         snprintf(path, sizeof path, "%s/%s", options.directory, names[i]);
         unlink(path);

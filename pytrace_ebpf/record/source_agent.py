@@ -26,6 +26,8 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 _ROUNDS = 5
+# How long at a time a program whose arena is full waits for this process to read it, before events are lost.
+_WAIT_MS, _WAIT_LAUNCHED_MS = 100, 10_000
 _CHUNK_RECORDS = 16384
 _MOST_FUNCTIONS = 1 << 20
 
@@ -58,7 +60,7 @@ class AgentCalls:
         self._options = [
             *self._basics,
             ("follow", int(follow)),
-            ("when_full", "wait" if launches else "drop"),
+            ("wait_ms", _WAIT_LAUNCHED_MS if launches else _WAIT_MS),
             ("max_depth", filters.max_depth),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),

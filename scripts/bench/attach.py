@@ -28,7 +28,7 @@ from pytrace_ebpf.record.target import inspect
 from tests.unit.live_pythons import interpreters
 
 PATIENCE_S = 10.0
-OPTIONS = [("clock", "tsc"), ("chunk_records", 16384), ("arena_bytes", 256 << 20), ("when_full", "drop")]
+OPTIONS = [("clock", "tsc"), ("chunk_records", 16384), ("arena_bytes", 256 << 20), ("wait_ms", 0)]
 # Every target counts its work into memory it shares with us, and ends well when its input does.
 BEGINNING = """
 import mmap, os, struct, sys, threading, time

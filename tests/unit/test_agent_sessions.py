@@ -202,7 +202,7 @@ def test_a_full_arena_drops_and_says_so(interpreter: str, tmp_path: Path) -> Non
 
 @every_python
 def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_path: Path) -> None:
-    session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000, when_full="wait")
+    session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000, wait_ms=60_000)
     with attached(interpreter, "def step(): pass\ndef steps():\n  for _ in range(5000): step()\nserve()") as program:
         program.load(session)
         assert program.process.stdin is not None and program.process.stdout is not None
