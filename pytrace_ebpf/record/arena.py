@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,7 +171,7 @@ class Arena:
             self._functions_read += int(row["size"])
         return found
 
-    def news(self) -> "News":
+    def news(self) -> "list[Piece]":
         """What was written since the last call. Its events lie in the arena: `give_back` when they were copied."""
         used = int(self["chunks"])
         chunks = self._chunks[:used]
@@ -180,28 +181,50 @@ class Arena:
         grown = np.flatnonzero(counts > taken)
         grown = grown[np.argsort(chunks["order"][grown])]
         pieces = [
-            (int(tid), self._events[chunk, start:end])
-            for chunk, tid, start, end in zip(
-                grown.tolist(), chunks["tid"][grown].tolist(), taken[grown].tolist(), counts[grown].tolist(), strict=True
+            Piece(chunk, tid, self._events[chunk, start:end], state == FULL)
+            for chunk, tid, state, start, end in zip(
+                grown.tolist(),
+                chunks["tid"][grown].tolist(),
+                states[grown].tolist(),
+                taken[grown].tolist(),
+                counts[grown].tolist(),
+                strict=True,
             )
         ]
+        self._free(np.flatnonzero((states == FULL) & (counts <= taken)))
         np.maximum(taken, counts, out=taken)
-        return News(pieces, np.flatnonzero(states == FULL))
+        return pieces
 
-    def give_back(self, news: "News") -> None:
+    def give_back(self, pieces: "list[Piece]") -> None:
         """Let the agent have the chunks that it had filled."""
-        self._taken[news.full] = 0
-        self._chunks["state"][news.full] = FREE
+        self._free(np.array([piece.chunk for piece in pieces if piece.full], np.intp))
+
+    def _free(self, chunks: np.ndarray) -> None:
+        self._taken[chunks] = 0
+        self._chunks["state"][chunks] = FREE
 
 
-class News(NamedTuple):
-    """Events that were not taken yet: (thread as the process sees it, dtype event, shape (n,)), each thread's in order."""
+class Piece(NamedTuple):
+    """Events of one chunk that were not taken yet."""
 
-    pieces: list[tuple[int, np.ndarray]]
-    full: np.ndarray  # chunks that are done with
+    chunk: int
+    tid: int  # as the process sees it
+    events: np.ndarray  # dtype event, shape (n,), in order
+    full: bool  # there will be no more in this chunk
 
-    def __len__(self) -> int:
-        return sum(len(events) for _, events in self.pieces)
+
+def batches(pieces: list[Piece], rows: int) -> Iterator[list[Piece]]:
+    """The pieces in their order, in lists of about so many events."""
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.events)
+        if size >= rows:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 # The parts of an event that are whole bytes or nearly so.
@@ -210,22 +233,22 @@ _PARTS = np.dtype(
 )
 
 
-def columns(news: News, clock: Clock, pid: int, tids: dict[int, int], func_ids: np.ndarray) -> Columns:
+def columns(pieces: list[Piece], clock: Clock, pid: int, tids: dict[int, int], func_ids: np.ndarray) -> Columns:
     """Columns of `events`, piece by piece since these are in the processor's cache then.
 
     `tids` maps threads; `func_ids`, int32, maps the agent's function ids.
     """
-    size = len(news)
+    size = sum(len(piece.events) for piece in pieces)
     ts, frame = np.empty(size, np.int64), np.empty(size, np.int64)
     tid, func_id, line = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
     kind = np.empty(size, np.int8)
     start = 0
-    for thread, events in news.pieces:
-        at = slice(start, start := start + len(events))
-        parts = events.view(_PARTS)
+    for piece in pieces:
+        at = slice(start, start := start + len(piece.events))
+        parts = piece.events.view(_PARTS)
         rest = parts["rest"]
         clock.ns(parts["stamp"], ts[at])
-        tid[at] = tids[thread]
+        tid[at] = tids[piece.tid]
         kind[at] = rest >> np.uint32(20) & np.uint32(7)
         func_ids.take(rest & np.uint32(0xFFFFF), out=func_id[at], mode="clip")
         frame[at] = parts["frame"]

@@ -29,7 +29,9 @@ from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _NS = 1_000_000_000
-_MOST_WAITING = 4_000_000  # function events in a segment: about 130 MB of memory
+# A busy target is read sooner, so that what it writes to is still in the processor's cache.
+_BUSY, _BUSY_INTERVAL_S = 50_000, 0.01
+_MOST_WAITING = 2_000_000  # function events in a segment: about 65 MB of memory
 
 
 @dataclass(frozen=True)
@@ -180,10 +182,14 @@ class Session:
         if self._scheduling.alert_fd is not None:
             poll.register(self._scheduling.alert_fd, select.POLLIN)
         next_cut = time.monotonic() + self._options.segment_s
+        interval_s = self._scheduling.interval_s
         while not stop() and not self._ended():
-            if poll.poll(self._scheduling.interval_s * 1000):
+            if poll.poll(interval_s * 1000):
                 self._scheduling.silence_alerts()
+            before = self._collector.counts["call"]
             self._drain()
+            busy = self._collector.counts["call"] - before > _BUSY
+            interval_s = min(_BUSY_INTERVAL_S, self._scheduling.interval_s) if busy else self._scheduling.interval_s
             if self._launched is not None:
                 self._launched.poll()
             if time.monotonic() >= next_cut or self._collector.waiting > _MOST_WAITING:

@@ -13,7 +13,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import arena, qualnames
 from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library
-from pytrace_ebpf.record.arena import Arena, News
+from pytrace_ebpf.record.arena import Arena, Piece
 from pytrace_ebpf.record.calibrate import FibChild
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.functions import UNKNOWN, Qualify
@@ -27,8 +27,9 @@ _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begi
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 _ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
-_WAIT_MS, _WAIT_LAUNCHED_MS = 100, 10_000
-_CHUNK_RECORDS = 16384
+_WAIT_MS, _WAIT_LAUNCHED_MS = 250, 10_000
+_CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
+_BATCH = 500_000  # events after which the agent gets its memory back
 _MOST_FUNCTIONS = 1 << 20
 
 
@@ -125,7 +126,7 @@ class AgentCalls:
         drained = [(traced, traced.arena.news()) for traced in self._traced.values()]
         self._clock.tick()
         for traced, news in drained:
-            if news.pieces:
+            if news:
                 self._emit(traced, news)
         for name in ended:
             traced = self._traced.pop(name)
@@ -207,16 +208,17 @@ class AgentCalls:
             processes.tell_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
             return lambda file, first_line, name: None
 
-    def _emit(self, traced: _Traced, news: News) -> None:
+    def _emit(self, traced: _Traced, news: list[Piece]) -> None:
         self._introduce(traced)
-        tids = traced.ids.here({tid for tid, _ in news.pieces})
-        columns = arena.columns(news, self._clock, traced.ids.pid, tids, traced.func_ids)
-        traced.arena.give_back(news)
-        if UNKNOWN_THREAD in tids.values():
-            known = columns["tid"] != UNKNOWN_THREAD
-            columns = where(columns, known)
-            self._lost[LOSS_CLASSES.index("thread_map")] += len(known) - int(known.sum())
-        self._recording.emit(columns)
+        tids = traced.ids.here({piece.tid for piece in news})
+        for pieces in arena.batches(news, _BATCH):
+            columns = arena.columns(pieces, self._clock, traced.ids.pid, tids, traced.func_ids)
+            traced.arena.give_back(pieces)
+            if UNKNOWN_THREAD in tids.values():
+                known = columns["tid"] != UNKNOWN_THREAD
+                columns = where(columns, known)
+                self._lost[LOSS_CLASSES.index("thread_map")] += len(known) - int(known.sum())
+            self._recording.emit(columns)
 
     def _introduce(self, traced: _Traced) -> None:
         for function in traced.arena.new_functions():  # one step per function, not per call

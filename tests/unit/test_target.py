@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice import truthful
+from pytrace_ebpf.record.choice import choose, truthful
 from pytrace_ebpf.record.target import Target, inspect
 from tests.unit.live_pythons import interpreters, minor_of, running
 
@@ -184,9 +184,10 @@ def test_truthful(
 
 
 def test_what_the_probes_do_not_serve_names_the_agent(own: Target) -> None:
-    binary = replace(own.binary, probes={})
-    _, sentence = truthful(replace(own, python_version=(3, 12, 0), binary=binary))
-    assert "`agent` source" in sentence
+    target = replace(own, python_version=(3, 12, 0), binary=replace(own.binary, probes={}))
+    with pytest.raises(TargetError, match="use --source agent"):
+        choose(target, "usdt", launched=False)
+    assert choose(target, "auto", launched=False)[0] == "agent"
 
 
 def test_the_jit_is_read_from_the_environment() -> None:
