@@ -28,9 +28,10 @@ demo: setup ## trace a small multi-threaded service from outside and report wher
 test: setup ## run the tests on this host's own Python
 	@$(PYTEST) $(ARGS)
 
-test-matrix: setup ## run them on Python 3.9, 3.11 and 3.15 (builds two root filesystems, once)
+test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
-	@$(PYTEST) --matrix $(ARGS)
+	@$(PYTEST) --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
+	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > docs/matrix.md;) exit $$code
 
 bench: setup ## measure what tracing and reading cost
 	@set -e; for bench in scripts/bench/*.py; do echo "== $$bench"; $(AS_ROOT) $(BIN)/python $$bench $(ARGS); done

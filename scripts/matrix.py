@@ -1,0 +1,84 @@
+"""The table of docs/matrix.md, from the results of a test run: which Python gave equal counts, by which source, attached and launched.
+
+scripts/matrix.py .build/matrix.xml > docs/matrix.md
+"""
+
+import platform
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+WAYS = {"test_calls_equal_what_the_interpreter_counts": "attached", "test_calls_of_a_launched_program_too": "launched"}
+BUILDS = {"python": "Debian", "built": "pyenv"}
+CASE = re.compile(r"(?P<test>\w+)\[(?P<build>[a-z]+)(?P<version>3\.\d+)-(?P<source>usdt|agent)-(?P<program>\w+)\]")
+COLUMNS = [(source, way) for source in ("usdt", "agent") for way in ("attached", "launched")]
+TEXT = """\
+# Which Pythons it was seen to trace
+
+Written by `make test-matrix` from its own run, on Linux {kernel}. Each cell says for how many of {programs} programs
+the calls of every function were as many as the interpreter itself counts, with nothing lost: {names}.
+Attached: the program ran already. Launched: counted from its first call on. A dash: that build has no function probes
+that tell the truth, and `--source usdt` is refused.
+
+| Python | {head} |
+|---|{rule}
+{rows}
+"""
+
+
+class Result(NamedTuple):
+    """How many programs were tried and how many of them agreed."""
+
+    tried: set[str]
+    equal: set[str]
+
+
+def read(path: Path) -> dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]]:
+    """By (version, build), then by (source, way), of a JUnit file."""
+    found: dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]] = defaultdict(
+        lambda: defaultdict(lambda: Result(set(), set()))
+    )
+    for case in ET.parse(path).iter("testcase"):
+        match = CASE.fullmatch(case.get("name", ""))
+        if match is None or match["test"] not in WAYS:
+            continue
+        version = tuple(map(int, match["version"].split(".")))
+        result = found[version, BUILDS[match["build"]]][match["source"], WAYS[match["test"]]]
+        result.tried.add(match["program"])
+        if not len(case):  # neither failure, error nor skipped
+            result.equal.add(match["program"])
+    return found
+
+
+def main() -> int:
+    """Print the document; 1 where the file tells of no such test."""
+    found = read(Path(sys.argv[1]))
+    if not found:
+        print(f"{sys.argv[1]} holds no result of tests/bpf/test_counts.py", file=sys.stderr)
+        return 1
+    rows = []
+    for (version, build), results in sorted(found.items()):
+        cells = [f"{len(results[c].equal)} of {len(results[c].tried)}" if c in results else "-" for c in COLUMNS]
+        rows.append(f"| {'.'.join(map(str, version))}, {build} | " + " | ".join(cells) + " |")
+    names = sorted(set().union(*(result.tried for results in found.values() for result in results.values())))
+    head = " | ".join(f"`{source}`, {way}" for source, way in COLUMNS)
+    kernel = platform.release().split("-")[0]
+    print(
+        TEXT.format(
+            kernel=kernel,
+            programs=len(names),
+            names=", ".join(names),
+            head=head,
+            rule="---|" * len(COLUMNS),
+            rows="\n".join(rows),
+        ),
+        end="",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
