@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begi
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 _ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
-_WAIT_MS, _WAIT_LAUNCHED_MS = 250, 10_000
+_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 _BATCH = 500_000  # events after which the agent gets its memory back
 _MOST_FUNCTIONS = 1 << 20
