@@ -191,8 +191,9 @@ class Arena:
                 strict=True,
             )
         ]
-        self._free(np.flatnonzero((states == FULL) & (counts <= taken)))
+        read = np.flatnonzero((states == FULL) & (counts <= taken))
         np.maximum(taken, counts, out=taken)
+        self._free(read)  # last: of its next use nothing is taken yet
         return pieces
 
     def give_back(self, pieces: "list[Piece]") -> None:
