@@ -69,8 +69,9 @@ class Following:
             target = look(pid)
             source, why = self._sources.choose(target)
             if source.name == "agent":
-                # A fork has its creator's agent, a preloaded program one of its own: each begins by itself.
-                self._processes.add_python(target, None, row["ts"])
+                # A fork has its creator's agent, a preloaded program one of its own: each begins by itself, and may have.
+                if not self._processes.is_recorded(pid, row["ts"]):
+                    self._processes.add_python(target, None, row["ts"])
                 if executed and not self._preloaded:
                     self._starting[pid] = target, source, why
             else:
@@ -82,7 +83,7 @@ class Following:
     def _reset(self, row: dict[str, int]) -> None:
         """exec: the open calls of the thread are gone, and so is what was known of its frames."""
         for source in self._sources:
-            source.reset(row["pid"], row["tid"])
+            source.reset(row["pid"], row["tid"], row["ts"])
         if row["pid"] in self._processes.targets:
             self._recording.emit(
                 {

@@ -42,11 +42,16 @@ class Processes:
         )
         self.add_threads(target.pid, start_ns)
 
+    def is_recorded(self, pid: int, since_ns: int) -> bool:
+        """Whether the program that `pid` has been since then has a source of function events already."""
+        row = self.processes.get(pid)
+        return row is not None and row["source"] is not None and row["start_ns"] >= since_ns
+
     def tell_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
-        self.processes[pid] |= {"source": source, "python_version": version}
+        self.processes[pid] |= {"source": source, "python_version": version, "start_ns": start_ns}
         self._changed.add(pid)
 
     def add_other(self, pid: int, ppid: int, start_ns: int) -> None:

@@ -40,8 +40,8 @@ class CallSource(Protocol):
     def attach(self, target: Target) -> None:
         """Record a process in the middle of its work, the frames that are open first. Raises TargetError."""
 
-    def reset(self, pid: int, tid: int) -> None:
-        """Thread `tid` called exec: its process is another program now, and that thread its only one."""
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """Thread `tid` called exec at `ts`: its process is another program since, and that thread its only one."""
 
     def drain(self) -> None:
         """Emit the events since the last call."""

@@ -39,6 +39,7 @@ class _Traced:
 
     arena: Arena
     ids: Ids
+    start_ns: int
     qualify: Qualify
     func_ids: np.ndarray = field(default_factory=lambda: np.full(1024, UNKNOWN, np.int32))  # by the agent's id
 
@@ -115,9 +116,11 @@ class AgentCalls:
                     return True
         return False
 
-    def reset(self, pid: int, tid: int) -> None:
-        """Close the arena of the program that was there before."""
-        self._replaced |= {name for name, traced in self._traced.items() if traced.ids.pid == pid}
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """Close the arena of the program that was there before; that of the new one may be known already."""
+        self._replaced |= {
+            name for name, traced in self._traced.items() if traced.ids.pid == pid and traced.start_ns < ts
+        }
 
     def drain(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
@@ -187,26 +190,30 @@ class AgentCalls:
                     directory.forget(name)
                     continue
                 directory.forget(name)
-                self._traced[name] = _Traced(found, ids, self._know(ids.pid, found))
+                start_ns = self._start_ns(found)
+                self._traced[name] = _Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns))
 
-    def _know(self, pid: int, found: Arena) -> Qualify:
-        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
-        processes = self._recording.processes
+    def _start_ns(self, found: Arena) -> int:
         start = np.empty(1, np.int64)
         self._clock.ns(found.started, start)
-        start_ns = int(start[0])
+        return int(start[0])
+
+    def _know(self, pid: int, found: Arena, start_ns: int) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+        processes = self._recording.processes
         try:
             target = processes.targets.get(pid) or inspect(pid)
             if self._first is None:
                 self._first = target, Path(f"/proc/{pid}").stat()
             processes.add_python(target, self.name, start_ns)
-            if all(each["pid"] != pid for each in self._recording.chosen):
-                self._recording.declare(pid, self.name, "the agent came with the process that started this one")
             return qualnames.for_process(pid, target.library)
         except (TargetError, HostError, OSError):  # it has ended already
             version = int(found["python"])
             processes.tell_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
             return lambda file, first_line, name: None
+        finally:
+            if all(each["pid"] != pid for each in self._recording.chosen):
+                self._recording.declare(pid, self.name, "the agent came with the process that started this one")
 
     def _emit(self, traced: _Traced, news: list[Piece]) -> None:
         self._introduce(traced)

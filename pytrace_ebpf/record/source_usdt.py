@@ -74,7 +74,7 @@ class UsdtCalls:
         self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
         self._recording.processes.add_python(target, self.name, start_ns)
 
-    def reset(self, pid: int, tid: int) -> None:
+    def reset(self, pid: int, tid: int, ts: int) -> None:
         """Let `tid` be walked again."""
         for loaded in self._loaded.values():
             loaded.probes.forget_walk(tid)
