@@ -8,7 +8,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def preorder(calls: pd.DataFrame) -> tuple[Ints, Ints]:
-    """(order, below): rows of `calls` by thread and call_id, and how many descendants each row *of that order* has.
+    """(order, below): rows of `calls` by thread and call_id, and how many descendants each row *of that order* has in `calls`.
 
     Needs call_id, last_descendant_id, pid, tid.
     """
@@ -18,7 +18,7 @@ def preorder(calls: pd.DataFrame) -> tuple[Ints, Ints]:
     last = calls["last_descendant_id"].to_numpy(dtype=np.int64)[order]
     # Ids of different threads may interleave; lifted, each thread's are above those of the threads before it.
     lift = thread[order] * (int(last.max(initial=0)) + 1)
-    return order, np.searchsorted(ids[order] + lift, last + lift) - np.arange(len(ids))
+    return order, np.searchsorted(ids[order] + lift, last + lift, side="right") - 1 - np.arange(len(ids))
 
 
 def begin_end(calls: pd.DataFrame) -> tuple[Ints, npt.NDArray[np.bool_]]:

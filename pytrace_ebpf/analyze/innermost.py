@@ -1,0 +1,63 @@
+"""Which call was open innermost on a thread at a moment."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.preorder import begin_end
+
+COLUMNS = ("call_id", "parent_id", "last_descendant_id", "depth", "pid", "tid", "start_ns", "end_ns")
+NO_CALL = -1
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
+
+
+def innermost(calls: pd.DataFrame, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:
+    """The call_id of the innermost call open on thread (pid, tid) at each moment ts; -1 where none was.
+
+    `calls` needs COLUMNS, and with a call all those it lies in. The moments are arrays of one length in any order,
+    the answer is int64. At its start a call is open, at its end only its caller is.
+    """
+    if not len(calls) or not len(ts):
+        return np.full(len(ts), NO_CALL, np.int64)
+    row, is_end = begin_end(calls)
+    id_, parent, start, end = (calls[c].to_numpy(np.int64) for c in ("call_id", "parent_id", "start_ns", "end_ns"))
+    when = np.where(is_end, end[row], start[row])
+    after = np.where(is_end, parent[row], id_[row])
+    keys, owner = np.unique(_keys(calls["pid"].to_numpy(), calls["tid"].to_numpy()), return_inverse=True)
+    # begin_end takes the threads in the order of their first row; searching needs them in that of their number.
+    owner = owner[row]
+    order = np.argsort(owner, kind="stable")
+    when, after, owner = when[order], after[order], owner[order]
+    wanted = _keys(np.asarray(pid), np.asarray(tid))
+    thread = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    origin = int(when.min()) - 1
+    bits = (int(when.max()) - origin + 1).bit_length()
+    moments = np.clip(np.asarray(ts, np.int64) - origin, 0, (1 << bits) - 1)
+    at = np.searchsorted((owner << bits) | (when - origin), (thread << bits) | moments, side="right") - 1
+    found = (at >= 0) & (owner[at] == thread) & (keys[thread] == wanted)
+    return np.where(found, after[at], NO_CALL)
+
+
+def innermost_in(trace: Any, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:
+    """The same of a pytrace_ebpf Trace, whose calls are read a part at a time: memory is bounded by the largest and the moments."""
+    out = np.full(len(ts), NO_CALL, np.int64)
+    pid, tid, ts = np.asarray(pid), np.asarray(tid), np.asarray(ts, np.int64)
+    order = np.argsort(ts, kind="stable")
+    upto = len(order)
+    going_on: pd.DataFrame | None = None
+    # Calls lie where they ended, so from the last part backwards all that were open at a moment are known before it.
+    for part, earlier_end_ns in trace.calls_backwards(COLUMNS):
+        calls = part if going_on is None else pd.concat([part, going_on], ignore_index=True)
+        first = int(np.searchsorted(ts[order[:upto]], earlier_end_ns))
+        asked = order[first:upto]
+        out[asked] = innermost(calls, pid[asked], tid[asked], ts[asked])
+        going_on, upto = calls[calls["start_ns"] <= earlier_end_ns], first
+    return out
+
+
+def _keys(pid: Numbers, tid: Numbers) -> Ints:
+    return (pid.astype(np.int64) << 32) | tid.astype(np.int64)
