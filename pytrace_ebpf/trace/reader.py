@@ -19,6 +19,7 @@ from pytrace_ebpf.trace.manifest import read_manifest
 from pytrace_ebpf.trace.schema import CALLS, TABLES, Table
 
 _KEY_FILE = "derived.json"
+_BEFORE_ALL = -(1 << 62)
 _NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.int16(): pd.Int16Dtype()}
 
 
@@ -90,6 +91,20 @@ class Trace:
         if np.any(ids[1:] < ids[:-1]):
             table = table.take(pa.array(np.argsort(ids, kind="stable")))
         return to_frame(table.select(names), CALLS)
+
+    def calls_backwards(self, columns: Sequence[str]) -> Iterator[tuple[pd.DataFrame, int]]:
+        """The calls a part at a time, the last to end first, each with the time by which all calls of the parts to come had ended.
+
+        With a call come, in its part or one before, all those that it lies in.
+        """
+        parts = self._calls_parts()
+        ends: list[int] = []
+        for part in parts:
+            latest = self._load(CALLS, [part], ["end_ns"], [])["end_ns"].to_numpy().max()
+            ends.append(max([int(latest), *ends[-1:]]))
+        names = _known(CALLS, columns)
+        for part, earlier in zip(reversed(parts), [*reversed(ends[:-1]), _BEFORE_ALL], strict=False):
+            yield to_frame(self._load(CALLS, [part], names, []), CALLS), earlier
 
     def layers(self, tid: int) -> "Layers":
         """The thread's layered call sequence: one DataFrame per depth, each read when it is asked for."""
