@@ -50,6 +50,8 @@ struct function_event {
 #define SCHED_EXEC 5    /* tid replaced its program */
 #define SCHED_EXIT 6    /* tid ended */
 
+#define HOLDER_UNKNOWN (-1)
+
 struct sched_event {
     __u64 ts;
     __u32 pid; /* process of tid */
@@ -62,7 +64,7 @@ struct sched_event {
     __u16 cpu;
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */
-    __u32 reserved;
+    __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
 };
 
 /* index into the loss counters */

@@ -1,8 +1,9 @@
 /* Scheduling events of the traced threads: when each had a core, waited for one, or was blocked, and in what.
  *
- * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, FOLLOW (children become traced processes).
+ * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, PROCESSES, FOLLOW (children become traced processes).
  * The system call a thread leaves in is read from its saved registers, so no
- * system call is slowed by a tracepoint of its own.
+ * system call is slowed by a tracepoint of its own; who holds the GIL is read
+ * from the thread's own memory while it is still the current one.
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
@@ -15,6 +16,16 @@ BPF_RINGBUF_OUTPUT(alerts, ALERT_RING_PAGES);
 
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
 BPF_HASH(threads, __u32, __u32, THREADS);
+
+/* Where a Python keeps who holds its GIL. Written by user space (record/gil.py); a forked child has its creator's. */
+struct gil {
+    __u64 holder;      /* address of last_holder; `locked` lies behind it */
+    __u32 thread_id;   /* offset of the thread's id in a thread state */
+    __u32 pthread_tid; /* not 0: what is there is a pthread_t, with the id at this offset */
+    __u32 inside;      /* the process is in a pid namespace of its own: the ids are not the host's */
+    __u32 pad;
+};
+BPF_HASH(gils, __u32, struct gil, PROCESSES);
 
 #define BLOCKED_STATES 0x7f /* TASK_REPORT; higher bits: preempted */
 #define CLONE_THREAD 0x10000
@@ -50,8 +61,33 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
     event->cpu = bpf_get_smp_processor_id();
     event->kind = kind;
     event->other_pid = 0;
-    event->reserved = 0;
+    event->holder = HOLDER_UNKNOWN;
     return event;
+}
+
+/* `tid` of `pid` is current. Memory that is not there faults nothing in: then the holder is not known. */
+static __always_inline __s32 gil_holder(__u32 pid, __u32 tid)
+{
+    struct gil *gil = gils.lookup(&pid);
+    struct {
+        __u64 state;
+        __u64 locked; /* an int, and what is behind it */
+    } now;
+    __u64 id = 0;
+    __u32 holder;
+
+    if (!gil || bpf_probe_read_user(&now, sizeof(now), (void *)gil->holder))
+        return HOLDER_UNKNOWN;
+    if ((__u32)now.locked != 1) /* -1 before there is a GIL */
+        return 0;
+    if (bpf_probe_read_user(&id, sizeof(id), (void *)(now.state + gil->thread_id)))
+        return HOLDER_UNKNOWN;
+    if (gil->pthread_tid && bpf_probe_read_user(&id, sizeof(id), (void *)(id + gil->pthread_tid)))
+        return HOLDER_UNKNOWN;
+    holder = id;
+    if (holder && (gil->inside || holder == tid || process_of(holder) == pid))
+        return holder;
+    return HOLDER_UNKNOWN; /* a fork has its creator's id until it has noticed */
 }
 
 TRACEPOINT_PROBE(sched, sched_switch)
@@ -66,6 +102,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
         __u64 state = args->prev_state, nr = -1, address = 0;
+        __s32 holder;
 
         if (state & BLOCKED_STATES) {
             struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -74,6 +111,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
             if (nr == SYSCALL_FUTEX)
                 bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
         }
+        holder = gil_holder(prev_pid, prev);
         event = reserve(prev_pid, prev, SCHED_OUT, ts);
         if (event) {
             event->other = next;
@@ -81,6 +119,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
             event->state = state;
             event->syscall = nr;
             event->address = address;
+            event->holder = holder;
             sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
         }
     }
@@ -163,6 +202,16 @@ static __always_inline __u64 clone_flags(void)
     return flags;
 }
 
+static __always_inline void inherit_gil(__u32 creator, __u32 child)
+{
+    struct gil *of_creator = gils.lookup(&creator), gil;
+
+    if (of_creator) {
+        gil = *of_creator;
+        gils.update(&child, &gil);
+    }
+}
+
 TRACEPOINT_PROBE(sched, sched_process_fork)
 {
     __u32 parent = bpf_get_current_pid_tgid(), child = args->child_pid, pid = process_of(parent);
@@ -179,6 +228,8 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
 #endif
         pid = child;
     }
+    if (!(flags & CLONE_VM))
+        inherit_gil(bpf_get_current_pid_tgid() >> 32, child);
     if (threads.update(&child, &pid)) {
         count_loss(LOSS_THREAD_MAP);
         return 0;
@@ -207,6 +258,7 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
         event->other = args->old_pid; /* the thread that called exec */
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
+    gils.delete(&pid);
     alert(bpf_ktime_get_ns());
     return 0;
 }
@@ -222,5 +274,7 @@ TRACEPOINT_PROBE(sched, sched_process_exit)
     if (event)
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     threads.delete(&tid);
+    if (tid == pid)
+        gils.delete(&pid);
     return 0;
 }

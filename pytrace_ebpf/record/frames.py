@@ -18,7 +18,7 @@ MAX_FRAMES = 100_000
 _MAX_THREADS = 100_000
 _WALKS = 3
 _TRIES = 20
-_PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
+PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
 _SHIM = "__init__"
 _OWNED_BY_GENERATOR = 1
 
@@ -56,7 +56,7 @@ def open_frames(target: Target) -> dict[int, list[OpenFrame]]:
     if target.layout is None or target.runtime is None:
         return {}
     walk = _Walk(target.memory, target.layout)
-    tids = _host_tids(target.pid)
+    tids = host_tids(target.pid)
     stacks: dict[int, list[OpenFrame]] = {}
     for state in walk.thread_states(target.runtime):
         tid = walk.thread_id(state, tids)
@@ -78,7 +78,7 @@ def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
     )
 
 
-def _host_tids(pid: int) -> dict[int, int]:
+def host_tids(pid: int) -> dict[int, int]:
     """Thread id as the process itself sees it -> thread id on the host; they differ in a container."""
     found = {}
     try:
@@ -128,7 +128,7 @@ class _Walk:
             pthread = self.memory.u64(state + self.layout.thread_pthread)
         except MemoryFault:
             return None
-        for offset in _PTHREAD_TID:
+        for offset in PTHREAD_TID:
             try:
                 own = self.memory.i32(pthread + offset)
             except MemoryFault:

@@ -18,6 +18,8 @@ class Layout:
     # _PyRuntimeState
     runtime_main_interpreter: int
     runtime_gil: tuple[int, int] | None  # first and last byte + 1 of the GIL's locks, up to 3.11
+    # the GIL
+    gil_holder: int  # from its first byte as Target.gil_range() has it: last_holder, with `locked` behind it
     # PyInterpreterState
     interpreter_threads: int
     interpreter_gil: int | None  # pointer to the GIL, from 3.12 on
@@ -50,6 +52,7 @@ _V38 = Layout(
     version=(3, 8),
     runtime_main_interpreter=40,
     runtime_gil=(1168, 1360),
+    gil_holder=-8,
     interpreter_threads=8,
     interpreter_gil=None,
     thread_next=8,
@@ -98,6 +101,7 @@ _V312 = replace(
     _V311,
     version=(3, 12),
     runtime_gil=None,
+    gil_holder=8,
     interpreter_threads=72,
     interpreter_gil=384,
     thread_pthread=136,
@@ -153,6 +157,8 @@ _POSITIONS = {
 }
 _INTERPRETERS_HEAD = 40
 _ARGCOUNT = (320, 360, 424)
+_GIL = (120, 128, 128)  # the main interpreter's own
+_GIL_HOLDER = (144, 152, 152)
 
 
 def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout | None:
@@ -173,6 +179,7 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
         layout,
         **fields,  # type: ignore[arg-type]
         runtime_main_interpreter=at(_INTERPRETERS_HEAD) + 8,  # `main` follows `head`
+        gil_holder=at(_GIL_HOLDER[column]) - at(_GIL[column]),
         code_flags=at(_ARGCOUNT[column]) - 4,  # co_flags is just before co_argcount
         string_data_wide=fields["string_data"] + 16,  # the UTF-8 copy's length and pointer lie between
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pytrace_ebpf.record.bpf import Programs
+from pytrace_ebpf.record.gil import Holders
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.tables import Columns, sched_columns
 from pytrace_ebpf.record.target import threads
@@ -24,7 +25,7 @@ class SchedProbes:
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(self, ring_pages: int, follow: bool) -> None:
-        knobs: dict[str, object] = {"SCHED_RING_PAGES": ring_pages, "THREADS": 65536, "ALERT_RING_PAGES": 1}
+        knobs: dict[str, object] = {"SCHED_RING_PAGES": ring_pages, "THREADS": 65536, "PROCESSES": 16384, "ALERT_RING_PAGES": 1}
         if follow:
             knobs["FOLLOW"] = True
         self.programs = Programs("sched.c", knobs)
@@ -32,13 +33,16 @@ class SchedProbes:
         self.dtype = self.programs.dtype("sched_event")
         self._ring = Ring(self.programs.table("sched").map_fd, ring_pages * 4096, self.dtype)
         self._alerts = Ring(self.programs.table("alerts").map_fd, 4096, np.dtype("<u8"))
+        self._holders = Holders(self.programs.table("gils"))
         self._snapshots: list[np.ndarray] = []
         self.alert_fd: int = self.programs.table("alerts").map_fd
 
     def drain(self) -> dict[str, Columns]:
         """Columns of `sched` since the last call, in ring order."""
         snapshots, self._snapshots = self._snapshots, []
-        return {"sched": sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))}
+        columns = sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))
+        self._holders.take_in(columns)
+        return {"sched": columns}
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
@@ -54,6 +58,7 @@ class SchedProbes:
         A thread is looked at just before it is added, and again until no new one
         appears: those born meanwhile are added by the fork tracepoint.
         """
+        self._holders.expect(pid)
         seen: set[int] = set()
         while True:
             new = [tid for tid in _threads(pid) if tid not in seen]
@@ -70,7 +75,7 @@ class SchedProbes:
         folder = Path(f"/proc/{pid}/task/{tid}")
         row = np.zeros(1, self.dtype)
         row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), pid, tid
-        row["kind"], row["syscall"] = SchedKind.SNAPSHOT, -1
+        row["kind"], row["syscall"], row["holder"] = SchedKind.SNAPSHOT, -1, -1
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             row["state"], row["cpu"] = _STATE_BITS.get(fields[0], 0), int(fields[36])

@@ -39,6 +39,7 @@ def sched_columns(records: np.ndarray) -> Columns:
         "address": records["address"].astype(np.int64),
         "other_pid": records["other_pid"].astype(np.int32),
         "other_tid": records["other"].astype(np.int32),
+        "holder_tid": records["holder"].astype(np.int32),
     }
 
 

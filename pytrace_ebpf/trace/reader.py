@@ -187,10 +187,14 @@ class Trace:
             condition = term if condition is None else condition & term
         try:
             dataset = ds.dataset([str(p) for p in parts], schema=spec.arrow, format="parquet")
-            return dataset.to_table(columns=columns, filter=condition).unify_dictionaries()
+            table = dataset.to_table(columns=columns, filter=condition).unify_dictionaries()
         except (pa.ArrowException, OSError) as error:
             broken = next((p for p in parts if not _opens(p)), parts[0])
             raise TraceError(f"{broken} does not open: the trace is damaged; record it again.") from error
+        for column in spec.columns:
+            if column.absent is not None and column.name in columns and table[column.name].null_count:
+                table = table.set_column(columns.index(column.name), column.name, table[column.name].fill_null(column.absent))
+        return table
 
     def _calls_parts(self) -> list[Path]:
         if self._calls is None:

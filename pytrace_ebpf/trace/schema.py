@@ -55,6 +55,7 @@ class Column:
     unit: str
     meaning: str
     nullable: bool = False
+    absent: int | None = None  # what stands for it where a trace was written before there was this column
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ SCHED = Table(
         Column("address", pa.int64(), "", "out, snapshot: first argument of that call where it is futex: the futex's address; else 0"),
         Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),
         Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker; migrate: core it came from; fork: creator; 0 idle or none"),
+        Column("holder_tid", pa.int32(), "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
 )
 

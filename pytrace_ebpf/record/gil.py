@@ -1,0 +1,117 @@
+"""Where a process keeps which thread holds its GIL, told to the kernel half, which reads it at every switch."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.frames import PTHREAD_TID, host_tids
+from pytrace_ebpf.record.memory import MemoryFault
+from pytrace_ebpf.record.tables import Columns
+from pytrace_ebpf.record.target import Target, inspect, links_libpython
+from pytrace_ebpf.trace.schema import SchedKind
+
+_PATIENCE_S = 10.0  # for a program that was just started to make its GIL
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Place:
+    """The fields of struct gil (probes/sched.c)."""
+
+    holder: int
+    thread_id: int
+    pthread_tid: int
+
+
+def locate(target: Target) -> Place | None:
+    """Where `target` keeps the holder of its GIL; None where that cannot be said, or cannot yet."""
+    start, _ = target.gil_range()
+    layout = target.layout
+    if not start or layout is None or target.free_threaded:
+        return None
+    if layout.thread_native_id is not None:
+        return Place(start + layout.gil_holder, layout.thread_native_id, 0)
+    tid_in_pthread = _tid_in_pthread(target)
+    if tid_in_pthread is None:
+        return None
+    return Place(start + layout.gil_holder, layout.thread_pthread, tid_in_pthread)
+
+
+def _tid_in_pthread(target: Target) -> int | None:
+    """Where this process's libc keeps a thread's id behind its pthread_t: seen in a thread that there is."""
+    if target.layout is None or target.runtime is None:
+        return None
+    memory, tids = target.memory, host_tids(target.pid)
+    try:
+        interpreter = memory.u64(target.runtime + target.layout.runtime_main_interpreter)
+        state = memory.u64(interpreter + target.layout.interpreter_threads)
+        pthread = memory.u64(state + target.layout.thread_pthread)
+        return next((offset for offset in PTHREAD_TID if memory.u32(pthread + offset) in tids), None)
+    except MemoryFault:
+        return None
+
+
+class Holders:
+    """Keeps the kernel half's map of GILs up to date, and puts the ids that it read into the host's numbers."""
+
+    def __init__(self, gils: Any) -> None:
+        """`gils`: the map of sched.c, as bcc shows it."""
+        self._gils = gils
+        self._awaited: dict[int, tuple[Target | None, float]] = {}  # and until when
+        self._inside: dict[int, dict[int, int]] = {}  # of processes in other pid namespaces: their thread ids -> the host's
+
+    def expect(self, pid: int) -> None:
+        """`pid` is, or has just become, a program that may be a Python: look for its GIL until it has one."""
+        self._inside.pop(pid, None)
+        self._awaited[pid] = None, time.monotonic() + _PATIENCE_S
+        self._look(pid)
+
+    def take_in(self, events: Columns) -> None:
+        """Follow what columns of `sched` say of processes, and translate their `holder_tid`."""
+        for at in np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT)).tolist():
+            kind, pid = int(events["kind"][at]), int(events["pid"][at])
+            if kind == SchedKind.EXEC:
+                self.expect(pid)
+            elif pid == int(events["tid"][at]):
+                if kind == SchedKind.FORK and int(events["other_pid"][at]) in self._inside:
+                    self._inside[pid] = {}
+                elif kind == SchedKind.EXIT:
+                    self._awaited.pop(pid, None)
+        for pid in list(self._awaited):
+            self._look(pid)
+        for pid in self._inside:
+            self._translate(pid, events)
+
+    def _look(self, pid: int) -> None:
+        target, until = self._awaited.pop(pid)
+        try:
+            target = target or inspect(pid)
+            place = locate(target)
+        except HostError:
+            return
+        except TargetError:  # no Python, or its loader has not mapped the Python yet
+            if links_libpython(pid) and time.monotonic() < until:
+                self._awaited[pid] = None, until
+            return
+        if place is None:
+            if time.monotonic() < until:
+                self._awaited[pid] = target, until
+            return
+        tids = host_tids(pid)
+        inside = any(own != tid for own, tid in tids.items())
+        if inside:
+            self._inside[pid] = tids
+        self._gils[self._gils.Key(pid)] = self._gils.Leaf(place.holder, place.thread_id, place.pthread_tid, inside, 0)
+
+    def _translate(self, pid: int, events: Columns) -> None:
+        rows = np.flatnonzero((events["pid"] == pid) & (events["holder_tid"] > 0))
+        if not len(rows):
+            return
+        tids, which = np.unique(events["holder_tid"][rows], return_inverse=True)
+        known = self._inside[pid]
+        if not known.keys() >= set(tids.tolist()):
+            known |= host_tids(pid)
+        events["holder_tid"][rows] = np.array([known.get(tid, _UNKNOWN) for tid in tids.tolist()], np.int32)[which]
