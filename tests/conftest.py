@@ -23,6 +23,7 @@ HOST_PYTHON = "3.11"
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 # Version: root filesystem that scripts/roots.sh builds.
 MATRIX = {"3.9": "bullseye", "3.13": "trixie", "3.14": "sid", "3.15": "sid"}
+SOURCES = ("usdt", "agent")
 WITH_PROBES = ("3.9", "3.11", "3.15")  # of Debian's
 CAP_SYS_ADMIN = 21
 PATIENCE_S = 120  # a target that is still there then hangs
@@ -39,7 +40,7 @@ class Python:
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources of function events that serve it."""
-        return ("usdt", "agent") if self.path is None and self.version in WITH_PROBES else ("agent",)
+        return SOURCES if self.path is None and self.version in WITH_PROBES else SOURCES[1:]
 
     @property
     def minor(self) -> int:
@@ -140,7 +141,9 @@ def truth() -> Callable[..., dict[tuple[str, str, int], int]]:
         options = [program] if program.startswith("--") else []
         program, args = (args[0], args[1:]) if options else (program, args)
         words = python.command("truth", *options, str(TARGETS / f"{program}.py"), *args)
-        run = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S)
+        run = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE_S
+        )
         counts = {}
         for key, number in json.loads(run.stdout.splitlines()[-1]).items():
             file_and_name, _, line = key.rpartition(":")
@@ -149,6 +152,12 @@ def truth() -> Callable[..., dict[tuple[str, str, int], int]]:
         return counts
 
     return count
+
+
+@pytest.fixture
+def clock_seconds(pytestconfig: pytest.Config) -> int:
+    """How long to compare the clocks."""
+    return int(pytestconfig.getoption("--clock-seconds"))
 
 
 def why_not_bpf() -> str | None:
@@ -172,21 +181,29 @@ def why_not_bpf() -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--matrix", action="store_true", help="also run on the Pythons of the root filesystems")
+    parser.addoption(
+        "--matrix", action="store_true", help="also run on the Pythons of the root filesystems and of pyenv"
+    )
+    parser.addoption(
+        "--clock-seconds", type=int, default=10, help="how long the clocks of agent and kernel are compared"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`python, source`: each pair that there is, or of the mark's sources; `python` alone: each that these serve."""
     if "python" not in metafunc.fixturenames:
         return
+    mark = metafunc.definition.get_closest_marker("sources")
+    wanted = mark.args if mark else SOURCES
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
         pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]
         pythons += built_pythons()
+    pairs = [(python, source) for python in pythons for source in python.sources if source in wanted]
     if "source" in metafunc.fixturenames:
-        pairs = [(python, source) for python in pythons for source in python.sources]
         metafunc.parametrize("python, source", pairs, ids=str)
     else:
-        metafunc.parametrize("python", [python for python in pythons if "usdt" in python.sources], ids=str)
+        metafunc.parametrize("python", dict.fromkeys(python for python, _ in pairs), ids=str)
 
 
 def built_pythons() -> list[Python]:
@@ -200,6 +217,7 @@ def built_pythons() -> list[Python]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
     config.stash[_REASON] = why_not_bpf()
     config.stash[_COUNTS] = {"ran": 0, "skipped": 0}
 

@@ -62,6 +62,7 @@ static void remove_session_files(void)
         unlink(path);
     }
     rmdir(options.directory);
+    rmdir(options.arenas); /* by the last of the processes */
 }
 
 static void call_atexit(const char *method)

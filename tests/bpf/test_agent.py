@@ -1,0 +1,228 @@
+"""The agent in other people's processes: it leaves nothing behind, however it ends, and tells the truth while it is there."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.record.functions import module_of
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import SchedKind
+from tests.bpf.conftest import COMMAND, Recorder
+from tests.conftest import Python, Target
+
+pytestmark = pytest.mark.sources("agent")
+
+SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
+CLOCKS_DIFFER_NS = 2000  # at most
+QUIET_S = 2  # after which the agent of a tracer that was killed has left
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def look(process: Target) -> dict:
+    """What inward.py finds in itself."""
+    process.go()
+    return process.done()
+
+
+def has_agent(pid: int) -> bool:
+    return any((task / "comm").read_text() == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def directories(pid: int) -> set[Path]:
+    """The agent's directories that a tracer made."""
+    return {
+        Path(link)
+        for link in map(os.readlink, Path(f"/proc/{pid}/fd").iterdir())
+        if re.search(r"/pytrace-ebpf-\w+$", link)
+    }
+
+
+def assert_as_before(found: dict, before: dict) -> None:
+    # A hook that is still there makes it two to five times as much, the noise of a busy machine does not.
+    assert found.pop("slowness") < 1.35 * before["slowness"]
+    assert found == {name: before[name] for name in found}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
+def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_again(
+    how: signal.Signals, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("inward", python=python)
+    before = look(process)
+    assert before["hooks"] == []
+    for _ in range(2):
+        recorder = attach(process.pid, "--source", "agent")
+        during, places = look(process), directories(recorder.process.pid)
+        assert during["agents"] == during["arenas"] == 1
+        assert during["slowness"] > before["slowness"] * 1.35
+        assert len(places) == 2 and all(place.is_dir() for place in places)
+        recorder.process.send_signal(how)
+        recorder.process.wait(30)
+        wait_until(lambda: not has_agent(process.pid))
+        wait_until(lambda places=places: not any(place.exists() for place in places), 0.5)
+        assert_as_before(look(process), before)
+    trace = pytrace_ebpf.open(recorder.directory)
+    assert trace.manifest["state"] == ("complete" if how == signal.SIGINT else "recording")
+    if how == signal.SIGINT:
+        calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+        assert (calls["name"] == "step").sum() > 1000
+
+
+def test_every_kind_of_child_of_a_launched_program_brings_the_agent_along(
+    python: Python, run: Callable[..., tuple]
+) -> None:
+    directory, ended = run(python.command("family"), "--source", "agent")
+    assert ended.returncode == 0, ended.stderr
+    facts = json.loads(ended.stdout.splitlines()[-1].removeprefix("done "))
+    trace = pytrace_ebpf.open(directory)
+    assert not len(trace.losses())
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    steps = calls[calls["name"] == "step"].groupby("pid").size()
+    assert steps.to_dict() == {int(pid): count for pid, count in facts["steps"].items()}
+    assert (calls[SPLIT].sum(axis=1)[calls["on_cpu_ns"].notna()] == calls["wall_ns"][calls["on_cpu_ns"].notna()]).all()
+    processes = trace.processes().set_index("pid")
+    assert (processes.loc[steps.index, "source"] == "agent").all()
+    # A program that is not Python has the library in it, asleep; an environment that the program made is left as it is.
+    preload, mapped = facts["shell"]
+    assert preload == facts["told"] and preload.endswith("/agent.so") and int(mapped) > 0
+    assert facts["bare"] == ""
+    assert not Path(preload).parent.exists()
+
+
+def test_without_following_no_child_is_told_of_the_agent(python: Python, run: Callable[..., tuple]) -> None:
+    directory, ended = run(python.command("family"), "--source", "agent", "--no-follow")
+    assert ended.returncode == 0, ended.stderr
+    facts = json.loads(ended.stdout.splitlines()[-1].removeprefix("done "))
+    assert facts["shell"] == ["0"] and facts["told"] == ""
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    assert calls[calls["name"] == "step"].groupby("pid").size().to_list() == [11]
+
+
+def test_children_of_an_attached_program_are_followed(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("forks", "--wait", python=python)
+    recorder = attach(process.pid, "--source", "agent")
+    process.go()
+    facts = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    found = sorted(calls[calls["name"] == "step"].groupby("pid").size())
+    assert found == sorted(facts["steps"].values())
+    assert not (calls["status"] == "repaired").any()
+
+
+FILTERS = {
+    "include": (["--include", "layers"], lambda file, depth: file.endswith("/layers.py")),
+    "include-two": (
+        ["--include", "layers", "--include", "json"],
+        lambda file, depth: "/json/" in file or "layers.py" in file,
+    ),
+    "exclude": (["--exclude", "json"], lambda file, depth: module_of(file).split(".")[0] != "json"),
+    "exclude-path": (["--exclude", "*/json/encoder.py"], lambda file, depth: not file.endswith("/json/encoder.py")),
+    "max-depth": (["--max-depth", "4"], lambda file, depth: depth < 4),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_leave_out_what_they_say_and_keep_the_rest_true(name: str, python: Python, tmp_path: Path) -> None:
+    options, wanted = FILTERS[name]
+    traces = []
+    for number, words in enumerate(([], options)):
+        directory = tmp_path / str(number)
+        command = [
+            *COMMAND,
+            "run",
+            "-q",
+            "-o",
+            str(directory),
+            "--source",
+            "agent",
+            *words,
+            "--",
+            *python.command("layers"),
+        ]
+        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        traces.append(pytrace_ebpf.open(directory))
+    assert edges(traces[1], lambda file, depth: True) == edges(traces[0], wanted)
+    calls = traces[1].calls()
+    inner = calls[calls["parent_id"] >= 0].groupby("parent_id")["wall_ns"].sum().reindex(calls["call_id"], fill_value=0)
+    assert (calls["self_wall_ns"].to_numpy() + inner.to_numpy() == calls["wall_ns"].to_numpy()).all()
+    assert (calls[SPLIT].sum(axis=1) == calls["wall_ns"]).all()
+
+
+def edges(trace: Trace, wanted: Callable[[str, int], bool]) -> Counter:
+    """How often each wanted function was called by each, or by none, in layers.py; calls that are not wanted are looked through."""
+    assert not len(trace.losses())
+    calls = trace.calls().merge(trace.functions(), on="func_id").set_index("call_id")
+    parents, files, names, depths = (calls[column].to_dict() for column in ("parent_id", "file", "qualname", "depth"))
+    found: Counter = Counter()
+    for call in names:
+        if ("layers.py" not in files[call] and "/json/" not in files[call]) or not wanted(files[call], depths[call]):
+            continue
+        parent = parents[call]
+        while parent >= 0 and not wanted(files[parent], depths[parent]):
+            parent = parents[parent]
+        found[names[call], names[parent] if parent >= 0 else ""] += 1
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + 15), (signal.SIGUSR1, 0)])
+def test_signals_and_exit_codes_are_the_programs_own(
+    number: signal.Signals, code: int, python: Python, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), "--source", "agent", "--", *python.command("sleeper", "0.5", "--wait")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if number == signal.SIGTERM:
+        process.send_signal(number)
+    assert process.communicate("\n", timeout=30)[0].startswith("done" if code == 0 else "")
+    assert process.returncode == code
+    assert pytrace_ebpf.open(tmp_path / "trace").manifest["state"] == "complete"
+
+
+def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder], clock_seconds: int
+) -> None:
+    process = target("yields", str(clock_seconds), "--wait", python=python)
+    recorder = attach(process.pid, "--source", "agent", "--no-follow")
+    process.go()
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls().merge(trace.functions(), on="func_id").sort_values("start_ns")
+    gives = calls[(calls["name"] == "give") & (calls["status"] == "complete")]
+    sched = trace.sched()
+    sched = sched[(sched["tid"] == process.pid) & (sched["kind"] <= SchedKind.OUT)]
+    away = np.flatnonzero((sched["kind"] == SchedKind.OUT) & (sched["kind"].shift(-1) == SchedKind.IN))
+    left, back = sched["ts"].to_numpy()[away], sched["ts"].to_numpy()[away + 1]
+    # Which call a thread was away in is told by the middle of its absence, which is many times what the clocks may differ by.
+    call = np.searchsorted(gives["start_ns"], (left + back) // 2) - 1
+    within = (call >= 0) & ((left + back) // 2 < gives["end_ns"].to_numpy()[call])
+    assert within.sum() > max(100 * clock_seconds, 0.9 * len(gives))
+    # A call begins before its thread leaves the core and ends after it is back. An agent's clock that is behind by b
+    # makes the first of these b longer and the second b shorter, so that neither clock can be off by more than the least of each.
+    before = (left - gives["start_ns"].to_numpy()[call])[within]
+    after = (gives["end_ns"].to_numpy()[call] - back)[within]
+    least = np.array([[times.min() for times in np.array_split(gaps, clock_seconds)] for gaps in (before, after)])
+    print(f"{len(before)} calls; least ns of each second, entry to switch: {least[0]}, switch to return: {least[1]}")
+    assert (least > 0).all() and (least < CLOCKS_DIFFER_NS).all()
