@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.split import NEXT_CPU, STAMP, STATE, positions
 from pytrace_ebpf.analyze.switches import ON_CPU, RUNQ, UNKNOWN, Bools, Ints
 
-EDGE_NS = 100_000_000  # samples are 10 to 50 ms apart
+EDGE_NS = 1_000_000_000  # samples are 10 to 50 ms apart, where the sampler is not kept from a core
 _VALUES = (ON_CPU, RUNQ)  # columns of a stamp, and of the curves
 
 
@@ -45,7 +44,7 @@ class Sampled:
         """
         self._start = start_ns
         queue = samples["runq_wait_ns"]
-        self._has_queue &= not (queue.null_count or pc.any(pc.less(queue, 0)).as_py())
+        self._has_queue &= not queue.null_count
         value = np.stack([samples[name].fill_null(0).to_numpy() for name in ("on_cpu_ns", "runq_wait_ns")], axis=1)
         carried, ts, values = self._samples_so_far()
         owner, ts, value = np.concatenate((carried, thread)), np.concatenate((ts, samples["ts"].to_numpy())), np.concatenate((values, value))
@@ -104,8 +103,8 @@ class Sampled:
 
     def _values(self, at: npt.NDArray[np.integer], ts: Ints) -> Ints:
         since = (ts - self._when[at])[:, None]
-        values: Ints = self._base[at] + np.floor(self._slope[at] * since).astype(np.int64)
-        return values
+        values = self._base[at] + np.floor(self._slope[at] * since).astype(np.int64)
+        return np.maximum(values, 0)  # a thread's first sample may be its birth
 
     def within(self, at: npt.NDArray[np.integer], start: Ints, end: Ints) -> dict[str, npt.NDArray[Any]]:
         """The columns of calls that began and ended at one position each; as analyze.split's Scheduling.within."""

@@ -9,20 +9,19 @@ import os
 import time
 
 import numpy as np
-import pyarrow as pa
 
 from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.trace.schema import CPUTIME, LOSS_CLASSES
 
 _INTERVAL_S = 0.01
 _COST_LIMIT = 50  # a sample of many threads is followed by a pause this many times as long: 2 % of a core
-_LONGEST_S = 0.05  # then calls beyond a thread's last sample are still within the reach of analyze/sampled.py
+_LONGEST_S = 0.05
 _FIELDS = tuple(CPUTIME.arrow.names)
 _NS_PER_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class CpuTime:
-    """Samples of the threads of some processes; fills the `cputime` table."""
+    """Samples of the threads of some processes, each of which began under this recording; fills the `cputime` table."""
 
     name = "cputime"
     alert_fd = None
@@ -31,6 +30,7 @@ class CpuTime:
     def __init__(self, why_no_switches: str) -> None:
         """`why_no_switches`: the sentence with which perf refused."""
         self._pids: set[int] = set()
+        self._threads: set[tuple[int, int]] = set()
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._next_s = 0.0
         self._read = _schedstat if _queue_time_is_known() else _stat
@@ -38,15 +38,18 @@ class CpuTime:
 
     def start(self, pid: int) -> None:
         """Sample every thread of `pid` from now on, until it has ended; the first time at once."""
-        self._pids.add(pid)
-        self._sample(pid)
+        if pid not in self._pids:
+            self._pids.add(pid)
+            self._sample(pid)
 
     def sample(self) -> None:
         """Take a sample of every thread if it is time for one."""
         now_s, spent_s = time.monotonic(), time.thread_time()
         if now_s < self._next_s:
             return
-        self._pids -= {pid for pid in self._pids if not self._sample(pid)}
+        ended = {pid for pid in self._pids if not self._sample(pid)}
+        self._pids -= ended
+        self._threads -= {thread for thread in self._threads if thread[0] in ended} if ended else set()
         pause_s = _COST_LIMIT * (time.thread_time() - spent_s)
         self._next_s = now_s + min(max(_INTERVAL_S, pause_s), _LONGEST_S)
 
@@ -62,11 +65,17 @@ class CpuTime:
                 on_cpu, queued = self._read(f"{folder}/{tid}")
             except (OSError, ValueError, IndexError):  # it ended just now: its last sample stays
                 continue
-            self._rows.append((time.monotonic_ns(), pid, int(tid), on_cpu, queued))
+            now, thread = time.monotonic_ns(), (pid, int(tid))
+            spent = on_cpu + max(queued, 0)
+            if thread not in self._threads:
+                self._threads.add(thread)
+                # It began no later than this, and after the last look: what is launched is sampled before it is a program.
+                self._rows.append((now - spent, *thread, 0, min(queued, 0)))
+            self._rows.append((now, *thread, on_cpu, queued))
         return True
 
     def drain(self) -> dict[str, Columns]:
-        """Rows of `cputime` since the last call, keyed by "cputime"; a queue time that nobody measured is -1, null in the table."""
+        """Rows of `cputime` since the last call, keyed by "cputime"; a queue time that nobody measured is -1 (null in the table)."""
         self.sample()
         rows, self._rows = self._rows, []
         table = np.array(rows, np.int64).reshape(-1, len(_FIELDS))
@@ -82,12 +91,6 @@ class CpuTime:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def table(columns: Columns) -> pa.Table:
-    """The `cputime` table of what `drain` gave."""
-    queued = pa.array(columns["runq_wait_ns"], mask=columns["runq_wait_ns"] < 0)
-    return pa.table(columns | {"runq_wait_ns": queued}, schema=CPUTIME.arrow)
 
 
 def _read(path: str) -> bytes:

@@ -41,6 +41,7 @@ class Processes:
             start_ns=start_ns,
         )
         self.add_threads(target.pid, start_ns)
+        self._read_names(target.pid)
 
     def is_recorded(self, pid: int, since_ns: int) -> bool:
         """Whether the program that `pid` has been since then has a source of function events already."""
@@ -85,10 +86,11 @@ class Processes:
         of_interest = np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT))
         for at in of_interest.tolist():  # one step per thread, not per switch
             kind = SchedKind(int(events["kind"][at]))
-            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "state")}
+            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "other_tid", "state")}
             key = row["pid"], row["tid"]
             if kind == SchedKind.FORK:
-                self._add_thread(*key, row["ts"])
+                creator = self.threads.get((row["other_pid"], row["other_tid"]), {})
+                self._add_thread(*key, row["ts"], creator.get("name", ""))
                 if row["pid"] == row["tid"]:
                     news.append((kind, row))
             elif kind == SchedKind.EXEC:
@@ -120,10 +122,7 @@ class Processes:
 
     def refresh(self) -> None:
         """Read again what may have changed: thread names, and the GIL of an interpreter that was just starting."""
-        for key, thread in self.threads.items():
-            if thread["end_ns"] is None and (name := _comm(*key)) not in ("", thread["name"]):
-                thread["name"] = name
-                self._changed.add(key)
+        self._read_names()
         for pid, target in self.targets.items():
             row = self.processes[pid]
             if row["end_ns"] is None and not row["gil_end"]:
@@ -145,15 +144,26 @@ class Processes:
                 del self.threads[row["pid"], row["tid"]]
         return processes, rows
 
+    def _read_names(self, pid: int | None = None) -> None:
+        """The names of the living threads of `pid`, or of all."""
+        for key, thread in self.threads.items():
+            mine = thread["end_ns"] is None and pid in (None, key[0])
+            if mine and (name := _comm(*key)) not in ("", thread["name"]):
+                thread["name"] = name
+                self._changed.add(key)
+
     def _put_process(self, pid: int, **row: Any) -> None:
+        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now
+            row["command"] = self.processes.get(pid, row)["command"]
         self.processes[pid] = {"pid": pid, "end_ns": None} | row
         self._changed.add(pid)
 
-    def _add_thread(self, pid: int, tid: int, start_ns: int) -> None:
+    def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:
+        """`inherited`: the name that it was born with, its creator's."""
         known = self.threads.get((pid, tid))
         if known is None or known["end_ns"] is not None:
             self.threads[pid, tid] = {
-                "pid": pid, "tid": tid, "name": _comm(pid, tid), "start_ns": start_ns, "end_ns": None,
+                "pid": pid, "tid": tid, "name": _comm(pid, tid) or inherited, "start_ns": start_ns, "end_ns": None,
             }  # fmt: skip
             self._alive[pid] += 1
             self._changed.add((pid, tid))

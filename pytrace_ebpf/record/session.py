@@ -2,6 +2,8 @@
 
 import os
 import select
+import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 _NS = 1_000_000_000
 # A busy target is read sooner, so that what it writes to is still in the processor's cache.
 _BUSY, _BUSY_INTERVAL_S = 50_000, 0.01
+_BEGINNING_S = 2
 _MOST_WAITING = 2_000_000  # function events in a segment: about 65 MB of memory
 
 
@@ -55,6 +58,7 @@ class Session:
         else:
             host.require_ebpf()
             self._scheduling = SchedProbes(options.sched_ring_pages, options.follow)
+        tables.warm_up()
         self._functions, self._processes = Functions(), Processes()
         self._recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
         self._sources: Sources | None = None
@@ -85,7 +89,7 @@ class Session:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
         sources = self._make_sources(launches=True)
         if self._options.rootless:
-            self._launched = Started(command, sources.environment, lambda started: self._begin_with_other(started.pid))
+            self._launched = Started(command, sources.environment, lambda started: self._begin_with_other(started.pid, command))
             return self._launched.pid
         self._launched = Launched(command, sources.environment, self._at_exec)  # calls _at_exec already
         return self._launched.pid
@@ -142,9 +146,12 @@ class Session:
             }
         )
 
-    def _begin_with_other(self, pid: int) -> None:
+    def _begin_with_other(self, pid: int, command: Sequence[str] = ()) -> None:
+        """`command`: what the process is about to become, where it is not that yet."""
         now = time.monotonic_ns()
         self._processes.add_other(pid, os.getpid(), now)
+        if command:
+            self._processes.describe(pid, shlex.join(command), shutil.which(command[0]) or command[0])
         self._processes.add_threads(pid, now)
         row = self._processes.processes[pid]
         described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
@@ -188,7 +195,9 @@ class Session:
                 self._scheduling.silence_alerts()
             before = self._collector.counts["call"]
             self._drain()
-            busy = self._collector.counts["call"] - before > _BUSY
+            # One that has just begun is looked at while it is surely there.
+            begins = not self._recording.chosen and self.status().seconds < _BEGINNING_S
+            busy = begins or self._collector.counts["call"] - before > _BUSY
             interval_s = min(_BUSY_INTERVAL_S, self._scheduling.interval_s) if busy else self._scheduling.interval_s
             if self._launched is not None:
                 self._launched.poll()
@@ -223,6 +232,8 @@ class Session:
         self._collector.add_scheduling(scheduling)
         if "cputime" in scheduling:  # nothing reports what begins and ends
             self._processes.look()
+            for pid in self._processes.living:
+                self._scheduling.start(pid)
         if self._following is not None and "sched" in scheduling:
             held = self._launched.pid if self._launched is not None and self._launched.held else None
             self._following.follow(self._processes.take_in(scheduling["sched"]), held)

@@ -77,9 +77,16 @@ def events_table(columns: Columns) -> pa.Table:
 
 
 def by_time(table: schema.Table, columns: Columns) -> pa.Table:
-    """A table of scheduling, sorted by time."""
-    order = np.argsort(columns["ts"], kind="stable")
-    return pa.table(where(columns, order), schema=table.arrow)
+    """A table of scheduling, sorted by time; what is negative in a column that may be null is null."""
+    rows = where(columns, np.argsort(columns["ts"], kind="stable"))
+    nullable = {column.name for column in table.columns if column.nullable}
+    arrays = {name: pa.array(row, mask=row < 0 if name in nullable else None) for name, row in rows.items()}
+    return pa.table(arrays, schema=table.arrow)
+
+
+def warm_up() -> None:
+    """Let the first conversion import pandas now, not while events are coming in."""
+    pa.table({"warm": np.zeros(1)})
 
 
 def rows_table(table: schema.Table, rows: Sequence[dict[str, Any]]) -> pa.Table:

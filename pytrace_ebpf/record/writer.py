@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,7 +30,6 @@ class Writer:
         _claim(directory)
         _keep_freed_memory()
         self._write_manifest()
-        pa.table({"warm": np.zeros(1)})  # the first conversion imports pandas: now, not while events are coming in
         self._thread = ThreadPoolExecutor(1, "writer")
         self._pending: list[Future[None]] = []
 

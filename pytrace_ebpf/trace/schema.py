@@ -119,7 +119,7 @@ SCHED = Table(
 
 CPUTIME = Table(
     "cputime",
-    "Samples of each thread's CPU time, where neither eBPF nor perf could report switches. Between two samples, and up to 0.1 s beyond the first and the last, calls get their share in proportion to time: an estimate.",
+    "Samples of each thread's CPU time, where neither eBPF nor perf could report switches. Between two samples, and up to 1 s beyond the first and the last, calls get their share in proportion to time: an estimate.",
     (),
     (
         _ts("ts", "when"),

@@ -14,8 +14,8 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import cputime
 from pytrace_ebpf.record.cputime import CpuTime
 from pytrace_ebpf.record.perf_switches import PerfSwitches, parse
-from pytrace_ebpf.record.tables import Columns
-from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, SchedKind
+from pytrace_ebpf.record.tables import Columns, by_time
+from pytrace_ebpf.trace.schema import CPUTIME, SYSCALL_UNKNOWN, SchedKind
 
 WORKERS, BURNT_NS = 3, 60_000_000
 PROGRAM = f"""
@@ -126,7 +126,7 @@ def test_samples_of_cpu_time(with_queue_time: bool, monkeypatch: pytest.MonkeyPa
     if not with_queue_time:
         monkeypatch.setattr(cputime, "_queue_time_is_known", lambda: False)
     pid, columns = run_under(CpuTime("refused"), "cputime")
-    rows = cputime.table(columns).to_pandas()
+    rows = by_time(CPUTIME, columns).to_pandas()
     assert set(rows["pid"]) == {pid}
     by_thread = rows.groupby("tid", sort=True)
     assert len(by_thread) == 1 + WORKERS
