@@ -22,8 +22,9 @@ GIL = (0x5000, 0x5100)
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
-    """Rows (tuples in the schema's column order) as an Arrow table of that schema."""
+    """Rows (tuples in the schema's column order, the last columns left out where they say nothing) as an Arrow table of that schema."""
     schema = TABLES[name].arrow
+    rows = [(*row, *(column.absent for column in TABLES[name].columns[len(row) :])) for row in rows]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
