@@ -1,5 +1,6 @@
 """psutil samples of the traced processes, their threads and the cores."""
 
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +9,7 @@ import psutil
 
 _EMPTY: dict[str, Any] = {
     "pid": -1, "idle_s": None, "rss_bytes": None, "vms_bytes": None, "threads": None,
-    "voluntary_switches": None, "involuntary_switches": None,
+    "voluntary_switches": None, "involuntary_switches": None, "cpus": None,
 }  # fmt: skip
 
 
@@ -40,7 +41,18 @@ def _process(ts: int, process: psutil.Process) -> list[dict[str, Any]]:
     return [head] + [
         _EMPTY | {
             "ts": ts, "kind": "thread", "pid": process.pid, "id": thread.id,
-            "user_s": thread.user_time, "system_s": thread.system_time,
+            "user_s": thread.user_time, "system_s": thread.system_time, "cpus": _affinity(thread.id),
         }
         for thread in threads
     ]  # fmt: skip
+
+
+def _affinity(tid: int) -> str | None:
+    """The cores that a thread may run on, as in "0-3,6"; None where it is gone."""
+    try:
+        cores = os.sched_getaffinity(tid)
+    except OSError:
+        return None
+    firsts = sorted(core for core in cores if core - 1 not in cores)
+    lasts = sorted(core for core in cores if core + 1 not in cores)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))

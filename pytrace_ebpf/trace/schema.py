@@ -192,6 +192,7 @@ USAGE = Table(
         Column("threads", pa.int32(), "", "process only: number of threads", nullable=True),
         Column("voluntary_switches", pa.int64(), "", "process only: context switches by blocking", nullable=True),
         Column("involuntary_switches", pa.int64(), "", "process only: context switches by preemption", nullable=True),
+        Column("cpus", _DICTIONARY, "", "thread only: the cores that it may run on (its affinity) at that moment, for example 0-3,6", nullable=True),
     ),
 )
 
