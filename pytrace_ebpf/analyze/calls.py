@@ -31,6 +31,7 @@ from pytrace_ebpf.analyze.repair import AFTER_LOSS, FIRST, LAST, MARK, SETTLED, 
 from pytrace_ebpf.analyze.sampled import Sampled
 from pytrace_ebpf.analyze.split import Scheduling, windows_of
 from pytrace_ebpf.analyze.stretch import OPEN, Open, Stretch
+from pytrace_ebpf.analyze.workers import Workers
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, CallKind
 
@@ -46,15 +47,16 @@ _THREAD = np.dtype(
 
 def derive(trace: Trace, into: Path) -> None:
     """Write the calls of `trace` as Parquet parts into the folder `into`."""
+    workers = Workers(trace)
     for number, table in enumerate(rebuild(trace)):
         pq.write_table(
-            table, into / f"part-{number:05d}.parquet", row_group_size=ROW_GROUP, compression="lz4",
+            workers.fill(table), into / f"part-{number:05d}.parquet", row_group_size=ROW_GROUP, compression="lz4",
             use_dictionary=["pid", "tid", "layer", "status", "func_id", "depth", "line", "first_cpu", "last_cpu"],
         )  # fmt: skip
 
 
 def rebuild(trace: Trace) -> Iterator[pa.Table]:
-    """The calls of `trace` as tables of schema.CALLS, each in the order of call_id: those that ended in a segment."""
+    """The calls of `trace` as tables of schema.CALLS without worker_on_cpu_ns, each in the order of call_id: those that ended in a segment."""
     sampled = trace.scheduling["source"] == "cputime"
     stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns, sampled)
     for segment, following in zip(trace.segments, [*trace.segments[1:], None], strict=False):

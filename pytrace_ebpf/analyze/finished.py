@@ -86,6 +86,7 @@ class Finished:
             "status": pa.DictionaryArray.from_arrays(_STATUS_OF[self.flags], list(STATUSES)),
             "pid": pa.array((keys >> 32).astype(np.int32)[self.thread]),
             "tid": pa.array((keys & 0xFFFFFFFF).astype(np.int32)[self.thread]),
+            "worker_on_cpu_ns": pa.nulls(count, pa.int64()),  # analyze/workers.py knows it
             "self_on_cpu_ns": pa.array(self.self_on_cpu_ns, mask=None if self.self_known.all() else ~self.self_known),
             **{name: _nullable(getattr(self, name)) for name in _SCHEDULED},
         }

@@ -41,6 +41,7 @@ SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
 LAYERS = ("python", "operator", "blas", "cuda")
+WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
 LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth")
 CALL_LOSSES = ("call_ring",)
 SCHED_LOSSES = ("sched_ring", "thread_map")
@@ -231,6 +232,7 @@ CALLS = Table(
         Column("blocked_ns", pa.int64(), "ns", "the thread was blocked on anything else; source cputime: null", True),
         Column("self_wall_ns", pa.int64(), "ns", "wall_ns without the children"),
         Column("self_on_cpu_ns", pa.int64(), "ns", "on_cpu_ns without the children", True),
+        Column("worker_on_cpu_ns", pa.int64(), "ns", "what threads without Python that this thread had woken (OpenMP, pools of torch or a BLAS) had of the cores meanwhile, all together; not part of the four, and may exceed wall_ns. Null without eBPF", True),
         Column("first_cpu", pa.int16(), "", "core at the entry, or the first one after it; from here to waits: source cputime: null", True),
         Column("last_cpu", pa.int16(), "", "core at the return, or the last one before it", True),
         Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
@@ -241,4 +243,27 @@ CALLS = Table(
     ),
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS)}
+WAITS = Table(
+    "waits",
+    "One row per interval in which a thread had no core, in the order of start_ns; derived from the other tables and rebuildable. Those within a call on its thread, cut at its start and end, add up to its runq_wait_ns + gil_wait_ns + blocked_ns. None where scheduling was not recorded; source perf: when it was woken, by whom and from what is null, and the kind preempted or other.",
+    (),
+    (
+        _PID,
+        _TID,
+        Column("call_id", pa.int64(), "", "innermost call open on the thread when the wait began; -1 none"),
+        _ts("start_ns", "it left its core (or was created, or recording began)"),
+        _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. end_ns where that was not seen, start_ns of a preempted one", nullable=True),
+        _ts("end_ns", "it got a core; else when events were lost or the recording ended"),
+        Column("kind", _DICTIONARY, "", "gil; lock (a futex that is not the GIL's); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
+        Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),
+        Column("lock_address", pa.int64(), "", "gil, lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
+        Column("waker_pid", pa.int32(), "", "process of waker_tid", True),
+        Column("waker_tid", pa.int32(), "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
+        Column("holder_tid", pa.int32(), "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),
+        Column("holder_call_id", pa.int64(), "", "innermost call open on that thread then; -1 none"),
+        Column("cpu_before", pa.int16(), "", "core it left; null where that was not seen", True),
+        Column("cpu_after", pa.int16(), "", "core it got", True),
+    ),
+)
+
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS, WAITS)}
