@@ -6,7 +6,9 @@ then nothing that goes wrong here holds the target longer than that.
 
 import ctypes
 import os
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +24,7 @@ _XSTATE = 0x202  # NT_X86_XSTATE
 _WALL = 0x40000000
 _SIGTRAP = 5
 _MOST_XSTATE = 1 << 15
+_LETTING_GO_S = 2.0  # for a thread that did not stop when it was told to, on a machine that is overloaded
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
@@ -65,6 +68,7 @@ class Stopped:
     def __init__(self, pid: int, tid: int) -> None:
         self.pid, self.tid, self.stop_ns = pid, tid, 0
         self._mine, self._since = False, 0
+        self._signal = 0  # that it stopped for, and has not got yet
 
     def __enter__(self) -> Self:
         self._seize()
@@ -83,8 +87,8 @@ class Stopped:
         """Let it go on as its registers say, with the signal that stopped it."""
         if self._mine:
             self._mine = False
-            # Where it is not stopped, or gone, the end of our own thread lets go of it.
-            _libc.ptrace(_DETACH, self.tid, None, signal)
+            if _libc.ptrace(_DETACH, self.tid, None, signal):
+                self._let_go()
             self.stop_ns += time.monotonic_ns() - self._since
 
     def registers(self) -> Registers:
@@ -132,6 +136,12 @@ class Stopped:
         self._ptrace(_INTERRUPT, 0, 0)
         self._wait(patience_s)
 
+    def _let_go(self) -> None:
+        """It runs, and the kernel lets go of what stands. Where it does not come to that, the end of our own thread does."""
+        with suppress(NotStopped, HostError):
+            self.stop_again(_LETTING_GO_S)
+            _libc.ptrace(_DETACH, self.tid, None, self._signal)
+
     def _seize(self) -> None:
         if _libc.ptrace(_SEIZE, self.tid, None, _TRACESYSGOOD) == 0:
             self._mine = True
@@ -165,6 +175,8 @@ class Stopped:
             except ChildProcessError:
                 got, status = self.tid, 0
             if got and os.WIFSTOPPED(status):
+                signal = status >> 8 & 0xFF
+                self._signal = 0 if status >> 16 or signal == _SIGTRAP | 0x80 else signal
                 return status
             if got:
                 self._mine = False
@@ -186,7 +198,7 @@ def refuse_what_is_debugged(pid: int) -> None:
     """Raise TargetError where the kernel would not let us stop `pid`, or it would never come to the agent."""
     fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if ":\t" in line)
     tracer = int(fields.get("TracerPid", "0"))
-    if tracer:
+    if tracer not in (0, threading.get_native_id()):
         raise TargetError(f"process {pid} is held by a debugger (process {tracer}); end that one first")
     if fields.get("State", "").startswith("T"):
         raise TargetError(suspended(pid))
