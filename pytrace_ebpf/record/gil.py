@@ -13,7 +13,7 @@ from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, inspect, links_libpython
 from pytrace_ebpf.trace.schema import SchedKind
 
-_PATIENCE_S = 10.0  # for a program that was just started to make its GIL
+_PATIENCE_S = 5.0  # for a program that was just started to make its GIL
 _UNKNOWN = -1
 
 
@@ -68,6 +68,11 @@ class Holders:
         self._inside.pop(pid, None)
         self._awaited[pid] = None, time.monotonic() + _PATIENCE_S
         self._look(pid)
+
+    @property
+    def awaits_any(self) -> bool:
+        """Whether some program's GIL is still looked for."""
+        return bool(self._awaited)
 
     def take_in(self, events: Columns) -> None:
         """Follow what columns of `sched` say of processes, and translate their `holder_tid`."""

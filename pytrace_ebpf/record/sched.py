@@ -15,13 +15,15 @@ from pytrace_ebpf.trace.schema import SchedKind
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
 _FUTEX = 202  # x86-64
+_INTERVAL_S = 0.05  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
+_STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 
 
 class SchedProbes:
     """The programs of sched.c, attached to the whole host but recording only the threads they are told of."""
 
     name = "bpf"
-    interval_s = 0.05  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
+    interval_s = _INTERVAL_S
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(self, ring_pages: int, follow: bool) -> None:
@@ -42,6 +44,7 @@ class SchedProbes:
         snapshots, self._snapshots = self._snapshots, []
         columns = sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))
         self._holders.take_in(columns)
+        self.interval_s = _STARTING_INTERVAL_S if self._holders.awaits_any else _INTERVAL_S
         return {"sched": columns}
 
     def losses(self) -> np.ndarray:
@@ -59,6 +62,7 @@ class SchedProbes:
         appears: those born meanwhile are added by the fork tracepoint.
         """
         self._holders.expect(pid)
+        self.interval_s = _STARTING_INTERVAL_S
         seen: set[int] = set()
         while True:
             new = [tid for tid in _threads(pid) if tid not in seen]

@@ -1,9 +1,11 @@
 """One thread has the GIL while another wants it: held by computing, held while blocked, and held by nobody."""
 import ctypes
+import os
+import sys
 import threading
 import time
 
-from ready import done, ready, seconds
+from ready import done, ready, seconds, words
 
 usleep = ctypes.PyDLL(None).usleep  # a PyDLL keeps the GIL
 
@@ -42,7 +44,13 @@ def phase(kind, length):
 if __name__ == "__main__":
     length = seconds(0.6)
     ready()
+    child = words()[1] if len(words()) > 1 else ""
+    if child and os.fork():
+        os.wait()  # and the child says what it did
+        sys.exit()
+    if child == "exec":
+        os.execv(sys.executable, [sys.executable, __file__, str(length)])
     holder, waiter = phase(hold, length)
     blocker, kept_out = phase(block, length)
     (rester,) = phase(rest, length)
-    done(hold=holder, want=waiter, block=blocker, kept_out=kept_out, rest=rester)
+    done(hold=holder, want=waiter, block=blocker, kept_out=kept_out, rest=rester, pid=os.getpid())

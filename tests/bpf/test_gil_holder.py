@@ -1,0 +1,79 @@
+"""Who holds the GIL at each switch, against a program in which that is known."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.split import timeline
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import SchedKind
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
+
+SLEEPS = (23, 230, 270)  # select, clock_nanosleep, pselect6
+
+
+def gil_waits(trace: Trace, tid: int) -> pd.Series:
+    """Seconds that a thread waited for the GIL, by who held it when the wait began."""
+    sched = trace.sched()
+    waits = timeline(sched, trace.processes(), trace.end_ns)
+    waits = waits[(waits["state"] == "gil_wait") & (waits["tid"] == tid)]
+    out = sched.loc[(sched["kind"] == SchedKind.OUT) & (sched["tid"] == tid), ["ts", "holder_tid"]]
+    waits = waits.merge(out, left_on="start_ns", right_on="ts")
+    return (waits["end_ns"] - waits["start_ns"]).groupby(waits["holder_tid"]).sum() / 1e9
+
+
+def asleep(trace: Trace, tid: int) -> pd.DataFrame:
+    """The switches by which a thread went to sleep."""
+    sched = trace.sched(tid=tid)
+    return sched[(sched["kind"] == SchedKind.OUT) & sched["syscall"].isin(SLEEPS)]
+
+
+def check(trace: Trace, said: dict[str, Any]) -> None:
+    """Hold what was recorded against what the target said of its threads."""
+    for waiter, holder in (("want", "hold"), ("kept_out", "block")):
+        waited = gil_waits(trace, said[waiter])
+        assert waited.sum() > 0.1
+        assert waited.get(said[holder], 0.0) > 0.95 * waited.sum(), (waiter, said, waited)
+    # One who sleeps with the GIL holds it, one who sleeps without leaves it to nobody.
+    kept = asleep(trace, said["block"])["holder_tid"]
+    assert len(kept) >= 10
+    assert (kept == said["block"]).all()
+    assert (asleep(trace, said["rest"])["holder_tid"] == 0).all()
+
+
+def test_the_holder_is_the_one_that_has_it(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("gil_holder", "--wait", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    said = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    check(trace, said)
+    assert (trace.sched()["holder_tid"] >= 0)[trace.sched()["kind"] == SchedKind.OUT].mean() > 0.99
+
+
+def test_a_launched_program_has_one_from_its_beginning(
+    python: Python, source: str, run: Callable[..., tuple[Path, Any]]
+) -> None:
+    directory, ended = run(python.command("gil_holder"), "--source", source)
+    said = json.loads(ended.stdout.partition("done ")[2])
+    check(pytrace_ebpf.open(directory), said)
+
+
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_children_have_one_of_their_own(
+    way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("gil_holder", "0.6", way, "--wait", python=python)
+    recorder = attach(process.pid)
+    process.go()
+    said = process.done()
+    assert said["pid"] != process.pid
+    check(pytrace_ebpf.open(recorder.finish()), said)
