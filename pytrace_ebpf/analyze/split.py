@@ -102,14 +102,17 @@ class Scheduling:
         self._since = np.concatenate((self._since, np.full(len(gil), self._origin, np.int64)))
         self._clear()
 
-    def load(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> None:
-        """Take the rows of the segment [start_ns, end_ns): `thread` for each row of `sched` (schema.SCHED)."""
+    def load(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> Switches:
+        """Take the rows of the segment [start_ns, end_ns): `thread` for each row of `sched` (schema.SCHED).
+
+        Returns those that change a thread's state.
+        """
         self._clear()
         self._start = start_ns
         rows = self._with_losses(thread, sched, start_ns, end_ns)
         rows = decide(rows, self._now[:, STATE], self._gil)
         if not len(rows.ts):
-            return
+            return rows
         # Each thread's timeline begins with the state it comes in with.
         threads = np.arange(len(self._now))
         owner = np.concatenate((threads, rows.thread))
@@ -131,11 +134,12 @@ class Scheduling:
         self._base, self._when, self._owner = base, when, owner
         self._now, self._since = base[last], when[last]
         self.first_slice = base[beginnings + 1 - last[beginnings], NEXT_CPU]
+        return rows
 
     def _with_losses(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> Switches:
         """The segment's rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
         columns = {name: sched[name].to_numpy().astype(np.int64) for name in _COLUMNS}
-        rows = Switches(thread=thread, to=np.zeros(len(thread), np.int64), **columns)
+        rows = Switches(thread=thread, row=np.arange(len(thread)), to=np.zeros(len(thread), np.int64), **columns)
         inside = touches(self._windows, rows.ts, rows.ts) & (rows.kind != SchedKind.EXIT)
         rows = rows.take(~inside)
         threads = np.arange(len(self._now))
@@ -143,7 +147,7 @@ class Scheduling:
         while self._windows_passed < len(self._windows) and self._windows[self._windows_passed, 0] < end_ns:
             at = max(int(self._windows[self._windows_passed, 0]), start_ns)
             blank = np.zeros(len(threads), np.int64)
-            lost.append(Switches(threads, blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank))
+            lost.append(Switches(threads, blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank - 1, blank))
             self._windows_passed += 1
         lost.reverse()
         whole = Switches(*(np.concatenate(parts) for parts in zip(*(vars(s).values() for s in lost), strict=True)))

@@ -21,8 +21,8 @@ LOST = 100  # a row of our own: from here the state is unknown, scheduling event
 class Switches:
     """Scheduling rows as arrays of one length, grouped by `thread` (ascending) and by time within.
 
-    `thread` is a dense number of (pid, tid); the others are schema.SCHED's columns;
-    `to` is the state after the row (ON_CPU ...), filled in by `decide`.
+    `thread` is a dense number of (pid, tid), `row` the place in the table they were taken from, -1 for LOST;
+    `to` is the state after the row (ON_CPU ...), filled in by `decide`; the others are schema.SCHED's columns.
     """
 
     thread: Ints
@@ -33,6 +33,7 @@ class Switches:
     syscall: Ints
     address: Ints
     other_tid: Ints
+    row: Ints
     to: Ints
 
     def take(self, which: npt.NDArray[np.generic]) -> "Switches":

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.manifest import read_manifest
-from pytrace_ebpf.trace.schema import CALLS, TABLES, Table
+from pytrace_ebpf.trace.schema import CALLS, TABLES, WAITS, Table
 
 _KEY_FILE = "derived.json"
 _BEFORE_ALL = -(1 << 62)
@@ -39,13 +39,13 @@ class Trace:
     Every reading method raises TraceError when a part of the trace does not open.
     """
 
-    def __init__(self, directory: Path, derive: Callable[["Trace", Path], None]) -> None:
-        """Open `directory`; `derive(trace, into)` rebuilds the calls into a folder. Raises TraceError."""
+    def __init__(self, directory: Path, derive: Mapping[str, Callable[["Trace", Path], None]]) -> None:
+        """Open `directory`; `derive[name](trace, into)` rebuilds the derived table `name` into a folder. Raises TraceError."""
         self.directory = directory
         self.manifest: dict[str, Any] = read_manifest(directory)
         self._derive = derive
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._calls: list[Path] | None = None
+        self._derived: dict[str, list[Path]] = {}
 
     @property
     def start_ns(self) -> int:
@@ -80,24 +80,35 @@ class Trace:
 
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
-        where = _equal(pid=pid, tid=tid, depth=depth)
-        if start_ns is not None:
-            where.append((pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns))
-        if end_ns is not None:
-            where.append(pc.field("start_ns") < end_ns)
+        where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns)]
         names = _known(CALLS, columns)
-        table = self._load(CALLS, self._calls_parts(), list(dict.fromkeys([*names, "call_id"])), where)
+        table = self._load(CALLS, self._derived_parts(CALLS), list(dict.fromkeys([*names, "call_id"])), where)
         ids = table["call_id"].to_numpy()
         if np.any(ids[1:] < ids[:-1]):
             table = table.take(pa.array(np.argsort(ids, kind="stable")))
         return to_frame(table.select(names), CALLS)
+
+    def waits(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """One row per interval off the core that overlaps the window, in the order of start_ns; columns as in schema.WAITS.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
+        return to_frame(self._load(WAITS, self._derived_parts(WAITS), _known(WAITS, columns), where), WAITS)
 
     def calls_backwards(self, columns: Sequence[str]) -> Iterator[tuple[pd.DataFrame, int]]:
         """The calls a part at a time, the last to end first, each with the time by which all calls of the parts to come had ended.
 
         With a call come, in its part or one before, all those that it lies in.
         """
-        parts = self._calls_parts()
+        parts = self._derived_parts(CALLS)
         ends: list[int] = []
         for part in parts:
             latest = self._load(CALLS, [part], ["end_ns"], [])["end_ns"].to_numpy().max()
@@ -196,36 +207,36 @@ class Trace:
                 table = table.set_column(columns.index(column.name), column.name, table[column.name].fill_null(column.absent))
         return table
 
-    def _calls_parts(self) -> list[Path]:
-        if self._calls is None:
-            kept = self.directory / CALLS.name
-            if not _is_fresh(kept, self._derived_key()):
-                kept = self._rebuild(kept)
-            self._calls = sorted(kept.glob("part-*.parquet"))
-        return self._calls
+    def _derived_parts(self, spec: Table) -> list[Path]:
+        if spec.name not in self._derived:
+            kept = self.directory / spec.name
+            if not _is_fresh(kept, self._derived_key(spec)):
+                kept = self._rebuild(spec, kept)
+            self._derived[spec.name] = sorted(kept.glob("part-*.parquet"))
+        return self._derived[spec.name]
 
-    def _derived_key(self) -> str:
-        """What the derived tables depend on: the schema and which segments there are."""
-        source = [CALLS.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
+    def _derived_key(self, spec: Table) -> str:
+        """What a derived table depends on: the schema and which segments there are."""
+        source = [spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
         return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
-    def _rebuild(self, kept: Path) -> Path:
-        """Build the calls beside `kept` and move them there whole; where we may not write, keep them elsewhere."""
+    def _rebuild(self, spec: Table, kept: Path) -> Path:
+        """Build the table beside `kept` and move it there whole; where we may not write, keep it elsewhere."""
         try:
             fresh = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=self.directory))
         except OSError:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pytrace-ebpf-")
-            kept, fresh = Path(self._temporary.name) / kept.name, Path(self._temporary.name) / "fresh"
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="pytrace-ebpf-")
+            kept, fresh = Path(self._temporary.name) / kept.name, Path(self._temporary.name) / f"fresh-{kept.name}"
             fresh.mkdir()
         try:
-            self._derive(self, fresh)
-            (fresh / _KEY_FILE).write_text(json.dumps({"key": self._derived_key()}))
+            self._derive[spec.name](self, fresh)
+            (fresh / _KEY_FILE).write_text(json.dumps({"key": self._derived_key(spec)}))
             fresh.chmod(0o755)
             shutil.rmtree(kept, ignore_errors=True)
             try:
                 fresh.rename(kept)
-            except OSError:  # another reader was faster; its calls are as good
-                if not _is_fresh(kept, self._derived_key()):
+            except OSError:  # another reader was faster; its rows are as good
+                if not _is_fresh(kept, self._derived_key(spec)):
                     raise
         except OSError as error:
             raise TraceError(f"{kept} cannot be written: {error.strerror}.") from error
@@ -258,6 +269,11 @@ class Layers(Sequence[pd.DataFrame]):
 
 def _equal(**wanted: int | None) -> list[pc.Expression]:
     return [pc.field(name) == value for name, value in wanted.items() if value is not None]
+
+
+def _overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
+    after = [] if start_ns is None else [(pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns)]
+    return after if end_ns is None else [*after, pc.field("start_ns") < end_ns]
 
 
 def _known(spec: Table, columns: Sequence[str] | None) -> list[str]:

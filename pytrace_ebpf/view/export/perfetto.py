@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze import syscalls
 from pytrace_ebpf.analyze.preorder import begin_end
-from pytrace_ebpf.view import syscalls
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 
