@@ -58,7 +58,7 @@ struct sched_event {
     __u32 tid; /* thread the row is about */
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
-    __u64 address;   /* OUT in futex: the futex's address */
+    __u64 address;   /* OUT: first argument of the system call (futex: its address) */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork) */
     __u16 cpu;

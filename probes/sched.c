@@ -27,13 +27,20 @@ struct gil {
 };
 BPF_HASH(gils, __u32, struct gil, PROCESSES);
 
+/* What acts on this core in the place of the current thread: then that thread is no waker. */
+BPF_PERCPU_ARRAY(interrupts, __u32, 1);
+#define BY_TIMER 1
+#define BY_DEVICE 2
+#define BY_SOFTIRQ 4
+#define SOFTIRQ_TIMER 1
+#define SOFTIRQ_BLOCK 4
+
 #define BLOCKED_STATES 0x7f /* TASK_REPORT; higher bits: preempted */
 #define CLONE_THREAD 0x10000
 #define CLONE_VM 0x100
 #define SYSCALL_CLONE 56 /* x86-64 */
 #define SYSCALL_VFORK 58
 #define SYSCALL_CLONE3 435
-#define SYSCALL_FUTEX 202
 
 /* 0 = not traced */
 static __always_inline __u32 process_of(__u32 tid)
@@ -108,7 +115,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
             struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
             bpf_probe_read_kernel(&nr, sizeof(nr), &regs->orig_ax);
-            if (nr == SYSCALL_FUTEX)
+            if ((__s32)nr >= 0)
                 bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
         }
         holder = gil_holder(prev_pid, prev);
@@ -134,6 +141,62 @@ TRACEPOINT_PROBE(sched, sched_switch)
     return 0;
 }
 
+static __always_inline __u32 interrupted(void)
+{
+    int zero = 0;
+    __u32 *by = interrupts.lookup(&zero);
+
+    return by ? *by : 0;
+}
+
+static __always_inline void interrupt(__u32 by, int begins)
+{
+    int zero = 0;
+    __u32 *now = interrupts.lookup(&zero);
+
+    if (now)
+        *now = begins ? *now | by : *now & ~by;
+}
+
+TRACEPOINT_PROBE(timer, hrtimer_expire_entry)
+{
+    interrupt(BY_TIMER, 1);
+    return 0;
+}
+
+TRACEPOINT_PROBE(timer, hrtimer_expire_exit)
+{
+    interrupt(BY_TIMER, 0);
+    return 0;
+}
+
+TRACEPOINT_PROBE(irq, irq_handler_entry)
+{
+    interrupt(BY_DEVICE, 1);
+    return 0;
+}
+
+TRACEPOINT_PROBE(irq, irq_handler_exit)
+{
+    interrupt(BY_DEVICE, 0);
+    return 0;
+}
+
+/* Not of the network: what a thread sends to its own host wakes the receiver in a softirq of the sender's. */
+TRACEPOINT_PROBE(irq, softirq_entry)
+{
+    if (args->vec == SOFTIRQ_TIMER || args->vec == SOFTIRQ_BLOCK)
+        interrupt(BY_SOFTIRQ, 1);
+    return 0;
+}
+
+TRACEPOINT_PROBE(irq, softirq_exit)
+{
+    if (args->vec == SOFTIRQ_TIMER || args->vec == SOFTIRQ_BLOCK)
+        interrupt(BY_SOFTIRQ, 0);
+    return 0;
+}
+
 static __always_inline void waking(__u32 tid, __u32 cpu)
 {
     __u32 pid = process_of(tid);
@@ -145,7 +208,7 @@ static __always_inline void waking(__u32 tid, __u32 cpu)
     event = reserve(pid, tid, SCHED_WAKING, bpf_ktime_get_ns());
     if (!event)
         return;
-    waker = bpf_get_current_pid_tgid();
+    waker = interrupted() ? 0 : bpf_get_current_pid_tgid();
     event->other = waker;
     event->other_pid = waker >> 32;
     event->cpu = cpu;

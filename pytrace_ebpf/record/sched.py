@@ -14,7 +14,6 @@ from pytrace_ebpf.trace.schema import SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
-_FUTEX = 202  # x86-64
 _INTERVAL_S = 0.05  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 
@@ -87,9 +86,7 @@ class SchedProbes:
         except OSError:
             return None
         if call[0] not in ("running", "-1"):
-            row["syscall"] = int(call[0])
-            if int(call[0]) == _FUTEX:
-                row["address"] = int(call[1], 16)
+            row["syscall"], row["address"] = int(call[0]), int(call[1], 16)
         return row
 
     def close(self) -> None:

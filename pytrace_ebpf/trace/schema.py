@@ -111,9 +111,9 @@ SCHED = Table(
         Column("cpu", pa.int16(), "", "core; for waking and migrate the one it is queued on; -1 unknown"),
         Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
         Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
-        Column("address", pa.int64(), "", "out, snapshot: first argument of that call where it is futex: the futex's address; else 0"),
+        Column("address", pa.int64(), "", "out, snapshot: first argument of that call: of futex the address, which names the lock, of read the descriptor; 0 for none"),
         Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),
-        Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker; migrate: core it came from; fork: creator; 0 idle or none"),
+        Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", pa.int32(), "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
 )
