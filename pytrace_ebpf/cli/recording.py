@@ -17,6 +17,7 @@ from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Status
 
+_SENTENCES = 3  # of processes without calls: more of them say the same
 SOURCES = ("auto", "usdt", "agent")
 
 
@@ -122,7 +123,12 @@ def line(status: Status) -> str:
 def closing(status: Status, output: Path, quiet: bool) -> None:
     """Say what was recorded and how to look at it."""
     if not quiet:
-        print(f"{line(status)}\ntrace in {output}    look at it: pytrace-ebpf report {output}", file=sys.stderr)
+        print(line(status), file=sys.stderr)
+        if status.waited_ns:
+            print(f"the program waited {status.waited_ns / 1e9:.2f} s for the tracer to read what it wrote", file=sys.stderr)
+        for sentence in status.unserved[:_SENTENCES]:
+            print(sentence, file=sys.stderr)
+        print(f"trace in {output}    look at it: pytrace-ebpf report {output}", file=sys.stderr)
 
 
 def _every_ten_seconds() -> Callable[[Status], None]:

@@ -14,6 +14,8 @@ from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, command_line, threads
 from pytrace_ebpf.trace.schema import SchedKind
 
+_COMM_LENGTH = 15
+
 
 class Processes:
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
@@ -52,8 +54,17 @@ class Processes:
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
-        self.processes[pid] |= {"source": source, "python_version": version, "start_ns": start_ns}
+        row = self.processes[pid]
+        row |= {"source": source, "python_version": version, "start_ns": start_ns}
+        if not self._alive[pid]:  # none of its threads was ever seen, so that nothing else will tell of its end
+            row["end_ns"] = time.monotonic_ns()
         self._changed.add(pid)
+
+    def lose_source(self, pid: int) -> None:
+        """No function event comes from this process after all."""
+        if pid in self.processes:
+            self.processes[pid]["source"] = None
+            self._changed.add(pid)
 
     def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
         """A followed process that is no traceable Python: only its scheduling is recorded."""
@@ -73,6 +84,9 @@ class Processes:
     def describe(self, pid: int, command: str, executable: str) -> None:
         """What a process that was just started is about to become."""
         self.processes[pid] |= {"command": command, "executable": executable}
+        for (owner, _), thread in self.threads.items():
+            if owner == pid:
+                thread["name"] = Path(executable).name[:_COMM_LENGTH]  # as exec will call it
 
     def add_threads(self, pid: int, start_ns: int) -> None:
         """Every thread that `pid` has right now."""

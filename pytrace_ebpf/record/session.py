@@ -24,6 +24,7 @@ from pytrace_ebpf.record.processes import Processes
 from pytrace_ebpf.record.sched import SchedProbes
 from pytrace_ebpf.record.scheduling import Scheduling
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.silence import why_silent
 from pytrace_ebpf.record.sources import Sources
 from pytrace_ebpf.record.target import Target, inspect, links_libpython, maps_libpython
 from pytrace_ebpf.record.writer import Writer
@@ -46,6 +47,8 @@ class Status:
     sched: int
     lost: int
 
+    waited_ns: int = 0  # how long the program was held up until this process had read what it wrote
+    unserved: tuple[str, ...] = ()  # why some processes have no calls, a sentence each
 
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
@@ -151,8 +154,8 @@ class Session:
         now = time.monotonic_ns()
         self._processes.add_other(pid, os.getpid(), now)
         if command:
-            self._processes.describe(pid, shlex.join(command), shutil.which(command[0]) or command[0])
         self._processes.add_threads(pid, now)
+            self._processes.describe(pid, shlex.join(command), shutil.which(command[0]) or command[0])
         row = self._processes.processes[pid]
         described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
         if self._begin_trace(described):
@@ -217,6 +220,8 @@ class Session:
             self._collector.counts["sched"],
             sum(self._collector.lost.values()),
         )
+            self._cost.get("waited_ns", 0),
+            tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None)),
 
     def _ended(self) -> bool:
         if self._launched is not None:
@@ -280,6 +285,8 @@ class Session:
         if self._writer is not None:
             clock = [*self._writer.manifest["clock"], clock_anchor()]
             self._writer.close(self._news() | {"state": "complete", "end_ns": end_ns, "clock": clock})
+        if self._launched is not None and not self._recording.chosen:
+            self._recording.declare(self._main, None, why_silent(self._processes.processes[self._main]["executable"]))
         return self._launched.exit_code if self._launched and self._launched.status is not None else None
 
     def close(self) -> None:

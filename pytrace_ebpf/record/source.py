@@ -21,15 +21,22 @@ class Recording:
     emit: Callable[[Columns], None]
     chosen: list[dict[str, Any]] = field(default_factory=list)  # the manifest's `sources`
 
-    def declare(self, pid: int, source: str, why: str) -> None:
-        """Keep for the manifest which source a process is traced by, and why."""
-        self.chosen.append({"pid": pid, "source": source, "why": why})
+    def declare(self, pid: int, source: str | None, why: str) -> None:
+        """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts."""
+        if source is None:
+            self.processes.lose_source(pid)
+        kept = [each for each in self.chosen if each["pid"] != pid or (source and each["source"])]
+        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why}]
 
 
 class CallSource(Protocol):
     """A source of function events; from `emit` on nothing knows which one it was."""
 
     name: str
+
+    @property
+    def waited_ns(self) -> int:
+        """How long the traced programs were held up until this process had read what they wrote."""
 
     def prepare(self, target: Target) -> None:
         """Do what takes its time before the recording of `target` begins. Raises TargetError."""

@@ -72,7 +72,7 @@ class AgentCalls:
         self._replaced: set[str] = set()  # arenas of programs that exec replaced
         self._first: tuple[Target, os.stat_result] | None = None
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self.waited_ns = 0
+        self._waited_ns = 0
         if launches:
             self._directories[_file_system("self")] = AgentDirectory(self._options)
 
@@ -134,7 +134,14 @@ class AgentCalls:
         for name in ended:
             traced = self._traced.pop(name)
             self._lost += _losses(traced.arena)
-            self.waited_ns += int(traced.arena["waited_ns"])
+            self._waited_ns += int(traced.arena["waited_ns"])
+            if traced.arena.state == arena.REFUSED:
+                self._recording.declare(traced.ids.pid, None, traced.arena.message)
+
+    @property
+    def waited_ns(self) -> int:
+        """For a place in their arenas; all programs together."""
+        return self._waited_ns + sum(int(traced.arena["waited_ns"]) for traced in self._traced.values())
 
     def losses(self) -> np.ndarray:
         """Events for which there was no room, and functions that have no name for want of it."""
@@ -212,8 +219,9 @@ class AgentCalls:
             processes.tell_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
             return lambda file, first_line, name: None
         finally:
-            if all(each["pid"] != pid for each in self._recording.chosen):
-                self._recording.declare(pid, self.name, "the agent came with the process that started this one")
+            if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
+                came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
+                self._recording.declare(pid, self.name, came)
 
     def _emit(self, traced: _Traced, news: list[Piece]) -> None:
         self._introduce(traced)

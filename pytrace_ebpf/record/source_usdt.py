@@ -30,6 +30,7 @@ class UsdtCalls:
     """The programs of every interpreter that was met, each on any number of its processes."""
 
     name = "usdt"
+    waited_ns = 0  # a full ring loses events instead
 
     def __init__(self, recording: Recording, ring_pages: int, filters: Filters) -> None:
         self._recording, self._ring_pages, self._filters = recording, ring_pages, filters

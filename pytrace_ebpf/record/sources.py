@@ -64,7 +64,11 @@ class Sources:
         chosen = self._recording.chosen
         first = chosen[0]["source"] if chosen else None
         source = self._made.get(first or "")
-        return {"source": first, "ns_per_call": source.cost_per_call() if source else None}
+        return {
+            "source": first,
+            "ns_per_call": source.cost_per_call() if source else None,
+            "waited_ns": sum(each.waited_ns for each in self),
+        }
 
     def close(self) -> None:
         """Let go of everything, whatever happened."""

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from pytrace_ebpf.view import text
 
+_PIDS_SHOWN = 8
 # What a loss of each class means for the reader.
 LOST = {
     "call_ring": "function events: calls that ran meanwhile are marked in_loss",
@@ -29,9 +30,10 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         _plural(calls, "call"),
     ]
     about = [python, f"pid {target.get('pid', '?')}", f"{text.duration(facts['wall_ns'])} recorded", *counts]
-    cost = cost_sentence(facts.get("cost"), facts["wall_ns"], calls)
+    cost = cost_sentence(facts.get("cost"), facts["wall_ns"], calls) + waited_sentence(facts.get("waited_ns", 0))
     lines = [
         *loss_lines(facts, width),
+        *unserved_lines(facts, width),
         *scheduling_lines(facts, width),
         Text(text.fit(command, width), "bold"),
         *(Text(line) for line in [*_wrap("   ".join(about), width), *_wrap(cost, width)]),
@@ -50,12 +52,22 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
     return lines or [Text("Nothing was lost.", "green")]
 
 
+def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Which processes have no calls, and why: one sentence for each reason."""
+    pids: dict[str, list[str]] = {}
+    for source in facts.get("sources", []):
+        if not source.get("source"):
+            pids.setdefault(str(source.get("why")).rstrip("."), []).append(str(source.get("pid")))
+    sentences = [f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{', ...' if of[_PIDS_SHOWN:] else ''}: {why}." for why, of in pids.items()]
+    return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
+
+
 def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """What is not known of scheduling, and why; nothing where eBPF recorded it."""
     scheduling = facts.get("scheduling") or {"source": "bpf"}
     if scheduling["source"] == "bpf":
         return []
-    missing = "Waits are not told apart" if scheduling["source"] else "When threads ran and waited is not known"
+    missing = "Run queue, GIL wait and blocked are not told apart" if scheduling["source"] else "When threads ran and waited is not known"
     return [Text(line, "yellow") for line in _wrap(f"{missing}: {scheduling['why'].rstrip('.')}.", width)]
 
 
@@ -69,6 +81,11 @@ def cut_sentence(facts: dict[str, Any]) -> str:
     if facts["state"] == "recording":
         return f"NOT FINISHED: still being recorded, or cut just now; the first {text.duration(facts['wall_ns'])} are here."
     return ""
+
+
+def waited_sentence(waited_ns: int) -> str:
+    """"" where the program never waited for the tracer."""
+    return f" The program waited {text.duration(waited_ns)} for the tracer to read what it wrote." if waited_ns else ""
 
 
 def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
@@ -86,4 +103,4 @@ def _plural(number: int, one: str, many: str = "") -> str:
 
 
 def _wrap(sentence: str, width: int) -> list[str]:
-    return textwrap.wrap(text.clean(sentence), width)
+    return textwrap.wrap(text.clean(sentence), width, break_on_hyphens=False)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines, scheduling_lines
+from pytrace_ebpf.view.head import loss_lines, scheduling_lines, unserved_lines, waited_sentence
 
 _LABEL = 10
 _WINDOWS_SHOWN = 10
@@ -27,12 +27,13 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("host", f"{host.get('hostname', '?')}   Linux {host.get('kernel', '?')} {host.get('machine', '')}   {host.get('cpus', '?')} cores"),
         ("program", str(target.get("command") or target.get("executable") or "?")),
         ("python", f"{target.get('python_version') or 'none'}   {target.get('executable', '')}   pid {target.get('pid', '?')}"),
-        *(("source", f"{s.get('source')} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"]),
-        ("cost", f"{text.duration(ns)} a call" if ns is not None else "not measured"),
+        *(("source", f"{s['source']} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"] if s.get("source")),
+        ("cost", (f"{text.duration(ns)} a call." if ns is not None else "not measured.") + waited_sentence(facts["waited_ns"])),
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
     ]
-    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"]), *scheduling_lines(facts, width), Text()]
+    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
+    parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), Text()]
     for label, value in lines:
         parts.append(Text.assemble((f"{label:<{_LABEL}}", "bold"), text.fit(value, width - _LABEL)))
     return Group(*parts, Text(), _tables(facts["tables"]))
