@@ -88,6 +88,10 @@ class Target:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
 
+    def ready(self) -> None:
+        """Wait until it says once more that its work can begin: another program in its place."""
+        self._expect("ready")
+
     def done(self) -> dict[str, Any]:
         """Wait for the end of its work and return what it says about it."""
         return dict(json.loads(self._expect("done")))
@@ -190,11 +194,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`python, source`: each pair that there is, or of the mark's sources; `python` alone: each that these serve."""
+    """`python, source`: each pair that there is, or of the mark's sources; `python` alone: those that these serve, or probes."""
     if "python" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("sources")
-    wanted = mark.args if mark else SOURCES
+    wanted = mark.args if mark else SOURCES if "source" in metafunc.fixturenames else ("usdt",)
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
         pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]

@@ -41,7 +41,14 @@ def look(process: Target) -> dict:
 
 
 def has_agent(pid: int) -> bool:
-    return any((task / "comm").read_text() == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+    return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def name_of(thread: Path) -> str:
+    try:
+        return (thread / "comm").read_text()
+    except OSError:  # it has just ended
+        return ""
 
 
 def directories(pid: int) -> set[Path]:

@@ -66,10 +66,10 @@ def test_killing_the_tracer_leaves_no_trace_and_the_closed_segments(
 
 
 def test_killing_the_target_keeps_everything_up_to_then(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("gil_fight", "60", "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", source)
     process.go()
     wait_for_segments(recorder.directory, 1)
     process.kill()

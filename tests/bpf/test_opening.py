@@ -11,10 +11,10 @@ from tests.conftest import Python, Target
 
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_deep_stack_is_told_whether_it_returns_or_not(
-    returns: bool, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    returns: bool, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("deep", "400", "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", source)
     if returns:
         process.go()
         process.wait()
@@ -31,10 +31,10 @@ def test_a_deep_stack_is_told_whether_it_returns_or_not(
 
 
 def test_a_busy_program_has_its_outer_frames(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("busy", python=python)
-    trace = pytrace_ebpf.open(attach(process.pid, "--duration", "0.5").finish())
+    trace = pytrace_ebpf.open(attach(process.pid, "--source", source, "--duration", "0.5").finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")
     assert not len(trace.losses())
     outer = calls[calls["depth"] < 2].groupby("tid")["name"].apply(list)

@@ -10,7 +10,8 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder
-from tests.conftest import TARGETS, Python, Target
+from tests.bpf.test_agent import has_agent, wait_until
+from tests.conftest import SOURCES, TARGETS, Python, Target
 
 
 def steps(trace: Trace) -> dict[int, int]:
@@ -20,10 +21,10 @@ def steps(trace: Trace) -> dict[int, int]:
 
 
 def test_forked_and_executed_children_are_followed(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("forks", "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", source)
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())
@@ -34,7 +35,7 @@ def test_forked_and_executed_children_are_followed(
         assert sorted(steps(trace).values()) == sorted(expected.values())
     processes = trace.processes().set_index("pid")
     assert set(steps(trace)) <= set(processes.index)
-    assert (processes.loc[list(steps(trace)), "source"] == "usdt").all()
+    assert (processes.loc[list(steps(trace)), "source"] == source).all()
     # A forked child is born with the frames of its creator.
     calls = trace.calls().merge(trace.functions(), on="func_id")
     for pid in facts["forked"] if python.root is None else []:
@@ -54,10 +55,14 @@ def test_no_follow_records_the_one_process(target: Callable[..., Target], attach
 
 @pytest.mark.parametrize("then", [[], ["sleep"]])
 def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
-    then: list[str], python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    then: list[str], python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("execs", *then, "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    process.ready()
+    if source == "agent":  # comes to a program when that runs its own code; probes are there before
+        wait_until(lambda: has_agent(process.pid), 10)
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())
@@ -113,9 +118,10 @@ def test_two_tracers_on_one_target_see_the_same(target: Callable[..., Target], a
     assert len(ours[0])
 
 
-def test_run_traces_from_the_first_call_and_passes_on_the_exit_code(run: Callable[..., tuple]) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_run_traces_from_the_first_call_and_passes_on_the_exit_code(source: str, run: Callable[..., tuple]) -> None:
     program = "import sys\ndef f(): return 7\nfor _ in range(101): f()\nsys.exit(f())\n"
-    directory, ended = run(["/usr/bin/python3.11", "-c", program])
+    directory, ended = run(["/usr/bin/python3.11", "-c", program], "--source", source)
     assert ended.returncode == 7, ended.stderr
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls().merge(trace.functions(), on="func_id")
@@ -125,8 +131,10 @@ def test_run_traces_from_the_first_call_and_passes_on_the_exit_code(run: Callabl
 
 
 @pytest.mark.parametrize("wrapper", [["/usr/bin/env"], ["/usr/bin/taskset", "-c", "0"], ["/bin/sh", "-c", 'exec "$@"', "sh"]])
-def test_run_sees_through_a_wrapper(wrapper: list[str], run: Callable[..., tuple]) -> None:
-    directory, ended = run([*wrapper, "/usr/bin/python3.11", "-c", "def f(): pass\nfor _ in range(53): f()"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_run_sees_through_a_wrapper(source: str, wrapper: list[str], run: Callable[..., tuple]) -> None:
+    program = "def f(): pass\nfor _ in range(53): f()"
+    directory, ended = run([*wrapper, "/usr/bin/python3.11", "-c", program], "--source", source)
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls().merge(trace.functions(), on="func_id")
