@@ -18,13 +18,14 @@ from pytrace_ebpf.record.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.following import Following
 from pytrace_ebpf.record.functions import Functions
 from pytrace_ebpf.record.launch import Launched, Started
+from pytrace_ebpf.record.neighbours import Neighbours
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.perf_switches import PerfSwitches
 from pytrace_ebpf.record.processes import Processes
 from pytrace_ebpf.record.sched import SchedProbes
 from pytrace_ebpf.record.scheduling import Scheduling
-from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.silence import why_silent
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.sources import Sources
 from pytrace_ebpf.record.target import Target, inspect, links_libpython, maps_libpython
 from pytrace_ebpf.record.writer import Writer
@@ -46,9 +47,9 @@ class Status:
     calls: int
     sched: int
     lost: int
-
     waited_ns: int = 0  # how long the program was held up until this process had read what it wrote
     unserved: tuple[str, ...] = ()  # why some processes have no calls, a sentence each
+
 
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
@@ -62,7 +63,7 @@ class Session:
             host.require_ebpf()
             self._scheduling = SchedProbes(options.sched_ring_pages, options.follow)
         tables.warm_up()
-        self._functions, self._processes = Functions(), Processes()
+        self._functions, self._processes, self._neighbours = Functions(), Processes(), Neighbours()
         self._recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
         self._sources: Sources | None = None
         self._following: Following | None = None
@@ -153,8 +154,8 @@ class Session:
         """`command`: what the process is about to become, where it is not that yet."""
         now = time.monotonic_ns()
         self._processes.add_other(pid, os.getpid(), now)
-        if command:
         self._processes.add_threads(pid, now)
+        if command:
             self._processes.describe(pid, shlex.join(command), shutil.which(command[0]) or command[0])
         row = self._processes.processes[pid]
         described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
@@ -219,9 +220,9 @@ class Session:
             self._collector.counts["call"],
             self._collector.counts["sched"],
             sum(self._collector.lost.values()),
-        )
             self._cost.get("waited_ns", 0),
             tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None)),
+        )
 
     def _ended(self) -> bool:
         if self._launched is not None:
@@ -235,6 +236,8 @@ class Session:
         self._collector.counts["function"] = len(self._functions)
         scheduling = self._scheduling.drain()
         self._collector.add_scheduling(scheduling)
+        if "sched" in scheduling:
+            self._neighbours.see(scheduling["sched"], set(self._processes.processes))
         if "cputime" in scheduling:  # nothing reports what begins and ends
             self._processes.look()
             for pid in self._processes.living:
@@ -259,6 +262,7 @@ class Session:
         cut["functions"] = tables.rows_table(schema.FUNCTIONS, self._functions.take_new())
         processes, threads = self._processes.take_changed()
         cut["processes"] = tables.rows_table(schema.PROCESSES, processes)
+        cut["neighbours"] = tables.rows_table(schema.NEIGHBOURS, self._neighbours.take_new())
         cut["threads"] = tables.rows_table(schema.THREADS, threads)
         if self._writer is not None:
             self._writer.segment(start, end, cut, self._news())
@@ -281,12 +285,12 @@ class Session:
         self.sources.leave()
         self._count_losses()
         self._cost = self.sources.cost()
+        if self._launched is not None and not self._recording.chosen:
+            self._recording.declare(self._main, None, why_silent(self._processes.processes[self._main]["executable"]))
         self._cut(final=True)
         if self._writer is not None:
             clock = [*self._writer.manifest["clock"], clock_anchor()]
             self._writer.close(self._news() | {"state": "complete", "end_ns": end_ns, "clock": clock})
-        if self._launched is not None and not self._recording.chosen:
-            self._recording.declare(self._main, None, why_silent(self._processes.processes[self._main]["executable"]))
         return self._launched.exit_code if self._launched and self._launched.status is not None else None
 
     def close(self) -> None:

@@ -167,6 +167,10 @@ class Trace:
         """One row per process, in the order of pid; columns as in schema.PROCESSES."""
         return self._keyed("processes")
 
+    def neighbours(self) -> pd.DataFrame:
+        """One row per thread of other processes that was met, in the order of tid; columns as in schema.NEIGHBOURS."""
+        return self._keyed("neighbours")
+
     def part(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of table `name` in segment `index`, as Arrow; empty where it has none."""
         return self._load(TABLES[name], self._parts(name, [s for s in self.segments if s["index"] == index]), _known(TABLES[name], columns), [])

@@ -22,6 +22,8 @@ class CallKind(IntEnum):
     OPEN = 2
     RESET = 3
     UNWIND = 4
+    RESUME = 5
+    YIELD = 6
 
 
 class SchedKind(IntEnum):
@@ -92,10 +94,10 @@ EVENTS = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("kind", pa.int8(), "", "0 entry or resume, 1 return or yield (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception"),
-        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On 1 and 4 it may name a namesake in the same file: the entry's is the call's"),
-        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the end of one activation; 0 unknown"),
-        Column("line", pa.int32(), "", "entry: the function's first line, or the line resumed at; return: the line that returned; left by an exception: the line it left from; -1 unknown"),
+        Column("kind", pa.int8(), "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield"),
+        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
+        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
+        Column("line", pa.int32(), "", "entry: the function's first line; resume: that or the line resumed at; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown"),
     ),
 )
 
@@ -142,6 +144,7 @@ FUNCTIONS = Table(
         Column("qualname", pa.string(), "", "qualified name (Class.method), from the code object or the source; else the plain name"),
         Column("first_line", pa.int32(), "", "co_firstlineno; -1 unknown"),
         Column("module", pa.string(), "", "dotted module name derived from the file's path"),
+        Column("flags", pa.int32(), "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
     ),
 )
 
@@ -173,6 +176,17 @@ PROCESSES = Table(
         Column("gil_end", pa.int64(), "", "first address behind it"),
         _ts("start_ns", "when its function events were first recorded"),
         _ts("end_ns", "exit; null while it ran on", nullable=True),
+    ),
+)
+
+NEIGHBOURS = Table(
+    "neighbours",
+    "One row per thread of another process that took a core from a traced thread or woke one.",
+    ("tid",),
+    (
+        _TID,
+        Column("pid", pa.int32(), "", "its process"),
+        Column("name", pa.string(), "", "the kernel's name of the thread (comm), when it was first met"),
     ),
 )
 
@@ -238,7 +252,10 @@ CALLS = Table(
         Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
         Column("preemptions", pa.int32(), "", "times it lost the core while runnable", True),
         Column("waits", pa.int32(), "", "times it blocked", True),
-        Column("line", pa.int32(), "", "line that returned or that an exception left from; -1 unknown"),
+        Column("frame", pa.int64(), "", "of a generator's or coroutine's call that is not all of it, and of a repaired one: the same number on all of its resumes, and on those of later ones in its place; else 0"),
+        Column("resumed", pa.bool_(), "", "a generator or coroutine went on in it that had yielded"),
+        Column("yielded", pa.bool_(), "", "it ended by yielding"),
+        Column("line", pa.int32(), "", "line that returned, yielded or that an exception left from; -1 unknown"),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
 )
@@ -266,4 +283,4 @@ WAITS = Table(
     ),
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, USAGE, LOSSES, CALLS, WAITS)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, CALLS, WAITS)}
