@@ -215,6 +215,7 @@ def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
     process = target("yields", str(clock_seconds), "--wait", python=python)
     recorder = attach(process.pid, "--source", "agent", "--no-follow")
     process.go()
+    process.wait()
     trace = pytrace_ebpf.open(recorder.finish())
     calls = trace.calls().merge(trace.functions(), on="func_id").sort_values("start_ns")
     gives = calls[(calls["name"] == "give") & (calls["status"] == "complete")]

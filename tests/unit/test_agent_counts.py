@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
-from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, built, every_python, run
+from tests.unit.agent_pythons import PYTHONS, TARGETS, built, every_python, run
 
 pytestmark = built
 PROGRAMS = [
@@ -36,8 +36,6 @@ def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
 @every_python
 def test_counts_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -> None:
     for program in PROGRAMS:
-        if program == "generators" and MINOR[interpreter] >= 14:
-            continue  # with PY_YIELD on, 3.14 enters a generator to close it where it otherwise would not
         session = Session(tmp_path / program)
         run(session, interpreter, str(TARGETS / f"{program}.py"))
         (arena,) = session.arenas()
@@ -173,3 +171,53 @@ def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
         for name in "fg"
     }
     assert lines == {"f": [(ENTRY, 1), (1, 3), (ENTRY, 1), (1, 4), (ENTRY, 1), (1, 3)], "g": [(ENTRY, 5), (4, 6)]}
+
+
+@every_python
+def test_resumes_and_yields_are_told_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    run(session, interpreter, "-c", RESUMES)
+    (arena,) = session.arenas()
+    kinds = {name: "" for name in ("plain", "generator", "asynchronous", "coroutine", "one")}
+    for function, kind in arena.events[["function", "kind"]].tolist():
+        about = arena.functions[function]
+        if about.file == "<string>" and about.name in kinds:
+            kinds[about.name] += "ER--UrY"[kind]
+    assert kinds == {
+        "plain": "ER",
+        "generator": "EYrYrR" "EYrU" "EU",  # to its end, thrown into, thrown into before it began
+        "asynchronous": "EYrYrR",
+        "coroutine": "EYrYrR",
+        "one": "EYrR" "EYrR",
+    }
+
+
+RESUMES = """
+def plain(): pass
+def generator():
+    yield 1
+    yield 2
+async def asynchronous():
+    yield 1
+    yield 2
+class Pause:
+    def __await__(self): yield
+async def coroutine():
+    await Pause(); await Pause()
+async def one(): await Pause()
+def drive(coroutine):
+    try:
+        while True: coroutine.send(None)
+    except StopIteration: pass
+plain()
+list(generator())
+closed = generator(); next(closed)
+try: closed.throw(KeyError)
+except KeyError: pass
+new = generator()
+try: new.throw(KeyError)
+except KeyError: pass
+async def consume():
+    async for _ in asynchronous(): pass
+drive(consume()); drive(coroutine()); drive(one()); drive(one())
+"""
