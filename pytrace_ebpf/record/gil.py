@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.frames import PTHREAD_TID, host_tids
 from pytrace_ebpf.record.memory import MemoryFault
+from pytrace_ebpf.record.namespaces import Ids, Namespace, watch
 from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, inspect, links_libpython
 from pytrace_ebpf.trace.schema import SchedKind
 
 _PATIENCE_S = 5.0  # for a program that was just started to make its GIL
-_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,10 @@ class Holders:
         """`gils`: the map of sched.c, as bcc shows it."""
         self._gils = gils
         self._awaited: dict[int, tuple[Target | None, float]] = {}  # and until when
-        self._inside: dict[int, dict[int, int]] = {}  # of processes in other pid namespaces: their thread ids -> the host's
+        self._inside: dict[int, Ids] = {}  # processes in other pid namespaces than this one's
 
     def expect(self, pid: int) -> None:
         """`pid` is, or has just become, a program that may be a Python: look for its GIL until it has one."""
-        self._inside.pop(pid, None)
         self._awaited[pid] = None, time.monotonic() + _PATIENCE_S
         self._look(pid)
 
@@ -76,19 +76,23 @@ class Holders:
 
     def take_in(self, events: Columns) -> None:
         """Follow what columns of `sched` say of processes, and translate their `holder_tid`."""
+        ended = []
         for at in np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.EXIT)).tolist():
             kind, pid = int(events["kind"][at]), int(events["pid"][at])
             if kind == SchedKind.EXEC:
                 self.expect(pid)
             elif pid == int(events["tid"][at]):
-                if kind == SchedKind.FORK and int(events["other_pid"][at]) in self._inside:
-                    self._inside[pid] = {}
+                if kind == SchedKind.FORK and (creator := self._inside.get(int(events["other_pid"][at]))):
+                    self._inside[pid] = Ids(pid, creator.namespace)
                 elif kind == SchedKind.EXIT:
                     self._awaited.pop(pid, None)
+                    ended.append(pid)
         for pid in list(self._awaited):
             self._look(pid)
-        for pid in self._inside:
-            self._translate(pid, events)
+        for ids in self._inside.values():
+            self._translate(ids, events)
+        for pid in ended:
+            self._inside.pop(pid, None)
 
     def _look(self, pid: int) -> None:
         target, until = self._awaited.pop(pid)
@@ -105,18 +109,25 @@ class Holders:
             if time.monotonic() < until:
                 self._awaited[pid] = target, until
             return
-        tids = host_tids(pid)
-        inside = any(own != tid for own, tid in tids.items())
-        if inside:
-            self._inside[pid] = tids
-        self._gils[self._gils.Key(pid)] = self._gils.Leaf(place.holder, place.thread_id, place.pthread_tid, inside, 0)
+        namespace = _other_namespace(pid)
+        if namespace:
+            watch(pid)
+            self._inside[pid] = Ids(pid, namespace)
+        leaf = self._gils.Leaf(place.holder, place.thread_id, place.pthread_tid, namespace is not None, 0)
+        self._gils[self._gils.Key(pid)] = leaf
 
-    def _translate(self, pid: int, events: Columns) -> None:
-        rows = np.flatnonzero((events["pid"] == pid) & (events["holder_tid"] > 0))
-        if not len(rows):
-            return
-        tids, which = np.unique(events["holder_tid"][rows], return_inverse=True)
-        known = self._inside[pid]
-        if not known.keys() >= set(tids.tolist()):
-            known |= host_tids(pid)
-        events["holder_tid"][rows] = np.array([known.get(tid, _UNKNOWN) for tid in tids.tolist()], np.int32)[which]
+    def _translate(self, ids: Ids, events: Columns) -> None:
+        rows = np.flatnonzero((events["pid"] == ids.pid) & (events["holder_tid"] > 0))
+        if len(rows):
+            tids, which = np.unique(events["holder_tid"][rows], return_inverse=True)
+            here = ids.here(set(tids.tolist()))
+            events["holder_tid"][rows] = np.array([here[tid] for tid in tids.tolist()], np.int32)[which]
+
+
+def _other_namespace(pid: int) -> Namespace | None:
+    """The pid namespace of a process, None where it is this one's or the process is gone."""
+    try:
+        of, own = Path(f"/proc/{pid}/ns/pid").stat(), Path("/proc/self/ns/pid").stat()
+    except OSError:
+        return None
+    return None if of.st_ino == own.st_ino else (of.st_dev, of.st_ino)

@@ -13,7 +13,8 @@ from pytrace_ebpf.analyze.split import timeline
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import Recorder
-from tests.conftest import Python, Target
+from tests.bpf.test_containers import Container, contained
+from tests.conftest import HOST_PYTHON, Python, Target
 
 SLEEPS = (23, 230, 270)  # select, clock_nanosleep, pselect6
 
@@ -77,3 +78,18 @@ def test_children_have_one_of_their_own(
     said = process.done()
     assert said["pid"] != process.pid
     check(pytrace_ebpf.open(recorder.finish()), said)
+
+
+def test_in_a_container_it_has_the_hosts_number(attach: Callable[..., Recorder]) -> None:
+    process = Container(contained(Python(HOST_PYTHON)), "gil_holder", "--wait")
+    try:
+        recorder = attach(process.pid)
+        process.go()
+        said = process.done()
+        trace = pytrace_ebpf.open(recorder.finish())
+    finally:
+        process.close()
+    inside = sorted(said.values())  # the process's own first, then in the order of their birth
+    here = trace.threads().sort_values("start_ns")["tid"].tolist()
+    assert inside != here
+    check(trace, {name: here[inside.index(tid)] for name, tid in said.items()})
