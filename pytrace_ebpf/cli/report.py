@@ -13,12 +13,12 @@ import pandas as pd
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze import by_function as functions
+from pytrace_ebpf.analyze import cores as on_cores
 from pytrace_ebpf.analyze import split
-from pytrace_ebpf.analyze.by_core import by_core
 from pytrace_ebpf.analyze.by_thread import by_thread
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.view import summary
+from pytrace_ebpf.view import cores, summary
 from pytrace_ebpf.view.report import report, width_of
 
 NAME = "report"
@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
     trace = pytrace_ebpf.open(args.trace)
     facts = summary.summary(trace)
-    calls = trace.calls(columns=[*functions.COLUMNS, "depth"])
+    more = on_cores.COLUMNS if args.by == "core" else ()
+    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", *more])))
     facts |= {"calls": len(calls), "cost": summary.cost(trace, len(calls))}
     facts |= {"compensated": args.compensate, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
     if args.compensate:
@@ -68,7 +69,8 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
         return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True)
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
     if facts["by"] == "core":
-        return by_core(timeline, trace.threads())
+        facts["cores"] = cores.facts(trace, calls, timeline)
+        return cores.rows(trace, timeline)
     return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"], trace.cputime())
 
 

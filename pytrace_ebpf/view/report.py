@@ -1,14 +1,13 @@
 """The report as a terminal shows it: head, one bar for everything, then a table by function, thread or core."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import cores, text
+from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.head import head
 
 WIDTH = 99
@@ -29,7 +28,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         facts, table = facts | {"split": _with_off(pd.DataFrame([facts["split"]])).to_dict("records")[0]}, _with_off(table)
     parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
     parts += _overall(facts, width, ascii_only)
-    rows = {"thread": _threads, "core": _cores}.get(facts["by"], _functions)
+    rows = {"thread": _threads, "core": cores.report}.get(facts["by"], _functions)
     parts += rows(facts, table, width, ascii_only, top)
     return Group(*parts)
 
@@ -65,16 +64,16 @@ def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_onl
     prefix = "self_" if by_self else ""
     count_width, bar_width = (6, 8) if width < _NARROW else (9, 10)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *_titles(states)]
-    rest = _rest(width, fixed)
-    grid = _grid([*fixed, (rest, "  " + facts["by"])], left={0, len(fixed)})
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  " + facts["by"])], left={0, len(fixed)})
     longest = int(table[f"{facts['sort']}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
-            Text(text.cut_left(text.clean(row["module"]), rest - 2))
+            Text(text.cut_left(text.clean(row["module"]), room - 2))
             if module
-            else text.function(row["qualname"], row["file"], row["first_line"], rest - 2)
+            else text.function(row["qualname"], row["file"], row["first_line"], room - 2)
         )
-        grid.add_row(
+        out.add_row(
             text.bar(row, bar_width, ascii_only, prefix, longest, states),
             text.count(row["calls"], count_width),
             text.duration(row["total_ns"]),
@@ -84,50 +83,29 @@ def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_onl
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
     title = Text.assemble((f"{facts['by'].capitalize()}s by {facts['sort']} time", "bold"), f"   {shown}")
-    return [title, grid]
+    return [title, out]
 
 
 def _threads(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     states = _states(facts)
     count_width, bar_width = (6, 8) if width < _NARROW else (9, 20)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "seen"), *_titles(states), (8, "tid")]
-    rest = _rest(width, fixed)
-    grid = _grid([*fixed, (rest, "  thread")], left={0, len(fixed)})
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  thread")], left={0, len(fixed)})
     several = table["pid"].nunique() > 1
     longest = int(table["wall_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
-        grid.add_row(
+        out.add_row(
             text.bar(row, bar_width, ascii_only, longest=longest, states=states),
             text.count(row["calls"], count_width),
             text.duration(row["wall_ns"]),
             *_figures(row, "", states),
             str(row["tid"]),
-            Text("  " + text.fit(name, rest - 2)),
+            Text("  " + text.fit(name, room - 2)),
         )
     shown = min(top, len(table))
-    return [Text.assemble(("Threads by time on a core", "bold"), f"   {shown:,} of {len(table):,}"), grid]
-
-
-def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    wall, bar_width = facts["wall_ns"], 20
-    fixed = [(bar_width, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (8, "tid")]
-    rest = _rest(width, fixed)
-    grid = _grid([*fixed, (rest, "  thread")], left={0, len(fixed)})
-    glyph = "#" if ascii_only else "█"
-    for cpu, rows in table.groupby("cpu", sort=True):
-        busy = int(rows["busy_ns"].sum())
-        cells = min(bar_width, round(bar_width * busy / wall)) if wall else 0
-        grid.add_row(
-            Text(glyph * cells, "green"), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(rows["slices"].sum()), "",
-            Text(f"  {len(rows)} traced thread{'s' * (len(rows) != 1)}"), style="bold",
-        )  # fmt: skip
-        for row in rows.head(top).to_dict("records"):
-            grid.add_row(
-                "", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]),
-                str(row["tid"]), Text("  " + text.fit(row["name"], rest - 2)),
-            )  # fmt: skip
-    return [Text.assemble(("Cores by the traced threads", "bold"), "   share is of the time recorded"), grid]
+    return [Text.assemble(("Threads by time on a core", "bold"), f"   {shown:,} of {len(table):,}"), out]
 
 
 def _titles(states: text.States) -> list[tuple[int, str]]:
@@ -136,15 +114,3 @@ def _titles(states: text.States) -> list[tuple[int, str]]:
 
 def _figures(row: dict[str, Any], prefix: str, states: text.States) -> list[str]:
     return [text.duration(row[prefix + key]) for key, *_ in states[:-1]]
-
-
-def _rest(width: int, fixed: Sequence[tuple[int, str]]) -> int:
-    return max(8, width - sum(w + 1 for w, _ in fixed))
-
-
-def _grid(columns: Sequence[tuple[int, str]], left: set[int]) -> Table:
-    """A table of fixed widths, one space apart; every cell was made to fit before."""
-    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for i, (width, title) in enumerate(columns):
-        grid.add_column(title, width=width, no_wrap=True, overflow="crop", justify="left" if i in left else "right")
-    return grid

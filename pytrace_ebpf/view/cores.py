@@ -1,0 +1,167 @@
+"""The report by core: how busy each was and with whom, how many at a time, which function ran where, who moved and who was pushed off."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze import cores
+from pytrace_ebpf.analyze.by_core import by_core
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import grid, rest
+
+_BAR = 20
+_WHERE = 22  # cells for the cores of a function
+
+
+def facts(trace: Any, calls: pd.DataFrame, timeline: pd.DataFrame) -> dict[str, Any]:
+    """What the report by core says besides its rows, as plain values (times in ns): of a Trace, its calls (analyze.cores.COLUMNS)
+    and its timeline (analyze.split)."""
+    names, waits = trace.functions()[["func_id", "qualname", "file", "first_line"]], trace.waits()
+    spent = cores.parallelism(timeline, trace.start_ns, trace.end_ns)
+    functions = cores.by_function(calls, timeline).merge(names, how="left", on="func_id")
+    moves = cores.migrations(waits, calls).merge(names, how="left", on="func_id")
+    return {
+        "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())),
+        "cores_at_a_time": _plain(spent),
+        "functions": _plain(functions),
+        "migrations": _plain(moves),
+        "preempted_by": _plain(cores.preemptions(waits, trace.threads(), trace.neighbours())),
+        "affinity": _plain(affinity(trace.usage(), trace.threads())),
+    }
+
+
+def rows(trace: Any, timeline: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the report by core: analyze.by_core's."""
+    return by_core(timeline, trace.threads())
+
+
+def affinity(usage: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
+    """Cores that each thread may run on, a row when that was first seen or changed: ts, pid, tid, name, cpus (like 0-3,6)."""
+    of_threads = usage[(usage["kind"].astype("object") == "thread") & usage["cpus"].notna()]
+    of_threads = of_threads[["ts", "pid", "id", "cpus"]].rename(columns={"id": "tid"}).sort_values(["pid", "tid", "ts"])
+    of_threads["cpus"] = of_threads["cpus"].astype("object")
+    before = of_threads.groupby(["pid", "tid"])["cpus"].shift()
+    changed = of_threads[before.isna() | (before != of_threads["cpus"])]
+    return changed.merge(threads[["pid", "tid", "name"]], how="left", on=["pid", "tid"])
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """Tables of `table` (rows) and of `facts["cores"]`."""
+    more = facts["cores"]
+    parts: list[RenderableType] = _cores(facts, table, width, ascii_only, top)
+    parts += [Text(), _at_a_time(more)]
+    if more["functions"]:
+        parts += [Text(), *_functions(more, width, top)]
+    if more["migrations"]:
+        parts += [Text(), *_moves(more, width, top)]
+    if more["preempted_by"]:
+        parts += [Text(), *_pushed(more, width, top)]
+    return [*parts, Text(), *_affinity(facts, width, top)]
+
+
+def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    wall = facts["wall_ns"]
+    fixed = [(_BAR, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (8, "tid")]
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  thread")], left={0, len(fixed)})
+    glyph = "#" if ascii_only else "█"
+    for cpu, own in table.groupby("cpu", sort=True):
+        busy = int(own["busy_ns"].sum())
+        cells = min(_BAR, round(_BAR * busy / wall)) if wall else 0
+        out.add_row(
+            Text(glyph * cells, "green"), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum()), "",
+            Text(f"  {len(own)} traced thread{'s' * (len(own) != 1)}"), style="bold",
+        )  # fmt: skip
+        for row in own.head(top).to_dict("records"):
+            out.add_row(
+                "", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]),
+                str(row["tid"]), Text("  " + text.fit(row["name"], room - 2)),
+            )  # fmt: skip
+    return [Text.assemble(("Cores by the traced threads", "bold"), "   share is of the time recorded"), out]
+
+
+def _at_a_time(more: dict[str, Any]) -> RenderableType:
+    spent = more["cores_at_a_time"]
+    whole = sum(row["ns"] for row in spent)
+    shares = "   ".join(f"{row['cores']}: {text.percent(row['ns'], whole)}" for row in spent if row["ns"])
+    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   at a time {shares}")
+
+
+def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    table = pd.DataFrame(more["functions"])
+    fixed = [(6, "self"), (5, "busy"), (_WHERE, "  on core")]
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  function")], left={2, 3})
+    total = table.groupby("func_id")["self_on_cpu_ns"].sum().sort_values(ascending=False)
+    for func_id, own in ((f, table[table["func_id"] == f]) for f in total.index[:top]):
+        where = "  ".join(
+            f"{row['cpu']}: {text.percent(row['self_on_cpu_ns'], total[func_id])}"
+            for row in own.head(3).to_dict("records")
+        )
+        one = own.iloc[0]
+        busy = f"{one['busy_cores']:.2f}" if text.known(one["busy_cores"]) else text.NOTHING
+        out.add_row(
+            text.duration(total[func_id]), busy, Text("  " + text.fit(where, _WHERE - 2)),
+            Text("  ") + text.function(one["qualname"], one["file"], one["first_line"], room - 2),
+        )  # fmt: skip
+    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores of the process meanwhile"
+    return [Text.assemble(("Functions on cores", "bold"), f"   {shown}"), out]
+
+
+def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    fixed = [(9, "times"), (5, "from"), (5, "to")]
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  in")], left={3})
+    for row in more["migrations"][:top]:
+        name = (
+            text.function(row["qualname"], row["file"], row["first_line"], room - 2)
+            if row["func_id"] >= 0
+            else Text("(no call)")
+        )
+        out.add_row(text.count(row["times"]), str(row["cpu_before"]), str(row["cpu_after"]), Text("  ") + name)
+    whole = sum(row["times"] for row in more["migrations"])
+    return [Text.assemble(("Moved to another core", "bold"), f"   {whole:,} times; by the innermost call"), out]
+
+
+def _pushed(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    fixed = [(6, "lost"), (9, "times"), (8, "tid")]
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  by")], left={3})
+    for row in more["preempted_by"][:top]:
+        whose = (
+            "this program's own" if row["traced"] else f"pid {row['pid']}" if row["pid"] is not None else "ended since"
+        )
+        name = (
+            f"{text.clean(row['name'])} ({whose})"
+            if row["tid"]
+            else "the idle thread: moved to another core, or held back"
+        )
+        out.add_row(
+            text.duration(row["ns"]), text.count(row["times"]), str(row["tid"]), Text("  " + text.fit(name, room - 2))
+        )
+    return [Text.assemble(("Pushed off a core", "bold"), "   by whom, and how long until there was one again"), out]
+
+
+def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    seen = facts["cores"]["affinity"]
+    masks = sorted({row["cpus"] for row in seen})
+    if not masks:
+        return [Text("Which cores the threads may run on was not recorded.")]
+    if len(masks) == 1:
+        return [Text.assemble(("Affinity", "bold"), f"   every thread may run on {masks[0]}")]
+    fixed = [(8, "since"), (12, "cores"), (8, "tid")]
+    room = rest(width, fixed)
+    out = grid([*fixed, (room, "  thread")], left={3})
+    for row in seen[:top]:
+        since = text.duration(max(0, row["ts"] - facts["start_ns"]))
+        out.add_row(since, text.fit(row["cpus"], 12), str(row["tid"]), Text("  " + text.fit(row["name"], room - 2)))
+    return [Text.assemble(("Affinity", "bold"), "   where a thread may run, when that was first seen or changed"), out]
+
+
+def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {k: None if not text.known(v) else v.item() if hasattr(v, "item") else v for k, v in row.items()}
+        for row in table.to_dict("records")
+    ]
