@@ -1,0 +1,109 @@
+"""One sentence that a person would say of where a function's time went; none where nothing dominates."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytrace_ebpf.view import text
+
+_OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
+_DOMINATES = 0.5
+_MATTERS = 0.3
+_NOBODY = -2
+_WAITING = {
+    "lock": "waiting for a lock",
+    "sleep": "sleeping",
+    "wait-child": "waiting for a child process",
+    "page-fault": "waiting for memory to be read in",
+    "other": "blocked",
+}
+
+Part = Mapping[str, Any]
+
+
+def top_function(row: Part, all_ns: int, reasons: Mapping[str, Sequence[Part]], names: Mapping[int, str]) -> str:
+    """The sentence for the function with the most self time; "" where nothing dominates or is known.
+
+    `row`: its row of analyze.by_function; all_ns: the time of all functions; `reasons`: analyze.reasons of it;
+    `names`: what to call each func_id.
+    """
+    whole = int(row["self_ns"])
+    parts = [row[f"self_{state}_ns"] for state in ("on_cpu", "runq_wait", "gil_wait", "blocked")]
+    if whole < _OF_ALL * all_ns or not whole or not all(map(text.known, parts)):
+        return ""
+    on_cpu, queued, gil, blocked = (int(part) / whole for part in parts)
+    name = _quoted(names[int(row["func_id"])])
+    if gil >= _MATTERS and gil >= max(on_cpu, queued, blocked):
+        return f"{_part(gil)} of {name} is waiting for the GIL{_holder(reasons['gil'], int(row['func_id']), names)}."
+    if blocked >= _DOMINATES:
+        return _blocked(name, blocked, reasons["blocked"], names)
+    if on_cpu + queued >= _DOMINATES + queued / 2 and on_cpu >= 0.1:
+        return f"{name} computes{_rivals(queued, reasons['runq'], int(row['func_id']), names)}."
+    return ""
+
+
+def waited_for(pairs: Sequence[Part]) -> str:
+    """The sentence for who waited longest for the GIL, and whose: `pairs` are rows of `report --by gil`; "" where it is not known."""
+    first = next((row for row in pairs if row["held"] == "function" and text.known(row["waiting_qualname"])), None)
+    if first is None or first["total_ns"] < _OF_ALL * sum(row["total_ns"] for row in pairs):
+        return ""
+    waiting, holding = (text.clean(first[f"{side}_qualname"]) for side in ("waiting", "holding"))
+    whose = "itself in other threads" if waiting == holding else _quoted(holding)
+    return f"{_quoted(waiting)} waited {text.duration(first['total_ns'])} for the GIL held by {whose}."
+
+
+def _quoted(name: Any) -> str:
+    return f"`{text.clean(name)}`"
+
+
+def _part(share: float) -> str:
+    return text.percent(min(share, 1.0), 1)
+
+
+def _most(parts: Sequence[Part]) -> tuple[int | None, float]:
+    """The func_id with the most time, and its share."""
+    sums: dict[int, int] = {}
+    for part in parts:
+        sums[part["func_id"]] = sums.get(part["func_id"], 0) + part["ns"]
+    if not sum(sums.values()):
+        return None, 0.0
+    most = max(sums, key=lambda func_id: sums[func_id])
+    return most, sums[most] / sum(sums.values())
+
+
+def _holder(parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
+    most, share = _most([part for part in parts if part["func_id"] != _NOBODY])
+    if most is None or most < 0:
+        return ""
+    whose = "itself in other threads" if most == own else _quoted(names[most])
+    return f", {'mostly' if share >= _DOMINATES else 'most often'} held by {whose}"
+
+
+def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int, str]) -> str:
+    kinds: dict[tuple[str, str | None], int] = {}
+    for part in parts:
+        key = part["kind"], part["syscall"]
+        kinds[key] = kinds.get(key, 0) + part["ns"]
+    if not kinds or max(kinds.values()) < _DOMINATES * sum(kinds.values()):
+        return f"{_part(share)} of {name} is waiting, for several things."
+    kind, syscall = max(kinds, key=lambda key: kinds[key])
+    doing = _WAITING.get(kind) or (f"waiting in {syscall} ({kind})" if syscall else f"waiting ({kind})")
+    subject = f"{name} is" if share >= 0.95 else f"{_part(share)} of {name} is"
+    if kind in ("sleep", "page-fault", "wait-child"):
+        return f"{subject} {doing}."
+    most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
+    if most is None or part_of < _DOMINATES:
+        return f"{subject} {doing}."
+    return f"{subject} {doing}, woken by {_quoted(names[most]) if most >= 0 else 'nobody of this program'}."
+
+
+def _rivals(queued: float, parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
+    if queued < 0.2:
+        return ""
+    most, share = _most(parts)
+    much = "half" if 0.45 <= queued < 0.55 else _part(queued)
+    lacks = f"; {much} of its time it has no core"
+    if most is None or share < _DOMINATES:
+        return lacks
+    if most < 0:
+        return f"{lacks}: other programs have them"
+    return f"{lacks}: {_quoted(names[most])} {'on other threads has' if most == own else 'has'} them"
