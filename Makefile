@@ -5,7 +5,6 @@ SHELL := /bin/bash
 
 PREFIX ?= /usr/local
 BIN := .venv/bin
-DEMO := .build/demo
 # Recording needs root; what runs as root leaves no files of root's in the checkout.
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=.build/hypothesis)
 PYTEST := $(AS_ROOT) $(BIN)/python -m pytest $(if $(AS_ROOT),-p no:cacheprovider)
@@ -21,9 +20,7 @@ setup: ## install what is missing: Debian packages, kernel headers, .venv
 	@scripts/setup.sh
 
 demo: setup ## trace a small multi-threaded service from outside and report where its time went
-	@$(AS_ROOT) rm -rf $(DEMO)
-	@$(AS_ROOT) $(BIN)/pytrace-ebpf run --output $(DEMO) -- /usr/bin/python3 scripts/demo/orders.py
-	@$(AS_ROOT) $(BIN)/pytrace-ebpf report $(DEMO)
+	@scripts/demo/demo.sh
 
 test: setup ## run the tests on this host's own Python
 	@$(PYTEST) $(ARGS)

@@ -7,7 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PYTHON=/usr/bin/python3 # Debian's own: the one that sees Debian's bcc, whatever else stands first on the PATH
 HEADERS=/var/lib/pytrace-ebpf/headers
 LOG=.build/setup.log
 
@@ -34,7 +33,16 @@ logged() {
     return 1
 }
 
-have_module() { [ -x $PYTHON ] && $PYTHON -Ic "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)"; }
+serves() { "$1" -Ic 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# Debian's own: the one that sees Debian's bcc, whatever else stands first on the PATH. Where it is missing or too old,
+# another one still does all that needs no eBPF.
+choose_python() {
+    PYTHON=/usr/bin/python3
+    serves $PYTHON || ! serves python3 || PYTHON=$(command -v python3)
+}
+
+have_module() { "$PYTHON" -Ic "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)" 2>/dev/null; }
 
 merged_headers() { [ -e $HEADERS/include/linux/kconfig.h ] && [ -e $HEADERS/include/generated/autoconf.h ]; }
 
@@ -107,12 +115,17 @@ mount_tracefs() {
 set_up_host() {
     local missing=()
     [ "$(uname -s)" = Linux ] || fail "tracing needs Linux; to read traces elsewhere, 'pip install .' is enough."
-    [ -x $PYTHON ] || missing+=(python3)
+    serves "$PYTHON" || missing+=(python3)
     have_module ensurepip || missing+=(python3-venv)
     have_module bcc || missing+=(python3-bpfcc)
     command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-    [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
-    # From here on a failure stops tracing only: what reads traces, and its tests, still work.
+    if [ ${#missing[@]} != 0 ] && apt_install "${missing[@]}"; then choose_python; fi
+    serves "$PYTHON" && have_module ensurepip || fail "Python 3.11 or newer with its venv module is needed"
+    # From here on a failure stops tracing with eBPF only: run --rootless, what reads traces, and their tests still work.
+    if ! have_module bcc; then
+        cannot_record "$PYTHON has no bcc (Debian's python3-bpfcc)"
+        return
+    fi
     if [ ! -e /sys/kernel/btf/vmlinux ]; then
         cannot_record "this kernel has no BTF (/sys/kernel/btf/vmlinux)"
         return
@@ -121,7 +134,7 @@ set_up_host() {
     mount_tracefs || cannot_record "tracefs cannot be mounted at /sys/kernel/tracing (a container without privileges?)"
 }
 
-cannot_record() { say "eBPF cannot work here, so traces can be read but not recorded: $*"; }
+cannot_record() { say "eBPF cannot work here, so only run --rootless can record: $*"; }
 
 # The stamp holds what the venv was made from, so a changed file or another Python makes it anew.
 set_up_venv() {
@@ -129,16 +142,23 @@ set_up_venv() {
     stamp=.venv/.made-from-${extras//,/-}
     if [ "$(cat "$stamp" 2>/dev/null)" = "$(made_from)" ]; then return; fi
     say "installing Python packages into .venv"
-    [ -x .venv/bin/python ] && [ "$(readlink -f .venv/bin/python)" = "$(readlink -f $PYTHON)" ] ||
-        logged "making the venv" $PYTHON -m venv --clear --system-site-packages .venv
+    [ -x .venv/bin/python ] && [ "$(readlink -f .venv/bin/python)" = "$(readlink -f "$PYTHON")" ] ||
+        logged "making the venv" "$PYTHON" -m venv --clear --system-site-packages .venv
     logged "pip install" .venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".[$extras]"
     made_from >"$stamp"
 }
 
-build_agent() { logged "building the agent" scripts/build-agent.sh; }
+build_agent() {
+    if command -v "${CC:-gcc}" >/dev/null; then
+        logged "building the agent" scripts/build-agent.sh
+    elif [ ! -e probes/agent/agent.so ]; then
+        say "there is no C compiler for the agent, so only Pythons with function probes can be traced, and only with eBPF: install gcc and libc6-dev"
+    fi
+}
 
-made_from() { cat pyproject.toml scripts/setup.sh | sha256sum; pwd; readlink -f $PYTHON; }
+made_from() { cat pyproject.toml scripts/setup.sh | sha256sum; pwd; readlink -f "$PYTHON"; }
 
+choose_python
 mkdir -p .build
 exec 9>.build/setup.lock
 flock 9 # two makes at once: the second waits and then finds it done
