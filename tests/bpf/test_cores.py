@@ -1,0 +1,77 @@
+"""Which cores a program was on, against one that pins itself, and against what the kernel counts."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze import cores, split
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.view.cores import affinity
+from tests.bpf.conftest import Recorder
+from tests.bpf.test_sched import stolen_ns
+from tests.conftest import Target
+
+TICK_NS = 10_000_000
+
+
+@pytest.fixture
+def hog() -> Iterator["subprocess.Popen[bytes]"]:
+    """Computes on the first core, whoever else wants it."""
+    first = min(os.sched_getaffinity(0))
+    process = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{first}}})\nwhile True: pass"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def timeline_of(trace: Trace):  # type: ignore[no-untyped-def]
+    return split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
+
+
+def test_functions_moves_and_affinity_of_a_pinned_program(
+    hog: "subprocess.Popen[bytes]", target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("pinned", "--wait")
+    recorder = attach(process.pid)
+    process.go()
+    first, second = process.done()["cores"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    functions = trace.functions().set_index("func_id")["name"]
+    table = cores.by_function(trace.calls(), timeline_of(trace))
+    table = table[table["self_on_cpu_ns"] > 0].assign(name=lambda t: t["func_id"].map(functions))
+    assert table.loc[table["name"] == "on_first", "cpu"].tolist() == [first]
+    assert table.loc[table["name"] == "on_second", "cpu"].tolist() == [second]
+    seen = affinity(trace.usage(), trace.threads())
+    masks = seen.loc[seen["tid"] == process.pid, "cpus"].tolist()
+    assert masks[-2:] == [str(first), str(second)]
+    by = cores.preemptions(trace.waits(), trace.threads(), trace.neighbours()).set_index("pid")
+    assert by.loc[hog.pid, "times"] > 10 and not by.loc[hog.pid, "traced"]
+    assert by.loc[hog.pid, "ns"] > 1e8  # half of the core, where nobody else wants it
+    moves = cores.migrations(trace.waits(), trace.calls())
+    assert ((moves["cpu_before"] == first) & (moves["cpu_after"] == second)).any()
+
+
+def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    stolen = stolen_ns()
+    process = target("busy")
+    recorder = attach(process.pid, "--source", "agent", "--include", "nothing", "--duration", "6")
+    trace = pytrace_ebpf.open(recorder.finish())
+    stolen = stolen_ns() - stolen
+    usage = trace.usage()
+    of_threads = usage[usage["kind"].astype("object") == "thread"].sort_values("ts")
+    on = cores.on_cores(timeline_of(trace))
+    for tid, samples in of_threads.groupby("id"):
+        start, end = samples.iloc[0], samples.iloc[-1]
+        counted = 1e9 * (end["user_s"] + end["system_s"] - start["user_s"] - start["system_s"])
+        own = on[on["tid"] == tid]
+        sliced = (own["end_ns"].clip(upper=end["ts"]) - own["start_ns"].clip(lower=start["ts"])).clip(lower=0).sum()
+        if counted > 1e9:
+            assert abs(sliced - counted) < 0.02 * counted + 2 * TICK_NS + stolen, tid
+    whole = cores.parallelism(timeline_of(trace), trace.start_ns, trace.end_ns)
+    assert whole["ns"].sum() == trace.end_ns - trace.start_ns
+    busy = (whole["cores"] * whole["ns"]).sum()
+    assert busy == (on["end_ns"].clip(upper=trace.end_ns) - on["start_ns"].clip(lower=trace.start_ns)).clip(lower=0).sum()
