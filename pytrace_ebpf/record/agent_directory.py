@@ -14,6 +14,8 @@ from pytrace_ebpf.record.user import invoking_user
 _PROGRAM_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 _ARENA_PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # in memory where there is such a place
 _ENOUGH = 32 << 20  # bytes that must be free for arenas
+# An arena may grow to a fourth of what is free: a container's /dev/shm is small, and the program's own.
+_SHARE = 4
 
 
 def agent_library() -> Path:
@@ -41,9 +43,9 @@ class AgentDirectory:
         try:
             places = _PROGRAM_PLACES if path is None else (str(Path(path).parent),)
             self.path, descriptor = self._make(places, os.ST_NOEXEC, 1 << 20, path)
-            arenas, self._arenas = self._make(_ARENA_PLACES, 0, _ENOUGH)
+            arenas, self._arenas, arena_bytes = self._make_for_arenas(int(str(dict(options)["arena_bytes"])))
             self._write(descriptor, "agent.so", agent_library().read_bytes(), 0o755)
-            lines = [*options, ("arenas", arenas)]
+            lines = [*options, ("arenas", arenas), ("arena_bytes", arena_bytes)]  # of two the last one counts
             self._write(descriptor, "options", "".join(f"{key}={value}\n" for key, value in lines).encode(), 0o644)
             self._write(descriptor, "lock", b"", 0o644)
             self._lock = os.open("lock", os.O_RDONLY, dir_fd=descriptor)
@@ -86,6 +88,14 @@ class AgentDirectory:
             os.close(self._lock)
             self._lock = -1
 
+    def _make_for_arenas(self, wanted: int) -> tuple[str, int, int]:
+        """What _make() returns, and how much of the `wanted` bytes an arena there may take."""
+        try:
+            path, descriptor = self._make(_ARENA_PLACES, 0, _SHARE * wanted)
+        except HostError:
+            path, descriptor = self._make(_ARENA_PLACES, 0, _ENOUGH)
+        return path, descriptor, min(wanted, _free(descriptor) // _SHARE)
+
     def _make(self, places: Sequence[str], forbidden: int, room: int, path: str | None = None) -> tuple[str, int]:
         """A new directory in the first place that serves: (its path as the target sees it, descriptor)."""
         for place in places:
@@ -95,8 +105,7 @@ class AgentDirectory:
                 continue
             name = Path(path).name if path else f"pytrace-ebpf-{secrets.token_hex(4)}"
             try:
-                status = os.fstatvfs(folder)
-                if status.f_flag & (os.ST_RDONLY | forbidden) or status.f_bavail * status.f_frsize < room:
+                if os.fstatvfs(folder).f_flag & (os.ST_RDONLY | forbidden) or _free(folder) < room:
                     raise OSError
                 os.mkdir(name, 0o700, dir_fd=folder)
             except OSError:
@@ -107,7 +116,10 @@ class AgentDirectory:
             os.fchmod(descriptor, 0o755)
             self._give(descriptor)
             return f"{place}/{name}", descriptor
-        raise HostError(f"none of {', '.join(places)} can take the agent: each is missing, full, read-only or noexec")
+        raise HostError(
+            f"none of {', '.join(places)} can take the agent, each is missing, full, read-only or noexec; "
+            "start the container with --tmpfs /tmp:exec, or the program where one of them can be written"
+        )
 
     def _write(self, folder: int, name: str, content: bytes, mode: int) -> None:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
@@ -121,6 +133,11 @@ class AgentDirectory:
             os.fchown(descriptor, self._owner.st_uid, self._owner.st_gid)
         elif user := invoking_user():
             os.fchown(descriptor, user.pw_uid, user.pw_gid)
+
+
+def _free(descriptor: int) -> int:
+    status = os.fstatvfs(descriptor)
+    return status.f_bavail * status.f_frsize
 
 
 def _open_without_links(root: str, path: str) -> int:
