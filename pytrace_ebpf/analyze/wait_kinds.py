@@ -21,7 +21,7 @@ _CALLS = {
     "poll": "poll ppoll select pselect6 _newselect epoll_wait epoll_pwait epoll_pwait2",
     "wait-child": "wait4 waitid waitpid",
 }
-_KIND_OF = {name: WAIT_KINDS.index(kind) for kind, names in _CALLS.items() for name in names.split()}
+KIND_OF = {name: WAIT_KINDS.index(kind) for kind, names in _CALLS.items() for name in names.split()}
 # Without descriptors to look at they only let time pass: time.sleep before 3.11.
 _SLEEPS_ON_NOTHING = ("poll", "ppoll", "select", "pselect6", "_newselect")
 
@@ -33,7 +33,7 @@ def kinds(rows: npt.NDArray[Any], machine: str) -> npt.NDArray[np.int8]:
     """
     numbers, inverse = np.unique(rows["syscall"], return_inverse=True)
     called = [syscalls.name(int(number), machine) for number in numbers]
-    out = np.array([_KIND_OF.get(name, _OTHER) for name in called], np.int8)[inverse]
+    out = np.array([KIND_OF.get(name, _OTHER) for name in called], np.int8)[inverse]
     timed = np.array([name in _SLEEPS_ON_NOTHING for name in called], bool)[inverse]
     out[timed & (rows["address"] == 0)] = _SLEEP
     # From user code only a page fault blocks, and that uninterruptibly.

@@ -43,7 +43,7 @@ _Rows = npt.NDArray[Any]
 def derive(trace: Trace, into: Path) -> None:
     """Write the waits of `trace` as a Parquet part into the folder `into`."""
     waits = np.concatenate([np.zeros(0, _WAIT), *_all(trace)])
-    waits = waits[np.argsort(waits["start_ns"], kind="stable")]
+    waits = waits[np.lexsort((waits["key"], waits["start_ns"]))]
     if len(waits):
         names = wait_kinds.names(waits["syscall"], trace.manifest["host"].get("machine", ""))
         table = _to_arrow(trace, waits, names)

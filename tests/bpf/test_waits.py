@@ -1,0 +1,100 @@
+"""Programs that wait for one known cause: it is named, and so is the thread that was waited for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
+from tests.waits_add_up import assert_waits_add_up
+
+NOBODY = [0]
+# The kind, and who ended the wait: the partner that the program names, nobody (a timer or a device), or some kernel thread.
+CAUSES: dict[str, tuple[str, Any]] = {
+    "sleep": ("sleep", NOBODY),
+    "pipe": ("io-read", "partner"),
+    "socket": ("net", "partner"),
+    "poll": ("poll", "partner"),
+    "lock": ("lock", "partner"),
+    "gil": ("gil", "partner"),
+    "fault": ("page-fault", NOBODY),
+    "disk": ("io-read", NOBODY),
+    "sync": ("io-write", None),
+    "child": ("wait-child", "partner"),
+    "hog": ("preempted", None),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_is_named(
+    cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    kind, partner = CAUSES[cause]
+    facts, trace = recorded(cause, python, source, target, attach)
+    assert assert_waits_add_up(trace)
+    waits = waits_of(trace, "wait")
+    # Of waiting, not of the queue behind it, which is the machine's: but where to be queued is the cause.
+    waits["ns"] = (
+        waits["end_ns"] - waits["start_ns"] if cause == "hog" else waits["blocked_until_ns"] - waits["start_ns"]
+    )
+    right = waits[waits["kind"] == kind]
+    assert share(right, waits) >= 0.95, waits.groupby(["kind", "syscall"], dropna=False, observed=True)["ns"].sum()
+    if partner is not None:
+        wanted = np.ravel(facts["partner"] if partner == "partner" else partner)
+        by = right["holder_tid" if kind == "gil" else "waker_tid"]
+        assert share(right[by.isin(wanted)], right) >= 0.95, (wanted, right.groupby(by, dropna=False)["ns"].sum())
+    if kind == "gil":
+        holding = (
+            trace.calls(columns=["call_id", "func_id"])
+            .merge(trace.functions(), on="func_id")
+            .set_index("call_id")["name"]
+        )
+        names = right["holder_call_id"].map(holding)
+        assert share(right[names == "hold"], right) >= 0.95, names.value_counts()
+
+
+def test_who_took_the_core_is_named(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    facts, trace = recorded("hog", python, source, target, attach)
+    waits = waits_of(trace, "wait")
+    waits["ns"] = waits["end_ns"] - waits["start_ns"]
+    # Whoever else runs on this machine may take the core too, but nobody as often as the one that wants it all the time.
+    assert waits.groupby("waker_tid")["ns"].sum().idxmax() == facts["partner"]
+
+
+def test_a_lock_is_the_same_in_all_its_waiters(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    _, trace = recorded("lock", python, source, target, attach)
+    waits = trace.waits()
+    locks = waits[(waits["kind"] == "lock") & (waits["end_ns"] - waits["start_ns"] > 1e7)]
+    held = locks.groupby("lock_address")["tid"].nunique()
+    # From 3.13 on a thread waits on a futex of its own: which lock it is queued for only the program knows.
+    assert (held.max() == 3) if python.minor < 13 else (held.max() == 1)
+
+
+def recorded(
+    cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> tuple[dict[str, Any], Any]:
+    process = target("waits", cause, "--wait", python=python)
+    recorder = attach(process.pid, "--source", source, "--no-follow")
+    process.go()
+    facts = process.done()
+    return facts, pytrace_ebpf.open(recorder.finish())
+
+
+def waits_of(trace: Any, name: str) -> pd.DataFrame:
+    """The waits that began within the one call of function `name`, on its thread."""
+    calls = trace.calls(columns=["tid", "func_id", "start_ns", "end_ns"]).merge(trace.functions(), on="func_id")
+    (call,) = calls[(calls["name"] == name) & calls["file"].str.endswith("waits.py")].to_dict("records")
+    waits = trace.waits(tid=call["tid"], start_ns=call["start_ns"], end_ns=call["end_ns"])
+    return waits[waits["start_ns"] >= call["start_ns"]].reset_index(drop=True)
+
+
+def share(part: pd.DataFrame, whole: pd.DataFrame) -> float:
+    return float(part["ns"].sum() / whole["ns"].sum())
