@@ -76,16 +76,20 @@ class Perfetto:
         self.clocks = [p.clock_snapshot for p in self.packets if p.HasField("clock_snapshot")]
         self.tasks = [(p.timestamp, p.generic_kernel_task_state_event) for p in self.packets if p.HasField("generic_kernel_task_state_event")]
         self.slices: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        self.arrows: dict[int, list[tuple[Any, str, int]]] = defaultdict(list)
+        self.behind: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self.places: dict[str, tuple[str, int]] = {}
         self._play()
 
     def _play(self) -> None:
         names: dict[int, str] = {}
+        annotations: dict[int, str] = {}
         sources: dict[int, Any] = {}
         open_: dict[int, list[tuple[str, int]]] = defaultdict(list)
         assert any(p.sequence_flags & 1 for p in self.packets)
         for packet in self.packets:  # names are read in the order of the file
             names |= {n.iid: n.name for n in packet.interned_data.event_names}
+            annotations |= {n.iid: n.name for n in packet.interned_data.debug_annotation_names}
             sources |= {s.iid: s for s in packet.interned_data.source_locations}
         events = [p for p in self.packets if p.HasField("track_event")]
         for packet in sorted(events, key=lambda p: p.timestamp):  # events in that of time; sorted() is stable, as perfetto is
@@ -93,9 +97,17 @@ class Perfetto:
             assert packet.trusted_packet_sequence_id == 1 and packet.sequence_flags & 2 and event.track_uuid in self.tracks
             if event.type == event.TYPE_SLICE_BEGIN:
                 open_[event.track_uuid].append((names[event.name_iid], packet.timestamp))
+                for each in event.debug_annotations:
+                    self.behind[names[event.name_iid]].add((annotations[each.name_iid], each.int_value or each.pointer_value))
                 if event.source_location_iid:
                     source = sources[event.source_location_iid]
                     self.places[names[event.name_iid]] = (source.file_name, source.line_number)
+            elif event.type == event.TYPE_INSTANT:
+                ends = [(self.tracks[event.track_uuid], names[event.name_iid], packet.timestamp)]
+                for flow in event.flow_ids:
+                    self.arrows[flow] = ends + self.arrows[flow]
+                for flow in event.terminating_flow_ids:
+                    self.arrows[flow] += ends
             else:
                 name, start = open_[event.track_uuid].pop()
                 self.slices[event.track_uuid].append((name, start, packet.timestamp))
@@ -132,7 +144,28 @@ def test_perfetto_names_every_state_below_the_thread(trace: Trace) -> None:
     for (_, tid), rows in states(trace).groupby(["pid", "tid"]):
         assert [(s, e) for _, s, e in sorted(shown[tid], key=lambda s: s[1])] == list(zip(rows["start_ns"], rows["end_ns"], strict=True))
     labels = {name for slices in shown.values() for name, *_ in slices}
-    assert {"on core 0", "on core 1", "run queue", "GIL wait", "blocked: futex", "blocked: clock_nanosleep"} == labels
+    assert labels == {"on core 0", "on core 1", "run queue", "run queue: preempted", "GIL wait", "lock", "sleep: clock_nanosleep"}
+
+
+def test_perfetto_tells_who_held_the_gil_and_who_woke_whom(tmp_path: Path) -> None:
+    # Thread 2 waits for the GIL that thread 1 holds in func 0, which wakes it at 60.
+    sched = [
+        (0, 1, 1, 7, 0, 0, -1, 0, 0, 0, -1), (0, 1, 2, 7, 1, 0, -1, 0, 0, 0, -1), (10, 1, 2, 1, 1, 1, 202, 0x1008, 0, 0, 1),
+        (60, 1, 2, 2, 1, 0, -1, 0, 1, 1, -1), (65, 1, 2, 0, 1, 0, -1, 0, 0, 0, -1), (90, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1),
+    ]  # fmt: skip
+    trace = pytrace_ebpf.open(
+        write_trace(
+            tmp_path / "t", events=[(5, 1, 1, 0, 0, 1, 1), (95, 1, 1, 1, 0, 1, 1)], sched=sched, functions=SAMPLE_FUNCTIONS, end_ns=100,
+            threads=[(1, 1, "main", 0, None), (1, 2, "worker", 0, None)], processes=[(1, 0, "/p", "p", "3.11.2", "usdt", 0x1000, 0x1100, 0, None)],
+        )
+    )  # fmt: skip
+    shown = in_perfetto(trace)
+    label = f"GIL wait, held by {NAMES[0]}"
+    assert (label, 10, 60) in shown.of_thread(states=True)[2]
+    assert shown.behind[label] >= {("held by", 1), ("woken by", 1), ("lock", 0x1008)}
+    ((start, end),) = shown.arrows.values()
+    threads = [shown.tracks[track.parent_uuid].thread.tid for track, _, _ in (start, end)]
+    assert threads == [1, 2] and (start[1:], end[1:]) == (("wakes", 60), ("woken", 60))
 
 
 def test_perfettos_cores_are_as_busy_as_the_threads_were(tmp_path: Path) -> None:

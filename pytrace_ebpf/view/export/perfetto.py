@@ -1,30 +1,30 @@
 """A native Perfetto trace, for ui.perfetto.dev: calls, the state of every thread, and who ran on which core.
 
-Per thread one track of nested call slices with a "state" track below it (on core, run queue, GIL wait,
-blocked in which system call); and generic kernel task states, from which the UI makes its CPU tracks and
+Per thread one track of nested call slices with a "state" track below it (on core, run queue, GIL wait and who
+held it, blocked in what), with arrows from who woke a thread; and generic kernel task states, from which the UI makes its CPU tracks and
 its own thread states. Those, not ftrace's sched_switch: a switch names both threads, and of threads that
 were not traced only half the switches are known. Field numbers: perfetto's protos/perfetto/trace/**.proto.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze import syscalls
 from pytrace_ebpf.analyze.preorder import begin_end
-from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
+from pytrace_ebpf.view.export.causes import NUMBERS, causes
+from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 
 SUFFIX = ".perfetto-trace"
 COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
 
-_BEGIN, _END = 1, 2  # TrackEvent.Type
+_BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
 _CHUNK = 1 << 18
-_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait", "off_cpu": "off CPU"}
+_WAKES, _WOKEN, _FIRST_FUNCTION = 2, 3, 4  # iids of names; 1 is the unknown function
 _RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEvent.TaskStateEnum
 
 Ints = npt.NDArray[np.int64]
@@ -36,8 +36,9 @@ def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
     calls, functions, manifest = trace.calls(columns=list(COLUMNS)), trace.functions(), trace.manifest
     timeline = timeline[timeline["end_ns"] > timeline["start_ns"]].sort_values(["pid", "tid", "start_ns"], kind="stable")
     tracks = Tracks.of(trace.threads(), calls, timeline)
-    label, labels = pd.factorize(_labels(timeline, manifest.get("host", {}).get("machine", "")))
-    first_label = 3 + int(functions["func_id"].max() if len(functions) else -1)
+    timeline = causes(trace, timeline)
+    label, labels = pd.factorize(timeline["label"])
+    first_label = _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1)
     out.write(_clock(manifest))
     out.write(_names(functions, list(labels), first_label))
     out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
@@ -47,7 +48,10 @@ def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
     start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
     # All ends before all begins: perfetto keeps the file's order where times are equal, and states adjoin.
     out.write(_slices(end, _END, tracks.state_uuid(thread)).data)
-    out.write(_slices(start, _BEGIN, tracks.state_uuid(thread), label + first_label).data)
+    for rows, behind in _behind(timeline):
+        out.write(_slices(start[rows], _BEGIN, tracks.state_uuid(thread[rows]), label[rows] + first_label, extra=behind).data)
+    for block in _arrows(timeline, tracks):
+        out.write(block.data)
     for block in _kernel_states(timeline, thread, tracks):
         out.write(block.data)
 
@@ -65,39 +69,58 @@ def _clock(manifest: dict[str, Any]) -> bytes:
 
 
 def _names(functions: pd.DataFrame, labels: list[str], first_label: int) -> bytes:
-    """Names and places by iid: 1 for the unknown function, func_id + 2 for a known one, then the labels of states."""
+    """Names and places by iid: the unknown function, the ends of arrows, the functions by func_id, then the labels of states."""
     interned = [data(2, number(1, 1) + data(2, "(unknown)")), data(4, number(1, 1) + data(3, "(unknown)"))]
+    interned += [data(2, number(1, iid) + data(2, name)) for iid, name in ((_WAKES, "wakes"), (_WOKEN, "woken"))]
+    interned += [data(3, number(1, i) + data(2, name)) for i, name in enumerate(NUMBERS, start=1)]  # .debug_annotation_names
     for func_id, name, file, line in functions[["func_id", "qualname", "file", "first_line"]].itertuples(index=False):
-        iid = number(1, func_id + 2)
+        iid = number(1, func_id + _FIRST_FUNCTION)
         interned.append(data(2, iid + data(2, name)))  # InternedData.event_names
         interned.append(data(4, iid + data(2, file) + data(3, name) + number(4, max(line, 0))))  # .source_locations
     interned += [data(2, number(1, first_label + i) + data(2, label)) for i, label in enumerate(labels)]
     return _packet(_CLEARED + data(12, b"".join(interned)))
 
 
-def _labels(timeline: pd.DataFrame, machine: str) -> npt.NDArray[np.object_]:
-    """What each interval is called: "on core 3", "run queue", "GIL wait", "blocked: read"."""
-    state = timeline["state"].astype("object")
-    out = state.map(_LABELS).astype("object")
-    core = timeline["cpu"].map({c: f"on core {c}" if c >= 0 else "on a core" for c in timeline["cpu"].unique()})
-    names = {n: syscalls.name(int(n), machine) for n in timeline["syscall"].unique()}
-    blocked = timeline["syscall"].map({n: f"blocked: {name}" if name else "blocked" for n, name in names.items()})
-    return out.mask(state == "on_cpu", core).mask(state == "blocked", blocked).to_numpy(object)
+def _behind(timeline: pd.DataFrame) -> Iterator[tuple[Ints, list[Piece]]]:
+    """The rows of `timeline`, in groups that have the same annotations, with these: who woke, who held, which lock."""
+    columns = [timeline[name] for name in ("waker_tid", "holder_tid", "lock_address")]
+    given = sum(column.notna().to_numpy().astype(np.int64) << i for i, column in enumerate(columns))
+    for code in np.unique(given).tolist():
+        rows = np.flatnonzero(given == code)
+        annotations: list[Piece] = []
+        for i, column in enumerate(columns):
+            if code >> i & 1:  # TrackEvent.debug_annotations: name_iid, int_value or pointer_value
+                field = 7 if i == 2 else 4
+                annotations += nested(4, [number(1, i + 1), Slot(field, 9, column.iloc[rows].to_numpy(np.int64))])
+        yield rows, annotations
 
 
-def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: Ints | None = None) -> Bytes:
-    """TrackEvent packets, one row each."""
+def _arrows(timeline: pd.DataFrame, tracks: Tracks) -> Iterator[Bytes]:
+    """An arrow for each thread that a traced one woke: from an instant on the waker's states to one on the woken's."""
+    woken = timeline[timeline["waker_tid"].notna() & (timeline["blocked_until_ns"] > timeline["start_ns"])]
+    wakers = woken[["waker_pid", "waker_tid"]].set_axis(["pid", "tid"], axis=1).astype("int64")
+    waker, thread = tracks.number(wakers), tracks.number(woken)
+    known = waker >= 0
+    ts, flow = woken["blocked_until_ns"].to_numpy(np.int64)[known], 1 + np.arange(int(known.sum()))
+    for place, field, name in ((waker, 47, _WAKES), (thread, 48, _WOKEN)):  # flow_ids, terminating_flow_ids
+        uuid = tracks.state_uuid(place[known])
+        yield _slices(ts, _INSTANT, uuid, np.full(len(ts), name), extra=[Fixed(field, flow)])
+
+
+def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: Ints | None = None, extra: Sequence[Piece] = ()) -> Bytes:
+    """TrackEvent packets, one row each, with the fields `extra`."""
     event: list[Piece] = [number(9, kind), Slot(11, 4, uuid)]
     event += [Slot(10, 4, name)] if name is not None else []
     event += [Slot(34, 4, place)] if place is not None else []  # source_location_iid
-    return messages(nested(1, [number(10, 1), Slot(8, 9, ts), _NEEDED, *nested(11, event)]), len(ts))
+    return messages(nested(1, [number(10, 1), Slot(8, 9, ts), _NEEDED, *nested(11, [*event, *extra])]), len(ts))
 
 
 def _calls(calls: pd.DataFrame, tracks: Tracks) -> Iterator[Bytes]:
     """Begin and end of every call, thread by thread in the order of the stack."""
     row, is_end = begin_end(calls)
     start, end = (calls[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
-    uuid, iid = tracks.uuid(tracks.number(calls)), calls["func_id"].to_numpy(np.int64) + 2
+    uuid, iid = tracks.uuid(tracks.number(calls)), calls["func_id"].to_numpy(np.int64)
+    iid = np.where(iid < 0, 1, iid + _FIRST_FUNCTION)
     for at in range(0, len(row), _CHUNK):
         rows, ends = row[at : at + _CHUNK], is_end[at : at + _CHUNK]
         b, e = rows[~ends], rows[ends]

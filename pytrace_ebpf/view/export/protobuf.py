@@ -27,7 +27,23 @@ class Slot:
         return len(self.tag) + self.width
 
 
-Piece = bytes | Slot
+@dataclass(frozen=True)
+class Fixed:
+    """A fixed64 field whose value differs per message."""
+
+    field: int
+    values: npt.NDArray[np.int64]
+
+    @property
+    def tag(self) -> bytes:
+        return varint(self.field << 3 | 1)
+
+    @property
+    def size(self) -> int:
+        return len(self.tag) + 8
+
+
+Piece = bytes | Slot | Fixed
 
 
 def varint(number: int) -> bytes:
@@ -56,14 +72,17 @@ def nested(field: int, pieces: list[Piece]) -> list[Piece]:
 
 
 def messages(pieces: list[Piece], rows: int) -> npt.NDArray[np.uint8]:
-    """`rows` messages as a (rows, size) matrix; every Slot holds one value per row."""
+    """`rows` messages as a (rows, size) matrix; every Slot and Fixed holds one value per row."""
     out = np.empty((rows, sum(_size(p) for p in pieces)), np.uint8)
     at = 0
     for piece in pieces:
         constant = piece if isinstance(piece, bytes) else piece.tag
         out[:, at : at + len(constant)] = np.frombuffer(constant, np.uint8)
         at += len(constant)
-        if isinstance(piece, Slot):
+        if isinstance(piece, Fixed):
+            out[:, at : at + 8] = piece.values.astype("<u8").view(np.uint8).reshape(rows, 8)
+            at += 8
+        elif isinstance(piece, Slot):
             for i in range(piece.width):
                 more = 0x80 if i < piece.width - 1 else 0
                 out[:, at + i] = (piece.values >> (7 * i)) & 0x7F | more

@@ -1,0 +1,39 @@
+"""What each state of a thread is called, and who is behind it: the words of Perfetto's state tracks."""
+
+from typing import Any
+
+import pandas as pd
+
+_KEY = ["pid", "tid", "start_ns"]
+_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait", "off_cpu": "off CPU", "blocked": "blocked"}
+_WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_call_id"]
+NUMBERS = ("woken by", "held by", "lock")  # annotations, in the order of the columns waker_tid, holder_tid, lock_address
+
+
+def causes(trace: Any, timeline: pd.DataFrame) -> pd.DataFrame:
+    """`timeline` (of analyze.split) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
+    holder_tid and lock_address (Int64, null for none and for nobody)."""
+    waits = trace.waits(columns=_WAITS)
+    for name in ("kind", "syscall"):
+        waits[name] = waits[name].astype("object")
+    calls = trace.calls(columns=["call_id", "func_id"]).merge(trace.functions()[["func_id", "qualname"]], on="func_id")
+    holder = waits["holder_call_id"].map(calls.set_index("call_id")["qualname"]).astype("object")
+    waits["label"] = _labels(waits, holder)
+    out = timeline.merge(waits.drop_duplicates(_KEY), how="left", on=_KEY, suffixes=("_number", ""), sort=False)
+    state = out["state"].astype("object")
+    core = out["cpu"].map({c: f"on core {c}" if c >= 0 else "on a core" for c in out["cpu"].unique()})
+    # A wait for a core after having been blocked is no cause of its own: the wait's row began before it.
+    out["label"] = out["label"].fillna(state.map(_LABELS)).mask(state == "on_cpu", core).astype("object")
+    for name in ("waker_tid", "holder_tid", "lock_address", "waker_pid", "blocked_until_ns"):
+        out[name] = out[name].astype("Int64")
+    for name in ("waker_tid", "holder_tid"):
+        out[name] = out[name].mask(out[name] <= 0)
+    return out
+
+
+def _labels(waits: pd.DataFrame, holder: "pd.Series[Any]") -> "pd.Series[Any]":
+    """By kind: "GIL wait, held by f", "io-read: read", "lock", "page-fault"."""
+    called = waits["kind"] + (": " + waits["syscall"].astype("object")).fillna("").mask(waits["kind"] == "lock", "")
+    called = called.mask(waits["kind"] == "preempted", "run queue: preempted")
+    called = called.mask((waits["kind"] == "other") & waits["syscall"].isna(), other=pd.NA)
+    return called.mask(waits["kind"] == "gil", "GIL wait" + (", held by " + holder).fillna(""))
