@@ -18,11 +18,11 @@ from pytrace_ebpf.analyze import split
 from pytrace_ebpf.analyze.by_thread import by_thread
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.view import cores, summary
+from pytrace_ebpf.view import cores, summary, waits
 from pytrace_ebpf.view.report import report, width_of
 
 NAME = "report"
-_BY = (*functions.KEYS, "thread", "core")
+_BY = (*functions.KEYS, "thread", "core", "wait")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,8 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
     if facts["by"] in functions.KEYS:
         table = functions.by_function(calls, trace.functions(), facts["by"])
         return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True)
+    if facts["by"] == "wait":
+        return waits.rows(trace, calls)
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
     if facts["by"] == "core":
         facts["cores"] = cores.facts(trace, calls, timeline)

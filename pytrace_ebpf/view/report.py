@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.view import cores, text
+from pytrace_ebpf.view import cores, text, waits
 from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.head import head
 
@@ -27,8 +27,9 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if _states(facts) is text.TWO_STATES:
         facts, table = facts | {"split": _with_off(pd.DataFrame([facts["split"]])).to_dict("records")[0]}, _with_off(table)
     parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
-    parts += _overall(facts, width, ascii_only)
-    rows = {"thread": _threads, "core": cores.report}.get(facts["by"], _functions)
+    if facts["by"] != "wait":
+        parts += _overall(facts, width, ascii_only)
+    rows = {"thread": _threads, "core": cores.report, "wait": waits.report}.get(facts["by"], _functions)
     parts += rows(facts, table, width, ascii_only, top)
     return Group(*parts)
 
