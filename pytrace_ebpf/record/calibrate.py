@@ -24,7 +24,7 @@ class FibChild:
         if target.in_container:
             raise TargetError("an interpreter in a container is not started by the tracer")
         as_user: dict[str, Any] = (
-            {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+            {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() != owner.st_uid else {}
         )
         try:
             self._child = subprocess.Popen(

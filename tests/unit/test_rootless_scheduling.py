@@ -112,7 +112,7 @@ def test_switches_of_every_later_thread_and_child() -> None:
     spent = on_cpu_ns(columns)
     workers = [ns for (process, thread), ns in spent.items() if process == pid != thread]
     assert len(workers) == WORKERS
-    assert min(workers) >= BURNT_NS
+    assert min(workers) >= 0.98 * BURNT_NS  # two clocks of the kernel's
     assert len({process for process, _ in spent}) == 2  # /bin/true
     kinds = columns["kind"].tolist()
     assert (kinds.count(SchedKind.FORK), kinds.count(SchedKind.EXEC), kinds.count(SchedKind.EXIT)) == (WORKERS + 1, 2, WORKERS + 2)

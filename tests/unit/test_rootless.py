@@ -1,0 +1,224 @@
+"""`run --rootless` from end to end, as an ordinary user and as this one, with perf's switches and with sampled CPU time."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.trace.reader import Trace
+from tests.conftest import REPOSITORY, TARGETS
+from tests.unit.agent_pythons import built
+
+NOBODY = 65534
+NO_PERF = [sys.executable, str(REPOSITORY / "tests" / "no_perf.py")]
+PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else os.path.realpath(sys.executable)
+NEVER_SAMPLED = ["gil_wait_ns", "blocked_ns", "waits", "preemptions", "migrations", "first_cpu"]
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+
+COMPUTE = """
+import threading, time
+def compute():
+    began = time.thread_time()
+    while time.thread_time() - began < 0.15: pass
+def sleep(): time.sleep(0.3)
+threads = [threading.Thread(target=compute) for _ in range(3)] + [threading.Thread(target=sleep)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+pytestmark = built
+
+
+class Run:
+    """One run: what it said, and its trace."""
+
+    def __init__(self, folder: Path, before: list[str], command: list[str], options: tuple[str, ...] = ()) -> None:
+        self.directory = folder / "trace"
+        self._before = before
+        words = [sys.executable, "-m", "pytrace_ebpf", "run", "--rootless", *options, "-o", str(self.directory), "--"]
+        self.process = subprocess.Popen(
+            [*before, *words, *command],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.out = self.err = ""
+
+    def end(self) -> "Run":
+        self.out, self.err = self.process.communicate(timeout=110)
+        return self
+
+    @property
+    def trace(self) -> Trace:
+        return pytrace_ebpf.open(self.directory)
+
+    @property
+    def done(self) -> dict[str, Any]:
+        """What a program of tests/targets said at its end."""
+        return dict(json.loads(next(line[5:] for line in self.out.splitlines() if line.startswith("done "))))
+
+    def calls(self) -> pd.DataFrame:
+        return self.trace.calls().merge(self.trace.functions(), on="func_id")
+
+    def says(self, command: str) -> str:
+        """What another command of the same user says about the trace, its line breaks as blanks."""
+        words = [sys.executable, "-m", "pytrace_ebpf", command, str(self.directory)]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        ended = subprocess.run([*self._before, *words], env=environment, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        return " ".join(ended.stdout.split())
+
+
+@pytest.fixture(params=["self", "nobody"])
+def user(request: pytest.FixtureRequest) -> list[str]:
+    """Words that run a command as a user."""
+    if request.param == "self":
+        return []
+    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root can become another user, with setpriv")
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    tried = subprocess.run([*words, sys.executable, "-c", "import pytrace_ebpf"], env=environment, capture_output=True)
+    if tried.returncode:
+        pytest.skip(f"an ordinary user may not read {REPOSITORY} or {sys.executable}")
+    return words
+
+
+@pytest.fixture(params=["perf", "cputime"])
+def source(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rootless(user: list[str], source: str) -> Iterator[Callable[..., Run]]:
+    """`rootless(*command, options=())` runs a command to its end; `wait=False` only starts it."""
+    folder = Path(tempfile.mkdtemp(prefix="rootless-"))  # pytest's own folders are closed to others
+    folder.chmod(0o777)
+    before = [*user, *(NO_PERF if source == "cputime" else [])]
+    started: list[Run] = []
+
+    def run(*command: str, options: tuple[str, ...] = (), wait: bool = True) -> Run:
+        started.append(Run(folder, before, list(command), options))
+        if not wait:
+            return started[-1]
+        ended = started[-1].end()
+        if ended.directory.exists() and ended.trace.scheduling["source"] != source:
+            pytest.skip(f"perf is refused here: {ended.trace.scheduling['why']}")
+        return ended
+
+    yield run
+    for each in started:
+        if each.process.poll() is None:
+            os.killpg(each.process.pid, signal.SIGKILL)
+            each.process.communicate()
+    shutil.rmtree(folder)
+
+
+def target(name: str) -> list[str]:
+    return [PYTHON, str(TARGETS / f"{name}.py")]
+
+
+def left_behind() -> set[str]:
+    return {str(path) for place in PLACES for path in Path(place).glob("pytrace-ebpf-*") if path.stat().st_uid == NOBODY}
+
+
+def test_every_call_of_every_thread(rootless: Callable[..., Run]) -> None:
+    before = left_behind()
+    run = rootless(*target("threads"))
+    assert run.process.returncode == 0, run.err
+    counts = run.calls()["name"].value_counts()
+    assert {name: counts[name] for name in run.done["calls"]} == run.done["calls"]
+    assert run.trace.manifest["lost"] == {}
+    assert run.trace.manifest["target"]["command"].endswith("threads.py")
+    assert left_behind() <= before
+
+
+def test_every_call_of_every_child(rootless: Callable[..., Run]) -> None:
+    run = rootless(*target("forks"))
+    assert run.process.returncode == 0, run.err
+    calls = run.calls()
+    steps = calls[calls["name"] == "step"].groupby("pid").size().to_dict()
+    assert steps == {int(pid): count for pid, count in run.done["steps"].items()}
+    processes = run.trace.processes().set_index("pid")
+    assert (processes.loc[list(steps), "source"] == "agent").all()
+    outermost = calls[(calls["depth"] == 0) & calls["pid"].isin(steps)]
+    assert outermost["on_cpu_ns"].notna().groupby(outermost["pid"]).any().all()  # children are sampled and followed too
+
+
+def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: Callable[..., Run], source: str) -> None:
+    run = rootless(PYTHON, "-c", COMPUTE)
+    assert run.process.returncode == 0, run.err
+    calls = run.calls()
+    compute, sleep = (calls[calls["name"] == name] for name in ("compute", "sleep"))
+    assert len(compute) == 3
+    assert compute["on_cpu_ns"].sub(0.15e9).abs().max() <= (0.01e9 if source == "perf" else 0.03e9)
+    assert (sleep["on_cpu_ns"] < 0.05e9).all()
+    if source == "perf":
+        assert sleep[["runq_wait_ns", "gil_wait_ns", "blocked_ns"]].isna().all(axis=None)
+        assert calls.loc[calls["status"] == "complete", "waits"].notna().all()
+    else:
+        assert calls[NEVER_SAMPLED].isna().all(axis=None)
+        assert calls["runq_wait_ns"].dropna().ge(0).all()
+    why = run.trace.scheduling["why"]
+    for command in ("report", "info"):
+        assert f"Run queue, GIL wait and blocked are not told apart: {why}." in run.says(command)
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("def f(): raise SystemExit(7)", 7),
+        ("import os\ndef f(): os.kill(os.getpid(), 11)", 139),
+        ("import ctypes\ndef f(): ctypes.string_at(0)", 139),
+        ("import os\ndef f(): os._exit(5)", 5),
+    ],
+)
+def test_however_the_program_ends(rootless: Callable[..., Run], program: str, code: int) -> None:
+    run = rootless(PYTHON, "-c", f"{program}\nf()")
+    assert run.process.returncode == code, run.err
+    assert run.trace.manifest["state"] == "complete"
+    call = run.calls().set_index("name").loc["f"]
+    assert call["status"] == ("unwound" if code == 7 else "open_at_end")
+
+
+def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
+    run = rootless(PYTHON, "-c", "def f(): print('ready', flush=True); input()\nf()", wait=False)
+    assert run.process.stdout is not None
+    assert run.process.stdout.readline() == "ready\n"
+    os.killpg(run.process.pid, signal.SIGINT)
+    run.end()
+    assert run.process.returncode == 130, run.err
+    assert run.calls().set_index("name").loc["f", "status"] == "unwound"
+
+
+@pytest.mark.parametrize("command", [["/bin/true"], ["/usr/bin/env", "-i", PYTHON, "-c", "pass"], [PYTHON, "--version"]])
+def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], command: list[str]) -> None:
+    run = rootless(*command)
+    assert run.process.returncode == 0, run.err
+    (said,) = run.trace.manifest["sources"]
+    assert said["source"] is None
+    assert said["why"] in run.err
+    assert f"No calls of process {said['pid']}: {said['why']}." in run.says("report")
+    assert said["why"] in run.says("info")
+
+
+def test_what_the_program_waited_for_the_tracer_is_said(rootless: Callable[..., Run]) -> None:
+    run = rootless(*target("fib"), "22", options=("--ring-mib", "0.25"))
+    assert run.process.returncode == 0, run.err
+    assert run.calls()["name"].value_counts()["fib"] == run.done["calls"]["fib"]
+    assert run.trace.manifest["cost"]["waited_ns"] > 0
+    for said in (run.err, run.says("report"), run.says("info")):
+        assert "the program waited" in said.lower()
