@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
+from pytrace_ebpf.analyze.reasons import functions_of
 
 SHORT_HOLD_NS = (
     2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long
@@ -50,12 +51,8 @@ def analyze(trace: Any, calls: pd.DataFrame) -> Gil:
 
 def pairs(of_gil: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     """Gil.pairs of waits as from gil_holds.gil_waits, with waited_ns."""
-    rows = pd.DataFrame(
-        {
-            "waiting_func_id": _functions(calls, of_gil["call_id"]),
-            "holding_func_id": _functions(calls, of_gil["holder_call_id"]),
-        }
-    )
+    ids = {"waiting_func_id": of_gil["call_id"], "holding_func_id": of_gil["holder_call_id"]}
+    rows = pd.DataFrame({name: functions_of(calls, call_id.to_numpy()) for name, call_id in ids.items()})
     holder = of_gil["holder_tid"].to_numpy()
     by = [holder == NOBODY, holder < 0, rows["holding_func_id"] < 0]
     rows["held"] = np.select(by, ["nobody", "not known", "no call"], "function")
@@ -85,15 +82,6 @@ def shares(held: pd.DataFrame, of_gil: pd.DataFrame) -> pd.DataFrame:
             {"pid": pid, "wall_ns": int(length.sum()), "held_ns": sums["alone_ns"] + sums["contended_ns"], **sums}
         )
     return pd.DataFrame(rows, columns=["pid", "wall_ns", "held_ns", *SHARES])
-
-
-def _functions(calls: pd.DataFrame, call_id: "pd.Series[int]") -> Ints:
-    """The function of each call; -1 for -1."""
-    if not len(calls):
-        return np.full(len(call_id), -1, np.int64)
-    at = np.searchsorted(calls["call_id"].to_numpy(), np.maximum(call_id.to_numpy(), 0))
-    found = calls["func_id"].to_numpy(np.int64)[np.minimum(at, len(calls) - 1)]
-    return np.where(call_id.to_numpy() >= 0, found, -1)
 
 
 def _covered(start: Ints, end: Ints, from_ns: Ints, to_ns: Ints) -> Ints:

@@ -49,28 +49,22 @@ def evidence(trace: Any) -> pd.DataFrame:
     holder: the thread that has the GIL, NOBODY or UNKNOWN; by: the thread at whose switch that was read, 0 for a function event.
     Read a segment at a time; of events of one thread in a row the first and the last are kept.
     """
-    windows = windows_of(trace.losses(), SCHED_LOSSES)
+    windows, pids = windows_of(trace.losses(), SCHED_LOSSES), trace.processes()["pid"].to_numpy()
     found = [np.zeros(0, _ROW)]
     for segment in trace.segments:
         events = trace.part("events", segment["index"], ("ts", "pid", "tid", "kind"))
         sched = trace.part("sched", segment["index"], ("ts", "pid", "tid", "kind", "holder_tid"))
         rows = np.concatenate((_of_events(events), _of_switches(sched)))
         rows = rows[~touches(windows, rows["ts"], rows["ts"])]
-        rows = rows[np.lexsort((rows["ts"], rows["pid"]))]
-        pid, holder, by = (rows[name] for name in ("pid", "holder", "by"))
-        again = (by[1:] == 0) & (by[:-1] == 0) & (holder[1:] == holder[:-1]) & (pid[1:] == pid[:-1])
-        rows = rows[~(np.append(False, again) & np.append(again, False))]
-        found.append(rows[rows["holder"] != _SILENT])
+        begun = windows[(windows[:, 0] >= segment["start_ns"]) & (windows[:, 0] < segment["end_ns"]), 0]
+        lost = np.zeros(len(begun) * len(pids), _ROW)
+        lost["pid"], lost["ts"], lost["holder"] = np.tile(pids, len(begun)), np.repeat(begun, len(pids)), UNKNOWN
+        rows = np.concatenate((lost, rows))
+        found.append(_ends_of_runs(rows[np.lexsort((rows["ts"], rows["pid"]))]))
     frame = pd.DataFrame(np.concatenate(found)).sort_values("ts", kind="stable", ignore_index=True)
     # Of a process whose GIL nobody read there is not enough to say who holds it.
     read = frame.loc[(frame["by"] != 0) & (frame["holder"] >= 0), "pid"].unique()
-    frame = frame[frame["pid"].isin(read)]
-    blank = [{"pid": pid, "ts": start, "holder": UNKNOWN, "by": 0} for pid in read for start in windows[:, 0]]
-    return (
-        pd.concat([frame, pd.DataFrame(blank, columns=frame.columns)])
-        .astype(frame.dtypes)
-        .sort_values("ts", kind="stable", ignore_index=True)
-    )
+    return frame[frame["pid"].isin(read)].reset_index(drop=True)
 
 
 def gil_waits(waits: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
@@ -121,6 +115,14 @@ def holds(trace: Any, waits: pd.DataFrame, said: pd.DataFrame, of_gil: pd.DataFr
         {"pid": rows["pid"], "tid": rows["holder"].astype(np.int32), "start_ns": rows["ts"], "end_ns": until}
     )
     return out[out["end_ns"] > out["start_ns"]].reset_index(drop=True)
+
+
+def _ends_of_runs(rows: Rows) -> Rows:
+    """Without the events between two of the same thread, and without what says nothing."""
+    pid, holder, by = (rows[name] for name in ("pid", "holder", "by"))
+    again = np.zeros(len(rows) + 1, bool)
+    again[1:-1] = (by[1:] == 0) & (by[:-1] == 0) & (holder[1:] == holder[:-1]) & (pid[1:] == pid[:-1])
+    return rows[~(again[1:] & again[:-1]) & (holder != _SILENT)]
 
 
 def _of_events(events: pa.Table) -> Rows:

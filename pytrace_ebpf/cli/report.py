@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core.
+"""Show where the time went: by function, module, thread or core, what was waited for, or who waited for whose GIL.
 
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.
@@ -14,15 +14,18 @@ import pandas as pd
 import pytrace_ebpf
 from pytrace_ebpf.analyze import by_function as functions
 from pytrace_ebpf.analyze import cores as on_cores
+from pytrace_ebpf.analyze import gil as of_gil
 from pytrace_ebpf.analyze import split
 from pytrace_ebpf.analyze.by_thread import by_thread
+from pytrace_ebpf.analyze.reasons import reasons
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.view import cores, summary, waits
+from pytrace_ebpf.view import cores, gil, summary, waits
 from pytrace_ebpf.view.report import report, width_of
+from pytrace_ebpf.view.sentence import top_function, waited_for
 
 NAME = "report"
-_BY = (*functions.KEYS, "thread", "core", "wait")
+_BY = (*functions.KEYS, "thread", "core", "wait", "gil")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         if not facts["cost"]:
             raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
         calls = functions.compensate(calls, float(facts["cost"]["ns_per_call"]))
-    facts["split"] = functions.overall(calls)
+    facts |= {"split": functions.overall(calls), "sentence": None}
     table = rows(trace, calls, facts)
     top = args.top or len(table)
     if args.json:
@@ -66,7 +69,15 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
     """The table that `facts["by"]` and `facts["sort"]` ask for."""
     if facts["by"] in functions.KEYS:
         table = functions.by_function(calls, trace.functions(), facts["by"])
+        if facts["by"] == "function":
+            facts["sentence"] = sentence(trace, calls, table)
         return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True)
+    if facts["by"] == "gil":
+        found = of_gil.analyze(trace, calls)
+        facts["gil"] = gil.facts(found)
+        table = gil.rows(found.pairs, trace.functions())
+        facts["sentence"] = waited_for(table.to_dict("records")) or None
+        return table
     if facts["by"] == "wait":
         return waits.rows(trace, calls)
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
@@ -74,6 +85,17 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
         facts["cores"] = cores.facts(trace, calls, timeline)
         return cores.rows(trace, timeline)
     return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"], trace.cputime())
+
+
+def sentence(trace: Any, calls: pd.DataFrame, table: pd.DataFrame) -> str | None:
+    """What a person would say of the function with the most self time; None where that is not much, or not known."""
+    if trace.scheduling["source"] != "bpf" or not len(table):
+        return None
+    top = table.loc[table["self_ns"].idxmax()].to_dict()
+    names = dict(trace.functions().set_index("func_id")["qualname"])
+    if top["func_id"] not in names:
+        return None
+    return top_function(top, int(table["self_ns"].sum()), reasons(trace, calls, top["func_id"]), names) or None
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
 """The report as a terminal shows it: head, one bar for everything, then a table by function, thread or core."""
 
+import textwrap
 from typing import Any
 
 import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.view import cores, text, waits
+from pytrace_ebpf.view import cores, gil, text, waits
 from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.head import head
 
@@ -27,9 +28,9 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if _states(facts) is text.TWO_STATES:
         facts, table = facts | {"split": _with_off(pd.DataFrame([facts["split"]])).to_dict("records")[0]}, _with_off(table)
     parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
-    if facts["by"] != "wait":
+    if facts["by"] not in ("gil", "wait"):
         parts += _overall(facts, width, ascii_only)
-    rows = {"thread": _threads, "core": cores.report, "wait": waits.report}.get(facts["by"], _functions)
+    rows = {"thread": _threads, "core": cores.report, "wait": waits.report, "gil": gil.report}.get(facts["by"], _functions)
     parts += rows(facts, table, width, ascii_only, top)
     return Group(*parts)
 
@@ -56,7 +57,8 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
         return [Text("No call was recorded.")]
     taken = " (less what tracing cost)" if facts["compensated"] else ""
     title = Text(f"Where the {text.duration(split['wall_ns'])} inside calls went, all threads together{taken}", "bold")
-    return [title, text.bar(split, width, ascii_only, states=_states(facts)), text.legend(split, ascii_only, _states(facts)), Text()]
+    said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
+    return [title, text.bar(split, width, ascii_only, states=_states(facts)), text.legend(split, ascii_only, _states(facts)), *said, Text()]
 
 
 def _functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytrace_ebpf.analyze.reasons import NOBODY, UNKNOWN
 from pytrace_ebpf.view import text
 
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
 _DOMINATES = 0.5
 _MATTERS = 0.3
-_NOBODY = -2
 _WAITING = {
     "lock": "waiting for a lock",
     "sleep": "sleeping",
@@ -59,20 +59,20 @@ def _part(share: float) -> str:
     return text.percent(min(share, 1.0), 1)
 
 
-def _most(parts: Sequence[Part]) -> tuple[int | None, float]:
-    """The func_id with the most time, and its share."""
+def _most(parts: Sequence[Part]) -> tuple[int, float]:
+    """The func_id with the most time, and its share; UNKNOWN, 0 of nothing."""
     sums: dict[int, int] = {}
     for part in parts:
         sums[part["func_id"]] = sums.get(part["func_id"], 0) + part["ns"]
     if not sum(sums.values()):
-        return None, 0.0
+        return UNKNOWN, 0.0
     most = max(sums, key=lambda func_id: sums[func_id])
     return most, sums[most] / sum(sums.values())
 
 
 def _holder(parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
-    most, share = _most([part for part in parts if part["func_id"] != _NOBODY])
-    if most is None or most < 0:
+    most, share = _most([part for part in parts if part["func_id"] != NOBODY])
+    if most not in names:
         return ""
     whose = "itself in other threads" if most == own else _quoted(names[most])
     return f", {'mostly' if share >= _DOMINATES else 'most often'} held by {whose}"
@@ -91,9 +91,9 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     if kind in ("sleep", "page-fault", "wait-child"):
         return f"{subject} {doing}."
     most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
-    if most is None or part_of < _DOMINATES:
+    if part_of < _DOMINATES or most not in (*names, NOBODY):
         return f"{subject} {doing}."
-    return f"{subject} {doing}, woken by {_quoted(names[most]) if most >= 0 else 'nobody of this program'}."
+    return f"{subject} {doing}, woken by {'nobody of this program' if most == NOBODY else _quoted(names[most])}."
 
 
 def _rivals(queued: float, parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
@@ -102,8 +102,8 @@ def _rivals(queued: float, parts: Sequence[Part], own: int, names: Mapping[int, 
     most, share = _most(parts)
     much = "half" if 0.45 <= queued < 0.55 else _part(queued)
     lacks = f"; {much} of its time it has no core"
-    if most is None or share < _DOMINATES:
+    if share < _DOMINATES or most not in (*names, NOBODY):
         return lacks
-    if most < 0:
+    if most == NOBODY:
         return f"{lacks}: other programs have them"
     return f"{lacks}: {_quoted(names[most])} {'on other threads has' if most == own else 'has'} them"

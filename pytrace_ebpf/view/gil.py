@@ -1,0 +1,140 @@
+"""`report --by gil` as a terminal shows it: how the GIL's time went, who waited for whom, and how each thread fared."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.gil import Gil
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import grid, rest
+
+STATES: text.States = (
+    ("alone_ns", "uncontended", "█", "#", "green"),
+    ("contended_ns", "contended", "×", "x", "red"),
+    ("handover_ns", "handed over", "▒", "=", "yellow"),
+    ("idle_ns", "idle", "·", ".", "blue"),
+    ("unknown_ns", "unknown", "?", "?", "bright_black"),
+)
+_HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not known": "(not known)"}
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """Shares, pairs, threads; `facts["gil"]` holds `processes`, `threads` and `takes` of analyze.gil as rows, `table` its pairs with names."""
+    if (facts.get("scheduling") or {"source": "bpf"})["source"] != "bpf":
+        return [Text("Who waited for the GIL, and who held it, is not known without eBPF.", "yellow")]
+    parts = [*_shares(facts, width, ascii_only), *_pairs(facts, table, width, top)]
+    return [*parts, *_threads(facts, width, top)]
+
+
+def _shares(facts: dict[str, Any], width: int, ascii_only: bool) -> list[RenderableType]:
+    processes = facts["gil"]["processes"]
+    if not processes:
+        return [Text("Who held the GIL was not recorded.", "yellow"), Text()]
+    total = {
+        key: sum(row[key] for row in processes)
+        for key in ("wall_ns", "held_ns", "contended_ns", *(s[0] for s in STATES))
+    }
+    of = f" of {len(processes)} processes, one GIL each" if len(processes) > 1 else ""
+    held, contended = (text.percent(total[key], total["wall_ns"]) for key in ("held_ns", "contended_ns"))
+    title = (
+        f"The GIL was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
+    )
+    return [
+        Text(text.fit(title, width), "bold"),
+        text.bar(total, width, ascii_only, states=STATES),
+        text.legend(total, ascii_only, STATES),
+        Text(),
+    ]
+
+
+def _pairs(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> list[RenderableType]:
+    if not len(table):
+        return [Text("No thread waited for the GIL.")]
+    fixed = [(7, "waits"), (6, "total"), (7, "longest")]
+    room = rest(width, fixed) - 1
+    half = room // 2
+    shown = grid([*fixed, (half, "  waiting"), (room - half, "for the GIL held by")], left={3, 4})
+    for row in table.head(top).to_dict("records"):
+        waiting = (
+            _function(row, "waiting_", half - 2)
+            if text.known(row["waiting_qualname"])
+            else Text("(no Python call)", "bright_black")
+        )
+        holding = (
+            _function(row, "holding_", room - half)
+            if row["held"] == "function"
+            else Text(_HELD[row["held"]], "bright_black")
+        )
+        figures = text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["longest_ns"])
+        shown.add_row(*figures, Text("  ") + waiting, holding)
+    title = Text.assemble(
+        ("Who waited for whom", "bold"), f"   {min(top, len(table)):,} of {len(table):,} pairs of functions"
+    )
+    said = facts["sentence"]
+    return [title, *([Text(text.fit(said, width))] if said else []), shown, Text()]
+
+
+def _function(row: dict[str, Any], prefix: str, width: int) -> Text:
+    qualname, file, line = (row[f"{prefix}{name}"] for name in ("qualname", "file", "first_line"))
+    return text.function(qualname, file, line, width)
+
+
+def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    threads = facts["gil"]["threads"]
+    if not threads:
+        return []
+    mostly: dict[tuple[int, int], dict[str, Any]] = {}
+    for take in facts["gil"]["takes"]:
+        if take["holder_tid"] > 0:
+            mostly.setdefault((take["pid"], take["tid"]), take)
+    wall = {row["pid"]: row["wall_ns"] for row in facts["gil"]["processes"]}
+    fixed = [
+        (6, "held"),
+        (6, "share"),
+        (7, "waits"),
+        (6, "waited"),
+        (6, "mean"),
+        (7, "longest"),
+        (7, "convoys"),
+        (8, "tid"),
+    ]
+    room = rest(width, fixed)
+    shown = grid([*fixed, (room, "  thread")], left={len(fixed)})
+    for row in threads[:top]:
+        take = mostly.get((row["pid"], row["tid"]))
+        name = text.clean(row["name"]) + (f", behind {take['holder_tid']}" if take else "")
+        shown.add_row(
+            text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 7), text.duration(row["waited_ns"]),
+            text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7), str(row["tid"]), Text("  " + text.fit(name, room - 2)),
+        )  # fmt: skip
+    note = f"   {min(top, len(threads)):,} of {len(threads):,}; convoys: waits right after a short hold"
+    return [Text.assemble(("Threads by time waited", "bold"), text.fit(note, width - 22)), shown]
+
+
+def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
+    """analyze.gil's pairs with the names of both functions (schema.FUNCTIONS), null for none."""
+    out = pairs
+    for side in ("waiting_", "holding_"):
+        names = (
+            functions[["func_id", "qualname", "file", "first_line"]].astype({"first_line": "Int64"}).add_prefix(side)
+        )
+        out = out.merge(names, how="left", on=f"{side}func_id")
+    figures = ["waits", "total_ns", "longest_ns", "held"]
+    return out[
+        [
+            *figures,
+            *(
+                f"{side}{name}"
+                for side in ("waiting_", "holding_")
+                for name in ("func_id", "qualname", "file", "first_line")
+            ),
+        ]
+    ]
+
+
+def facts(found: Gil) -> dict[str, list[dict[str, Any]]]:
+    """The other tables of analyze.gil as plain rows."""
+    tables = {"processes": found.processes, "threads": found.threads, "takes": found.takes}
+    return {name: table.astype(object).where(table.notna(), None).to_dict("records") for name, table in tables.items()}

@@ -1,0 +1,240 @@
+"""Who held the GIL when and who waited for whom, on lives acted by hand; and how it is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze import reasons as why
+from pytrace_ebpf.analyze.gil import Gil, analyze
+from pytrace_ebpf.analyze.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import CallKind, SchedKind
+from pytrace_ebpf.view.sentence import top_function, waited_for
+
+PID, HOG, VICTIM = 7, 7, 8
+US, MS = 1_000, 1_000_000
+FUNCTIONS: list[Row] = [(0, "/app/a.py", "hog", "hog", 1, "a"), (1, "/app/a.py", "victim", "A.victim", 9, "a")]
+
+
+def event(ts: int, tid: int, kind: CallKind, func: int) -> Row:
+    return (ts, PID, tid, kind, func, tid * 10 + func, 1)
+
+
+def switch(
+    ts: int,
+    tid: int,
+    kind: SchedKind,
+    holder: int = UNKNOWN,
+    *,
+    gil: bool = False,
+    runnable: bool = False,
+    other: int = 0,
+) -> Row:
+    syscall = -1 if runnable or kind != SchedKind.OUT else FUTEX if gil else NANOSLEEP
+    return (
+        ts,
+        PID,
+        tid,
+        kind,
+        0,
+        0 if runnable else 1,
+        syscall,
+        GIL[0] if gil else 0,
+        PID if other else 0,
+        other,
+        holder,
+    )
+
+
+def contention() -> tuple[list[Row], list[Row]]:
+    """The hog computes from 0 to 30 ms; the victim sleeps till 4, waits in two turns of 5 ms and 2, has it for 100 us, sleeps."""
+    out, woken, came = SchedKind.OUT, SchedKind.WAKING, SchedKind.IN
+    events = [
+        event(0, HOG, CallKind.ENTRY, 0), event(10, VICTIM, CallKind.ENTRY, 1), event(20 * US, HOG, CallKind.ENTRY, 0),
+        event(30 * MS, HOG, CallKind.RETURN, 0), event(30 * MS + 10, HOG, CallKind.RETURN, 0),
+    ]  # fmt: skip
+    sched = [
+        switch(0, HOG, came), switch(5, VICTIM, came),
+        switch(10 * US, VICTIM, out, HOG),  # asleep
+        switch(4 * MS, VICTIM, woken), switch(4 * MS, VICTIM, came),
+        switch(4 * MS + 10, VICTIM, out, HOG, gil=True), switch(9 * MS, VICTIM, woken), switch(9 * MS, VICTIM, came),
+        switch(9 * MS + 20, VICTIM, out, HOG, gil=True),
+        switch(11 * MS, VICTIM, woken, other=HOG), switch(11 * MS + 2, HOG, out, NOBODY, gil=True),
+        switch(11 * MS + 50, VICTIM, came),
+        switch(11 * MS + 60, HOG, woken, other=VICTIM), switch(11 * MS + 70, HOG, came), switch(11 * MS + 80, HOG, out, VICTIM, gil=True),
+        switch(11 * MS + 100 * US, HOG, woken, other=VICTIM), switch(11 * MS + 100 * US + 5, VICTIM, out, NOBODY),
+        switch(11 * MS + 101 * US, HOG, came),
+        switch(25 * MS, VICTIM, woken), switch(25 * MS, VICTIM, came), switch(25 * MS + 5, VICTIM, SchedKind.EXIT),
+    ]  # fmt: skip
+    return events, sched
+
+
+def trace_of(path: Path, events: list[Row], sched: list[Row], **more: Any) -> Trace:
+    return pytrace_ebpf.open(
+        write_trace(path, events=events, sched=sorted(sched, key=lambda row: row[0]), functions=FUNCTIONS, **more)
+    )
+
+
+def found(trace: Trace) -> Gil:
+    return analyze(trace, trace.calls(columns=["call_id", "func_id"]))
+
+
+def intervals(trace: Trace) -> list[tuple[int, int]]:
+    """(who, since when)."""
+    waits, said = trace.waits(columns=WAIT_COLUMNS), evidence(trace)
+    held = holds(trace, waits, said, gil_waits(waits, said))
+    assert (held["end_ns"][:-1].to_numpy() == held["start_ns"][1:].to_numpy()).all()
+    return list(zip(held["tid"], held["start_ns"], strict=True))
+
+
+@pytest.mark.parametrize("cuts", [(), (9 * MS + 10, 11 * MS + 1, 11 * MS + 90), tuple(range(MS, 30 * MS, MS))])
+def test_what_is_known_is_put_together(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    trace = trace_of(tmp_path, *contention(), cuts=cuts, end_ns=31 * MS)
+    assert intervals(trace) == [
+        (HOG, 0), (VICTIM, 10), (HOG, 10 * US),
+        (NOBODY, 11 * MS), (VICTIM, 11 * MS + 50), (NOBODY, 11 * MS + 100 * US), (HOG, 11 * MS + 101 * US),
+    ]  # fmt: skip
+    pair = found(trace).pairs.iloc[0]
+    assert (pair["waiting_func_id"], pair["holding_func_id"], pair["held"], pair["waits"]) == (1, 0, "function", 1)
+    assert pair["total_ns"] == pair["longest_ns"] == 7 * MS - 30
+
+
+def test_figures_of_processes_and_threads(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, *contention(), end_ns=31 * MS)
+    gil = found(trace)
+    (process,) = gil.processes.to_dict("records")
+    assert (
+        process["wall_ns"]
+        == 31 * MS
+        == sum(process[k] for k in ("alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns"))
+    )
+    # Wanted by the victim in two turns, by by the hog after that but for the 10 ns between its two.
+    assert process["contended_ns"] == 7 * MS - 30 + 20 + 100 * US - 80
+    assert process["handover_ns"] == 50 + 1 * US
+    hog, victim = gil.threads.sort_values("tid").to_dict("records")
+    assert (victim["waits"], victim["waited_ns"], victim["mean_ns"], victim["longest_ns"]) == (
+        1,
+        7 * MS - 30,
+        7 * MS + 40,
+        7 * MS + 40,
+    )
+    assert (victim["holds"], victim["held_ns"]) == (2, 10 * US - 10 + 100 * US - 50)
+    assert (victim["convoys"], victim["convoy_ns"]) == (1, 7 * MS + 40)
+    assert (hog["waits"], hog["convoys"], hog["holds"]) == (1, 0, 3)
+    assert gil.takes.to_dict("records") == [
+        {"pid": PID, "tid": HOG, "holder_tid": NOBODY, "waits": 1}, {"pid": PID, "tid": VICTIM, "holder_tid": HOG, "waits": 1},
+    ]  # fmt: skip
+
+
+def test_one_who_ends_has_it_no_more(tmp_path: Path) -> None:
+    events = [
+        event(0, HOG, CallKind.ENTRY, 0),
+        event(MS, HOG, CallKind.RETURN, 0),
+        event(MS + 5, VICTIM, CallKind.ENTRY, 1),
+    ]
+    sched = [
+        switch(5, HOG, SchedKind.OUT, HOG),
+        switch(9, HOG, SchedKind.IN),
+        switch(2 * MS, HOG, SchedKind.EXIT),
+        switch(3 * MS, VICTIM, SchedKind.EXIT),
+    ]
+    assert intervals(trace_of(tmp_path, events, sched, end_ns=4 * MS)) == [(HOG, 0), (VICTIM, MS + 5), (NOBODY, 3 * MS)]
+
+
+def test_where_switches_were_lost_it_is_not_known(tmp_path: Path) -> None:
+    events = [event(ts * MS, HOG, CallKind.ENTRY, 0) for ts in range(1, 10)]
+    sched = [switch(MS + 5, HOG, SchedKind.OUT, HOG), switch(MS + 9, HOG, SchedKind.IN)]
+    trace = trace_of(tmp_path, events, sched, losses=[("sched_ring", 3 * MS + 5, 6 * MS + 5, 1)], end_ns=10 * MS)
+    assert intervals(trace) == [(UNKNOWN, 0), (HOG, MS), (UNKNOWN, 3 * MS + 5), (HOG, 7 * MS)]
+
+
+def test_without_holders_waits_are_told_and_no_more(tmp_path: Path) -> None:
+    events, sched = contention()
+    gil = found(trace_of(tmp_path, events, [row[:10] for row in sched], end_ns=31 * MS))
+    assert not len(gil.processes)
+    assert set(gil.pairs["held"]) == {"not known"}
+    assert gil.threads["held_ns"].isna().all() and gil.threads["convoys"].isna().all()
+    assert gil.threads["waited_ns"].sum() > 7 * MS - 100
+
+
+def test_nothing_of_nothing(tmp_path: Path) -> None:
+    gil = found(trace_of(tmp_path, [], []))
+    assert [len(table) for table in vars(gil).values()] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("columns", [80, 99])
+@pytest.mark.parametrize("holders", [True, False])
+def test_the_report_says_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, holders: bool
+) -> None:
+    events, sched = contention()
+    trace = trace_of(tmp_path, events, sched if holders else [row[:10] for row in sched], end_ns=31 * MS)
+    monkeypatch.setattr(
+        "pytrace_ebpf.cli.report.console", lambda: Console(width=columns, highlight=False, emoji=False, markup=False)
+    )
+    assert main.main(["report", str(trace.directory), "--by", "gil"]) == 0
+    out = capsys.readouterr().out
+    assert max(cell_len(line.rstrip()) for line in out.splitlines()) <= columns
+    if holders:
+        assert "`A.victim` waited 7.00ms for the GIL held by `hog`." in out and "The GIL was held 100 %" in out
+    else:
+        assert "Who held the GIL was not recorded." in out and "(not known)" in out
+
+
+def test_the_report_without_ebpf_says_that_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = trace_of(tmp_path, contention()[0], [], manifest={"scheduling": {"source": "perf", "why": "rootless"}})
+    assert main.main(["report", str(trace.directory), "--by", "gil"]) == 0
+    assert "is not known without eBPF" in capsys.readouterr().out
+
+
+def test_json_has_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documented = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text()
+    trace = trace_of(tmp_path, *contention(), end_ns=31 * MS)
+    assert main.main(["report", str(trace.directory), "--by", "gil", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    rows = [facts["rows"][0], *(row[0] for row in facts["gil"].values())]
+    for key in ("gil", "sentence", *facts["gil"], *(key for row in rows for key in row)):
+        assert f"`{key}`" in documented, key
+
+
+def row(on_cpu: int, runq: int, gil: int, blocked: int) -> dict[str, int]:
+    split = {"self_on_cpu_ns": on_cpu, "self_runq_wait_ns": runq, "self_gil_wait_ns": gil, "self_blocked_ns": blocked}
+    return {"func_id": 0, "self_ns": on_cpu + runq + gil + blocked, **split}
+
+
+def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
+    return {"kind": kind, "syscall": syscall, "func_id": other, "ns": 9}
+
+
+@pytest.mark.parametrize(
+    ("split", "reasons", "said"),
+    [
+        ((18, 0, 82, 0), {"gil": [{"func_id": 1, "ns": 50}, {"func_id": 2, "ns": 32}]}, "82 % of `load` is waiting for the GIL, mostly held by `tokenize`."),
+        ((18, 0, 82, 0), {"gil": [{"func_id": 0, "ns": 82}]}, "82 % of `load` is waiting for the GIL, mostly held by itself in other threads."),
+        ((18, 0, 82, 0), {"gil": [{"func_id": -1, "ns": 82}]}, "82 % of `load` is waiting for the GIL."),
+        ((50, 50, 0, 0), {"runq": [{"func_id": 0, "ns": 9}]}, "`load` computes; half of its time it has no core: `load` on other threads has them."),
+        ((70, 30, 0, 0), {"runq": [{"func_id": why.NOBODY, "ns": 9}]}, "`load` computes; 30 % of its time it has no core: other programs have them."),
+        ((95, 5, 0, 0), {"runq": []}, "`load` computes."),
+        ((1, 0, 0, 99), {"blocked": [blocked("net", "recvfrom", why.NOBODY)]}, "`load` is waiting in recvfrom (net), woken by nobody of this program."),
+        ((20, 0, 0, 80), {"blocked": [blocked("lock", "futex", 2)]}, "80 % of `load` is waiting for a lock, woken by `put`."),
+        ((0, 0, 0, 99), {"blocked": [blocked("sleep", "clock_nanosleep", -1)]}, "`load` is sleeping."),
+        ((30, 20, 20, 30), {}, ""),
+    ],
+)  # fmt: skip
+def test_a_sentence_a_person_would_say(split: tuple[int, int, int, int], reasons: dict[str, Any], said: str) -> None:
+    everything = {"gil": [], "blocked": [], "runq": []} | reasons
+    assert top_function(row(*split), 100, everything, {0: "load", 1: "tokenize", 2: "put"}) == said
+
+
+def test_quiet_where_nothing_dominates_or_is_known() -> None:
+    nothing: dict[str, Any] = {"gil": [], "blocked": [], "runq": []}
+    assert top_function(row(100, 0, 0, 0), 2_000, nothing, {0: "load"}) == ""
+    assert top_function(row(100, 0, 0, 0) | {"self_gil_wait_ns": None}, 100, nothing, {0: "load"}) == ""
+    assert waited_for([]) == ""
