@@ -1,0 +1,25 @@
+"""Traces that were written before a column was there open with what stands for it."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import pytrace_ebpf
+from tests.unit.synthetic import sample
+
+
+@pytest.mark.parametrize(("table", "column"), [("sched", "holder_tid"), ("usage", "cpus")])
+def test_a_column_that_was_not_there_yet(table: str, column: str, tmp_path: Path) -> None:
+    directory = sample(tmp_path / "trace")
+    for part in (directory / table).glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns([column]), part)
+    trace = pytrace_ebpf.open(directory)
+    rows = getattr(trace, table)()
+    assert len(rows)
+    if table == "sched":
+        assert (rows[column] == -1).all()
+        assert rows[column].dtype == "int32"
+        assert (trace.sched(columns=[column], tid=int(rows["tid"].iloc[0]))[column] == -1).all()
+    else:
+        assert rows[column].isna().all()
