@@ -92,16 +92,21 @@ def lock():
 
 
 def gil():
-    """One thread computes, this one wants the GIL again and again."""
+    """Two threads compute: each gives up the GIL when the other has waited for long enough."""
     stop = []
 
     def hold():
         while not stop:
             pass
 
+    def want():
+        end = time.monotonic() + TURN
+        while time.monotonic() < end:
+            pass
+
     holder = threading.Thread(target=hold)
     holder.start()
-    wait(lambda: [os.sched_yield() for _ in range(10)])
+    wait(want)
     stop.append(True)
     return holder.native_id
 
