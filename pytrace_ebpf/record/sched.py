@@ -26,7 +26,12 @@ class SchedProbes:
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(self, ring_pages: int, follow: bool) -> None:
-        knobs: dict[str, object] = {"SCHED_RING_PAGES": ring_pages, "THREADS": 65536, "PROCESSES": 16384, "ALERT_RING_PAGES": 1}
+        knobs: dict[str, object] = {
+            "SCHED_RING_PAGES": ring_pages,
+            "THREADS": 65536,
+            "PROCESSES": 16384,
+            "ALERT_RING_PAGES": 1,
+        }
         if follow:
             knobs["FOLLOW"] = True
         self.programs = Programs("sched.c", knobs)

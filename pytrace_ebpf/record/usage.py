@@ -55,4 +55,6 @@ def _affinity(tid: int) -> str | None:
         return None
     firsts = sorted(core for core in cores if core - 1 not in cores)
     lasts = sorted(core for core in cores if core + 1 not in cores)
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True)
+    )

@@ -104,7 +104,9 @@ def measure(python: str, kind: str, rounds: int) -> None:
         ratios = [a / b for a, b in zip(values, taken["without the probes"], strict=True)]
         ns = statistics.median(values)
         print(f"  {name:20} {ns:7.0f} ns a switch  {statistics.median(ratios):5.2f} times  {ns - plain:+6.0f} ns")
-    print(f"  in the programs      {statistics.median(in_programs):7.0f} ns a switch (wake-up, out, in), by the kernel's count")
+    print(
+        f"  in the programs      {statistics.median(in_programs):7.0f} ns a switch (wake-up, out, in), by the kernel's count"
+    )
 
 
 def main() -> None:
