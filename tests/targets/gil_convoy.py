@@ -1,4 +1,4 @@
-"""The GIL in known hands: a hog beside a victim of short pauses, three threads that know how long they had it, one that blocks with it."""
+"""The GIL in known hands: a hog beside a victim of short pauses, three threads that have it for known times, one that blocks with it."""
 
 import ctypes
 import threading
@@ -27,9 +27,8 @@ def victim(end):
 
 def keep(us):
     """Have the GIL for so long in one call of C, which no other thread can cut short."""
-    began = clock()
+    held[threading.get_ident()] += us / 1e6
     usleep(us)
-    held[threading.get_ident()] += clock() - began
 
 
 def share(end, us):
@@ -57,7 +56,7 @@ def stubborn(end):
 
 
 def phase(length, *works):
-    """Run each in a thread of its own; returns {name: (thread's id, seconds for which it knows that it had the GIL)}."""
+    """Run each in a thread of its own; returns {name: (thread's id, seconds for which it had the GIL at least)}."""
     end = clock() + length
     threads = [threading.Thread(target=work, args=(end,), name=work.__name__) for work in works]
     for thread in threads:
