@@ -51,13 +51,11 @@ def name_of(thread: Path) -> str:
         return ""
 
 
-def directories(pid: int) -> set[Path]:
-    """The agent's directories that a tracer made."""
-    return {
-        Path(link)
-        for link in map(os.readlink, Path(f"/proc/{pid}/fd").iterdir())
-        if re.search(r"/pytrace-ebpf-\w+$", link)
-    }
+def directories(tracer: int, target: int) -> set[Path]:
+    """The agent's directories that a tracer made, in the target's file system."""
+    links = map(os.readlink, Path(f"/proc/{tracer}/fd").iterdir())
+    found = (re.search(r"(/tmp|/var/tmp|/dev/shm|/run)/pytrace-ebpf-\w+$", link) for link in links)
+    return {Path(f"/proc/{target}/root{place[0]}") for place in found if place}
 
 
 def assert_as_before(found: dict, before: dict) -> None:
@@ -75,7 +73,7 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
     assert before["hooks"] == []
     for _ in range(2):
         recorder = attach(process.pid, "--source", "agent")
-        during, places = look(process), directories(recorder.process.pid)
+        during, places = look(process), directories(recorder.process.pid, process.pid)
         assert during["agents"] == during["arenas"] == 1
         assert during["slowness"] > before["slowness"] * 1.35
         assert len(places) == 2 and all(place.is_dir() for place in places)
