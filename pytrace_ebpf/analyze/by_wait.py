@@ -20,7 +20,9 @@ def by_wait(waits: pd.DataFrame, calls: pd.DataFrame, threads: pd.DataFrame, nei
     in which most of it was waited; partner_pid, partner_tid (0 nobody, -1 not known), partner_name (null not known) and partner_ns, the thread
     that most of it was waited for: that held the GIL, took the core, or ended the wait.
     """
-    rows = waits[~waits["tid"].isin(threads.loc[threads["name"] == AGENT, "tid"])].astype({"kind": "object", "syscall": "object"})
+    rows = waits[~waits["tid"].isin(threads.loc[threads["name"] == AGENT, "tid"])].astype(
+        {"kind": "object", "syscall": "object"}
+    )
     rows["ns"] = rows["end_ns"] - rows["start_ns"]
     rows["queued"] = rows["end_ns"] - rows["blocked_until_ns"]
     lock, gil = rows["kind"] == "lock", rows["kind"] == "gil"
@@ -41,7 +43,9 @@ def by_wait(waits: pd.DataFrame, calls: pd.DataFrame, threads: pd.DataFrame, nei
         table = table.merge(_main(rows, columns, name), how="left", on=_KEY)
     # By tid alone: which process took a core is recorded only of traced ones.
     names = pd.concat([threads[["tid", "name"]], neighbours[["tid", "name"]]]).drop_duplicates("tid")
-    table = table.merge(names.rename(columns={"tid": "partner_tid", "name": "partner_name"}), how="left", on="partner_tid")
+    table = table.merge(
+        names.rename(columns={"tid": "partner_tid", "name": "partner_name"}), how="left", on="partner_tid"
+    )
     return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 

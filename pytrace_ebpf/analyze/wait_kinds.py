@@ -11,7 +11,9 @@ from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 
 _STOPPED = 0x0C  # by a signal or a debugger, whatever the call (bits of the task's state, as sched_switch reports them)
 _UNINTERRUPTIBLE = 0x02
-_GIL, _PREEMPTED, _PAGE_FAULT, _SLEEP, _OTHER = (WAIT_KINDS.index(kind) for kind in ("gil", "preempted", "page-fault", "sleep", "other"))
+_GIL, _PREEMPTED, _PAGE_FAULT, _SLEEP, _OTHER = (
+    WAIT_KINDS.index(kind) for kind in ("gil", "preempted", "page-fault", "sleep", "other")
+)
 _CALLS = {
     "lock": "futex futex_wait futex_waitv futex_requeue",
     "sleep": "nanosleep clock_nanosleep",

@@ -18,7 +18,7 @@ from pytrace_ebpf.analyze import split, wait_kinds
 from pytrace_ebpf.analyze.innermost import NO_CALL, innermost_in
 from pytrace_ebpf.analyze.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, Switches
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import SCHED_LOSSES, WAIT_KINDS, WAITS, SchedKind
+from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, WAITS, SchedKind
 
 ROW_GROUP = 1 << 16
 HOLDER_UNKNOWN = -1
@@ -71,7 +71,9 @@ class Waits:
 
     def segment(self, sched: pa.Table, start_ns: int, end_ns: int) -> _Rows:
         """The waits that ended in the segment [start_ns, end_ns), whose rows of schema.SCHED are `sched`."""
-        unique, inverse = np.unique(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
+        unique, inverse = np.unique(
+            split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True
+        )
         new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
         self._number.update(zip(new.tolist(), range(len(self._keys), len(self._keys) + len(new)), strict=True))
         self._keys = np.concatenate((self._keys, new))
@@ -85,7 +87,9 @@ class Waits:
         last_begin = np.maximum.accumulate(np.where(continues, -1, np.arange(len(rows))))
         self._going_on = rows[np.isin(last_begin, begin[~over])]
         begin, end = begin[over], end[over]
-        return self._waits(rows, begin, rows["ts"][end], np.where(rows["to"][end] == ON_CPU, rows["cpu"][end], -1), continues)
+        return self._waits(
+            rows, begin, rows["ts"][end], np.where(rows["to"][end] == ON_CPU, rows["cpu"][end], -1), continues
+        )
 
     def finish(self, end_ns: int) -> _Rows:
         """Those that had not ended at `end_ns`, when the recording did."""
@@ -109,8 +113,10 @@ class Waits:
         futex = np.isin(out["kind"], [WAIT_KINDS.index("gil"), WAIT_KINDS.index("lock")])
         out["lock_address"] = np.where(futex, first["address"], -1)
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
-            out[column] = np.where(untold, -1, np.where(ended_by, waker[source], 0))
-        out["holder_tid"] = np.where((first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN)
+            out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))
+        out["holder_tid"] = np.where(
+            (first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN
+        )
         out["cpu_before"] = np.where(first["kind"] == SchedKind.OUT, first["cpu"], -1)
         out["cpu_after"] = cpu_after
         return out[out["end_ns"] > out["start_ns"]]
@@ -130,7 +136,9 @@ def _intervals(rows: _Rows) -> tuple[Ints, Ints, Bools]:
     """The rows that begin a wait, for each the row that ends it (which may be another thread's, or none), and which go on with one."""
     off = (rows["to"] >= RUNQ) & (rows["to"] <= OFF)
     continues = np.zeros(len(rows), bool)
-    continues[1:] = off[1:] & off[:-1] & (rows["kind"][1:] == SchedKind.WAKING) & (rows["thread"][1:] == rows["thread"][:-1])
+    continues[1:] = (
+        off[1:] & off[:-1] & (rows["kind"][1:] == SchedKind.WAKING) & (rows["thread"][1:] == rows["thread"][:-1])
+    )
     begin = np.flatnonzero(off & ~continues)
     borders = np.append(np.flatnonzero(~continues), len(rows))
     return begin, borders[np.searchsorted(borders, begin, side="right")], continues
@@ -141,7 +149,10 @@ def _to_arrow(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> 
     held = np.flatnonzero(waits["holder_tid"] > 0)
     start = waits["start_ns"]
     calls = innermost_in(
-        trace, np.concatenate((pid, pid[held])), np.concatenate((tid, waits["holder_tid"][held])), np.concatenate((start, start[held]))
+        trace,
+        np.concatenate((pid, pid[held])),
+        np.concatenate((tid, waits["holder_tid"][held])),
+        np.concatenate((start, start[held])),
     )
     holder_call_id = np.full(len(waits), NO_CALL, np.int64)
     holder_call_id[held] = calls[len(waits) :]

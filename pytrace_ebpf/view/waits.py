@@ -14,20 +14,31 @@ from pytrace_ebpf.view.grid import grid, rest
 def rows(trace: Any, calls: pd.DataFrame) -> pd.DataFrame:
     """analyze.by_wait's rows of a Trace with the names of their functions; `calls` needs call_id and func_id."""
     table = by_wait(trace.waits(columns=list(WAITS)), calls, trace.threads(), trace.neighbours())
-    return table.merge(trace.functions()[["func_id", "qualname", "file", "first_line"]], how="left", on="func_id").astype({"first_line": "Int64"})
+    return table.merge(
+        trace.functions()[["func_id", "qualname", "file", "first_line"]], how="left", on="func_id"
+    ).astype({"first_line": "Int64"})
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see rows)."""
     if not len(table):
-        return [Text("No thread was seen to wait." if facts["scheduling"]["source"] else "Waits were not recorded.")]
+        recorded = facts["scheduling"]["source"] in ("bpf", "perf")
+        return [
+            Text(
+                "No thread was seen to wait." if recorded else "What the threads waited for is not known without eBPF."
+            )
+        ]
     fixed = [(7, "waits"), (6, "total"), (6, "queued"), (7, "longest")]
     room = rest(width, fixed) - 2
     kind = partner = room // 3
     function = room - kind - partner
     shown = grid([*fixed, (kind, "  what"), (function, "mostly in"), (partner, "mostly for")], left={4, 5, 6})
     for row in table.head(top).to_dict("records"):
-        where = text.function(row["qualname"], row["file"], row["first_line"], function) if text.known(row["qualname"]) else Text("(no Python call)", "bright_black")
+        where = (
+            text.function(row["qualname"], row["file"], row["first_line"], function)
+            if text.known(row["qualname"])
+            else Text("(no Python call)", "bright_black")
+        )
         shown.add_row(
             text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["queued_ns"]), text.duration(row["longest_ns"]),
             Text("  " + text.fit(_what(row), kind - 2)), where, Text(_partner(row, partner)),
@@ -48,6 +59,9 @@ def _partner(row: dict[str, Any], width: int) -> str:
     if row["partner_tid"] == 0:
         name = {"gil": "(nobody)", "preempted": "(nobody)"}.get(row["kind"], "(timer, device)")
     elif row["partner_tid"] > 0:
-        name, number = text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread", f" {row['partner_tid']}"
+        name, number = (
+            text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread",
+            f" {row['partner_tid']}",
+        )
     share = f" {text.percent(row['partner_ns'], row['total_ns'])}" if row["partner_ns"] < row["total_ns"] else ""
     return text.fit(name, width - len(number) - len(share)) + number + share

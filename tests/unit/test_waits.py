@@ -131,9 +131,9 @@ def test_what_the_rootless_source_cannot_tell_is_null(tmp_path: Path) -> None:
     ]
     slept, queued = waits(tmp_path, rows, 90)
     assert slept["kind"] == "other" and queued["kind"] == "preempted"
-    assert [slept[name] for name in ("syscall", "blocked_until_ns", "waker_pid", "waker_tid", "lock_address")] == [
-        None
-    ] * 5
+    unknown = ("syscall", "blocked_until_ns", "waker_pid", "waker_tid", "lock_address")
+    assert [slept[name] for name in unknown] == [None] * 5
+    assert (queued["waker_tid"], queued["blocked_until_ns"]) == (None, 70)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
