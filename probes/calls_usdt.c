@@ -6,6 +6,8 @@
  *       (the *_FRAME ones are left out where they could not be found)
  *   FRAME_CODE, FRAME_PREVIOUS, FRAME_OWNER             offsets in the interpreter's frame
  *   OWNER_SHIM                                          owners from this on are no Python frames
+ *   FRAME_POSITION, and CODE_START (3.11 on)             where a frame stands, and where the code begins
+ *   FRAME_STACKTOP (3.9), SUSPENDED (3.11) or YIELD_VALUE (3.15)  what tells that a generator yields
  *   CODE_FLAGS, CODE_FIRST_LINE, CODE_QUALNAME          offsets in the code object
  *   STRING_DATA                                         offset of a str's ASCII data
  *   CREATION_ENTRY  set where creating a generator fires an entry of its own (3.15)
@@ -68,6 +70,33 @@ BPF_HASH(walks, __u32, __u64, 65536);
 static __always_inline __u64 code_of(__u64 frame)
 {
     return frame ? TAKE(__u64, frame + FRAME_CODE) & ~3ULL : 0; /* 3.14+ tags the low bits */
+}
+
+/* Had the frame, of a generator, yielded before it was entered now? */
+static __always_inline int resumes(__u64 frame)
+{
+#ifdef CODE_START
+    __u64 code = code_of(frame);
+    __s64 position = TAKE(__u64, frame + FRAME_POSITION) - code - CODE_START;
+
+    /* Behind _co_firsttraceable; where the instruction that is next is told, one more. */
+    return position > 2 * (__s64)TAKE(__s32, code + CODE_START - 16) + 2;
+#else
+    return TAKE(__s32, frame + FRAME_POSITION) >= 0;
+#endif
+}
+
+/* Is the frame, of a generator, left by yielding? */
+static __always_inline int yields(__u64 frame)
+{
+#ifdef FRAME_STACKTOP
+    return TAKE(__u64, frame + FRAME_STACKTOP) != 0;
+#elif defined(SUSPENDED)
+    return TAKE(__s8, frame - 5) == SUSPENDED; /* gi_frame_state */
+#else
+    /* Its state is set later. So it stands, too, when what is thrown into it leaves it at once; such has no entry. */
+    return TAKE(__u8, TAKE(__u64, frame + FRAME_POSITION) - 2) == YIELD_VALUE;
+#endif
 }
 
 static __always_inline void read_names(struct function_event *function, __u64 file, __u64 name)
@@ -245,7 +274,8 @@ int function_entry(struct pt_regs *ctx)
     if (function.flags & GENERATOR && frame && TAKE(__u8, frame + FRAME_OWNER) == 0)
         return 0; /* still owned by the thread: only the creation of the generator */
 #endif
-    emit(ts, pid_tgid, function.id, frame, ENTRY_LINE, CALL_ENTRY);
+    emit(ts, pid_tgid, function.id, frame, ENTRY_LINE,
+         function.flags & GENERATOR && frame && resumes(frame) ? CALL_RESUME : CALL_ENTRY);
     return 0;
 }
 
@@ -274,7 +304,8 @@ int function_return(struct pt_regs *ctx)
         function = identify(ts, pid_tgid, &key, RETURN_LINE, frame);
     }
 #endif
-    emit(ts, pid_tgid, function.id, frame, RETURN_LINE, CALL_RETURN);
+    emit(ts, pid_tgid, function.id, frame, RETURN_LINE,
+         function.flags & GENERATOR && frame && yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }
 

@@ -9,18 +9,20 @@
 #define PYTRACE_EVENTS_H
 
 /* call_event.kind */
-#define CALL_ENTRY 0  /* a frame started or resumed */
-#define CALL_RETURN 1 /* a frame returned, yielded or was unwound */
+#define CALL_ENTRY 0  /* a frame started */
+#define CALL_RETURN 1 /* a frame returned or was unwound */
 #define CALL_OPEN 2   /* a frame that was open when recording began; outermost first */
 #define CALL_RESET 3  /* exec: every open call of the thread is gone */
 #define CALL_UNWIND 4 /* a frame was left by an exception, where the source can tell it from CALL_RETURN */
+#define CALL_RESUME 5 /* a generator or coroutine that had yielded was resumed, or thrown into */
+#define CALL_YIELD 6  /* it yielded: its frame lives on */
 
 struct call_event {
     __u64 ts;       /* ns, CLOCK_MONOTONIC */
     __u64 pid_tgid; /* process id in the upper half, thread id in the lower */
     __u32 func;     /* function_event.id; 0 = unknown. CALL_OPEN: low half of the code object */
     __u32 frame;    /* low half of the interpreter frame's address >> 3; 0 = unknown */
-    __s32 line;     /* entry: first line; return: line that returned. CALL_OPEN: high half of the code object */
+    __s32 line;     /* entry: first line, or the one resumed at; return: line that returned. CALL_OPEN: high half of the code object */
     __u32 kind;     /* CALL_* */
 };
 

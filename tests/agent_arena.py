@@ -18,7 +18,7 @@ AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
 FUNCTIONS_START, CHUNKS_START, CHUNK_HEADER = 4096, 64 << 20, 64
 STARTING, ACTIVE, QUIET, REFUSED = range(4)
 FREE, WRITING, FULL = range(3)
-ENTRY, RETURN, OPEN, _, UNWIND = range(5)
+ENTRY, RETURN, OPEN, _, UNWIND, RESUME, YIELD = range(7)
 EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
 
 
@@ -94,9 +94,9 @@ class Arena:
         """All threads' events, one thread after the other."""
         return np.concatenate([np.empty(0, EVENT), *self.threads.values()])
 
-    def counts(self, kind: int = ENTRY) -> Counter[str]:
-        """Events of one kind by "file:qualified name:first line", as truth.py keys them."""
-        ids, counts = np.unique(self.events["function"][self.events["kind"] == kind], return_counts=True)
+    def counts(self, *kinds: int) -> Counter[str]:
+        """Events of these kinds, or entries and resumes, by "file:qualified name:first line", as truth.py keys them."""
+        ids, counts = np.unique(self.events["function"][np.isin(self.events["kind"], kinds or (ENTRY, RESUME))], return_counts=True)
         named = Counter[str]()
         for number, count in zip(ids.tolist(), counts.tolist(), strict=True):
             function = self.functions[number]
@@ -118,7 +118,7 @@ def unbalanced(events: np.ndarray) -> list[int]:
     """Positions of ends that are not of the innermost open frame, of one thread's events."""
     stack, wrong = [], []
     for i, (frame, kind) in enumerate(zip(events["frame"].tolist(), events["kind"].tolist(), strict=True)):
-        if kind in (ENTRY, OPEN):
+        if kind in (ENTRY, RESUME, OPEN):
             stack.append(frame)
         elif not stack or stack.pop() != frame:
             wrong.append(i)

@@ -109,12 +109,20 @@ struct offsets {
     int owner_shim;    /* owners from this on are no Python frames */
     int object_frame;  /* PyFrameObject: its interpreter frame; -1 = it is the frame itself */
     int frame_position; /* instruction: f_lasti (an int), from 3.11 on a pointer */
+    int code_start;     /* PyCodeObject.co_code_adaptive, from 3.11 on */
 };
 extern const struct offsets *at;
 
 static inline void *pointer_at(const void *base, int offset)
 {
     return *(void **)((char *)base + offset);
+}
+
+/* From 3.11 on, whether a position (bytes) in the code is behind where the function's own code begins
+ * (_co_firsttraceable, in words): a frame that is entered there had yielded. */
+static inline bool is_behind_start(const void *code, int64_t position)
+{
+    return position > 2 * (int64_t) * (const int32_t *)((const char *)code + at->code_start - 16);
 }
 
 /* Resolves everything; false where this is no Python that the agent knows. May be called at any time. */

@@ -10,6 +10,7 @@
 
 #define LONGEST 4096
 #define SLAB (64 << 10)
+#define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
 struct function_slot *function_slots;
 size_t function_mask;
@@ -204,10 +205,12 @@ static void tell(struct function_entry *entry)
         t.text[2] = t.text[1], t.length[2] = t.length[1];
     entry->first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff;
     entry->flags = 0;
+    uint32_t code_flags = long_attribute(entry->code, "co_flags");
+    entry->resumable = (code_flags & RESUMABLE) != 0;
     if (!options_want(t.text[0]))
         entry->flags = UNWANTED;
     else
-        entry->id = id_of(&t, entry->first_line, long_attribute(entry->code, "co_flags"));
+        entry->id = id_of(&t, entry->first_line, code_flags);
     hooks_function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);

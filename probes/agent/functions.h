@@ -13,6 +13,7 @@ struct function_entry {
     uint32_t id;
     uint32_t flags; /* UNTOLD: not written to this arena yet; UNWANTED: by the filters */
     uint32_t first_line;
+    bool resumable; /* a generator, a coroutine, or both */
     struct {
         uint32_t position, line; /* position + 1, so that 0 is none */
     } lines[8];                  /* where it was left lately */

@@ -43,11 +43,11 @@ static inline struct writer *writer_here(void *frame, bool entering)
 bool too_deep(struct writer *writer, bool entering);
 extern uint32_t depth_bound;
 
-static inline void enter(struct writer *w, struct function_entry *function, const void *frame)
+static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
     if (UNLIKELY(depth_bound) && too_deep(w, true))
         return;
-    write_event(w, function->id, frame_number(frame), function->first_line, CALL_ENTRY);
+    write_event(w, function->id, frame_number(frame), function->first_line, kind);
 }
 
 static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)

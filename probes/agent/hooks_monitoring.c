@@ -3,8 +3,7 @@
 
 /* PyLongObject: the lowest digit, which is all of a position in the code. */
 #define LONG_DIGIT 24
-/* PyCodeObject.co_code_adaptive of 3.14 and 3.15, and in RESUME's argument: no `try` of the program's is around it. */
-#define CODE_BYTES 208
+/* In RESUME's argument: no `try` of the program's is around it. */
 #define RESUME_DEPTH1 (py.version < 0x030f0000 ? 4 : 8)
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
@@ -24,14 +23,15 @@ static struct type_spec callback_type = {
 };
 
 enum { EVENTS = 6 };
-static PyObject *on_entry(PyObject *, PyObject *const *, Py_ssize_t), *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
-    *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t);
+static PyObject *on_start(PyObject *, PyObject *const *, Py_ssize_t), *on_resume(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_yield(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t);
 static const struct {
     const char *event;
     fast_call call;
 } callbacks[EVENTS] = {
-    {"PY_START", on_entry},   {"PY_RESUME", on_entry}, {"PY_THROW", on_throw},
-    {"PY_RETURN", on_return}, {"PY_YIELD", on_return}, {"PY_UNWIND", on_unwind},
+    {"PY_START", on_start},   {"PY_RESUME", on_resume}, {"PY_THROW", on_throw},
+    {"PY_RETURN", on_return}, {"PY_YIELD", on_yield},   {"PY_UNWIND", on_unwind},
 };
 static int tool = -1;
 static PyObject *disable;
@@ -57,9 +57,8 @@ static PyObject *never_again(void)
     return disable;
 }
 
-static PyObject *on_entry(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const *arguments, uint64_t kind)
 {
-    (void)self, (void)count;
     void *frame = current_frame();
     struct writer *w = writer_here(frame, true);
     if (UNLIKELY(!w))
@@ -67,8 +66,20 @@ static PyObject *on_entry(PyObject *self, PyObject *const *arguments, Py_ssize_t
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
         return never_again();
-    enter(w, function, frame);
+    enter(w, function, frame, kind);
     return py.none;
+}
+
+static PyObject *on_start(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return on_entry(arguments, CALL_ENTRY);
+}
+
+static PyObject *on_resume(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return on_entry(arguments, CALL_RESUME);
 }
 
 /* From 3.14 on close() does not enter a generator that could do nothing about it, unless a tool watches for exceptions:
@@ -77,7 +88,7 @@ static bool only_for_us(PyObject *const *arguments)
 {
     if (py.version < 0x030e0000 || arguments[2]->type != *py.generator_exit)
         return false;
-    return ((uint8_t *)arguments[0])[CODE_BYTES + position_of(arguments[1]) + 1] & RESUME_DEPTH1;
+    return ((uint8_t *)arguments[0])[at->code_start + position_of(arguments[1]) + 1] & RESUME_DEPTH1;
 }
 
 static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
@@ -89,7 +100,7 @@ static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t
     if (function && frame && only_for_us(arguments))
         w->closing = frame;
     else if (function)
-        enter(w, function, frame);
+        enter(w, function, frame, is_behind_start(arguments[0], position_of(arguments[1])) ? CALL_RESUME : CALL_ENTRY);
     return py.none;
 }
 
@@ -99,9 +110,8 @@ static inline uint32_t line_left(struct function_entry *function, PyObject *cons
     return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
 }
 
-static PyObject *on_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const *arguments, uint64_t kind)
 {
-    (void)self, (void)count;
     void *frame = current_frame();
     struct writer *w = writer_here(frame, false);
     if (UNLIKELY(!w))
@@ -109,8 +119,20 @@ static PyObject *on_return(PyObject *self, PyObject *const *arguments, Py_ssize_
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
         return never_again();
-    leave(w, function, frame, line_left(function, arguments), CALL_RETURN);
+    leave(w, function, frame, line_left(function, arguments), kind);
     return py.none;
+}
+
+static PyObject *on_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return on_leave(arguments, CALL_RETURN);
+}
+
+static PyObject *on_yield(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return on_leave(arguments, CALL_YIELD);
 }
 
 static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_t count)

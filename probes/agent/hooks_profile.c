@@ -5,6 +5,10 @@
 
 /* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
 #define PROFILE_OBJECT 16
+/* PyFrameObject.f_stacktop up to 3.9 and f_state of 3.10; from the interpreter frame of 3.11 back to gi_frame_state. */
+#define FRAME_STACKTOP 72
+#define FRAME_STATE (py.version >= 0x030b0000 ? -5 : 108)
+#define SUSPENDED (-1) /* 3.10 and 3.11 */
 
 static PyObject *bootstrap, *displaced; /* of threading: our function, and the program's own before it */
 
@@ -12,6 +16,22 @@ static int find_line(PyObject *frame, int unused)
 {
     (void)unused;
     return py.PyFrame_GetLineNumber(frame);
+}
+
+/* Had the frame yielded before it was entered now? */
+static bool resumes(const void *frame, const void *code)
+{
+    if (at->code_start < 0)
+        return *(int32_t *)((char *)frame + at->frame_position) >= 0;
+    return is_behind_start(code, (char *)pointer_at(frame, at->frame_position) - (char *)code - at->code_start);
+}
+
+/* Is the frame, of a generator or coroutine, left by yielding? */
+static bool yields(const void *frame)
+{
+    if (py.version < 0x030a0000)
+        return pointer_at(frame, FRAME_STACKTOP) != NULL;
+    return *((signed char *)frame + FRAME_STATE) == SUSPENDED;
 }
 
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
@@ -28,12 +48,12 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         return 0;
     const void *told = LIKELY(frames_known) ? frame : NULL;
     if (what == PROFILE_CALL) {
-        enter(w, function, told);
+        enter(w, function, told, function->resumable && resumes(frame, code) ? CALL_RESUME : CALL_ENTRY);
         return 0;
     }
     /* f_lasti is an int; the instruction pointer is told from the code's address, its low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (inner ? (uint32_t)(uintptr_t)code : 0);
-    leave(w, function, told, line_at(function, position, find_line, object, 0), argument ? CALL_RETURN : CALL_UNWIND);
+    leave(w, function, told, line_at(function, position, find_line, object, 0), !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }
 

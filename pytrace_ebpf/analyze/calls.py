@@ -17,7 +17,9 @@ from pytrace_ebpf.analyze.finished import Finished
 from pytrace_ebpf.analyze.pairing import (
     OPEN_AT_END,
     OPEN_AT_START,
+    RESUMED,
     UNWOUND,
+    YIELDED,
     Bools,
     Groups,
     Ints,
@@ -174,11 +176,11 @@ class Calls:
         rows = Rows(
             groups.spread(number),
             column["ts"],
-            np.array([1, -1, 1, 0, -1], np.int8)[kind],
+            np.array([1, -1, 1, 0, -1, 1, -1], np.int8)[kind],
             column["func_id"],
             column["frame"],
             column["line"],
-            np.array([0, 0, OPEN_AT_START, 0, UNWOUND], np.int8)[kind],
+            np.array([0, 0, OPEN_AT_START, 0, UNWOUND, RESUMED, YIELDED], np.int8)[kind],
             np.full(len(kind), -1, np.int32),
         )
         if np.any(number[1:] <= number[:-1]):

@@ -6,7 +6,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.pairing import IN_LOSS, OPEN_AT_END, OPEN_AT_START, REPAIRED, UNWOUND, Bools, Ints
+from pytrace_ebpf.analyze.pairing import (
+    IN_LOSS,
+    OPEN_AT_END,
+    OPEN_AT_START,
+    REPAIRED,
+    RESUMED,
+    UNWOUND,
+    YIELDED,
+    Bools,
+    Ints,
+)
 from pytrace_ebpf.trace.schema import CALLS, LAYERS, STATUSES
 
 _PRECEDENCE = ((OPEN_AT_END, "open_at_end"), (OPEN_AT_START, "open_at_start"), (UNWOUND, "unwound"), (REPAIRED, "repaired"), (IN_LOSS, "in_loss"))
@@ -14,9 +24,9 @@ _SCHEDULED = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "first_c
 
 
 def _status_codes() -> npt.NDArray[np.int32]:
-    codes = np.zeros(32, np.int32)
+    codes = np.zeros(128, np.int32)
     for flag, status in _PRECEDENCE:  # the later one wins
-        codes[(np.arange(32) & flag) != 0] = STATUSES.index(status)
+        codes[(np.arange(128) & flag) != 0] = STATUSES.index(status)
     return codes
 
 
@@ -53,6 +63,7 @@ class Finished:
     waits: npt.NDArray[np.int32]
     line: npt.NDArray[np.int32]
     flags: npt.NDArray[np.int8]
+    frame: Ints
     known: Bools
     self_known: Bools
 
@@ -81,7 +92,11 @@ class Finished:
 
     def _to_arrow(self, keys: Ints) -> pa.Table:
         count = len(self)
+        part_of_many = (self.flags & (RESUMED | YIELDED | REPAIRED)) != 0
         columns: dict[str, pa.Array] = {
+            "frame": pa.array(np.where(part_of_many, self.frame, 0)),
+            "resumed": pa.array((self.flags & RESUMED) != 0),
+            "yielded": pa.array((self.flags & YIELDED) != 0),
             "layer": pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), list(LAYERS)),
             "status": pa.DictionaryArray.from_arrays(_STATUS_OF[self.flags], list(STATUSES)),
             "pid": pa.array((keys >> 32).astype(np.int32)[self.thread]),

@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 _Number = TypeVar("_Number", bound=np.generic)
 
 # Flags of a row; a call has those of its entry and of its return.
-OPEN_AT_END, OPEN_AT_START, UNWOUND, REPAIRED, IN_LOSS = 1, 2, 4, 8, 16
+OPEN_AT_END, OPEN_AT_START, UNWOUND, REPAIRED, IN_LOSS, RESUMED, YIELDED = 1, 2, 4, 8, 16, 32, 64
 
 
 @dataclass

@@ -97,6 +97,7 @@ class Stretch:
             self_known=times["known"] & (own_unknown == 0),
             line=rows.line[leave],
             flags=flags,
+            frame=np.where(rows.frame[entry] != 0, rows.frame[entry], rows.frame[leave]),
             **times,
         )
         return finished, ends[leave + 1], self._carry_on(children)

@@ -109,6 +109,7 @@ class Function(NamedTuple):
     name: str
     qualname: str
     first_line: int
+    flags: int  # co_flags
 
 
 class Arena:
@@ -167,7 +168,7 @@ class Arena:
             row = np.frombuffer(self._map, header, 1, self._functions_read)[0]
             text = self._map[self._functions_read + header.itemsize : self._functions_read + int(row["size"])]
             file, name, qualname = (part.decode("utf-8", "replace") for part in text.split(b"\0")[:3])
-            found.append(Function(int(row["id"]), file, name, qualname, int(row["first_line"])))
+            found.append(Function(int(row["id"]), file, name, qualname, int(row["first_line"]), int(row["flags"])))
             self._functions_read += int(row["size"])
         return found
 

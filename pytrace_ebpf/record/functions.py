@@ -25,8 +25,8 @@ class Functions:
         self._new: list[dict[str, Any]] = []
         self.places: list[tuple[str, str]] = []  # (file, module) by func_id
 
-    def intern(self, file: str, name: str, qualname: str | None, first_line: int, qualify: Qualify) -> int:
-        """The func_id of a function. A `qualname` that does not end in `name` is not believed."""
+    def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify) -> int:
+        """The func_id of a function, `flags` being its co_flags. A `qualname` that does not end in `name` is not believed."""
         if not qualname or not qualname.endswith(name):
             qualname = qualify(file, first_line, name) or name
         key = (file, qualname, first_line)
@@ -43,6 +43,7 @@ class Functions:
                     "qualname": qualname,
                     "first_line": first_line,
                     "module": module,
+                    "flags": flags,
                 }
             )
         return func_id
@@ -84,7 +85,7 @@ class ProbeIds:
                 info = read(pid, code)
                 if info and info.first_line == first_line and info.file == (file or info.file) and info.name == (name or info.name):
                     file, name, qualname = info.file, info.name, info.qualname or ""
-            self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, qualify(pid))
+            self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), qualify(pid))
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
         """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""

@@ -33,6 +33,8 @@ class Layout:
     frame_previous: int
     frame_code: int  # the low two bits are a tag on 3.14+
     frame_running: tuple[int, bytes] | None  # a byte and its values while the frame is on a stack, up to 3.10
+    frame_stacktop: int | None  # None from 3.10 on
+    frame_position: int  # f_lasti, then prev_instr or instr_ptr
     frame_owner: int | None
     owner_shim: int  # owners from this value on are entries from C, no Python frames
     # PyCodeObject
@@ -41,6 +43,10 @@ class Layout:
     code_qualname: int | None
     code_first_line: int
     code_flags: int
+    code_start: int | None  # co_code_adaptive; _co_firsttraceable is 16 bytes before it
+    # PyGenObject
+    generator_suspended: int | None  # gi_frame_state, 5 bytes before the frame, when its probe fires; None where it cannot tell
+    yield_opcode: int | None  # the instruction behind which it stands then
     # str
     string_length: int
     string_state: int
@@ -63,6 +69,8 @@ _V38 = Layout(
     frame_previous=24,
     frame_code=32,
     frame_running=(116, b"\x01"),  # f_executing
+    frame_stacktop=72,
+    frame_position=104,
     frame_owner=None,
     owner_shim=256,
     code_file=104,
@@ -70,13 +78,22 @@ _V38 = Layout(
     code_qualname=None,
     code_first_line=40,
     code_flags=36,
+    code_start=None,
+    generator_suspended=None,
+    yield_opcode=None,
     string_length=16,
     string_state=32,
     string_data=48,
     string_data_wide=72,
 )
 _V39 = replace(_V38, version=(3, 9), runtime_gil=(368, 560))
-_V310 = replace(_V39, version=(3, 10), frame_running=(108, b"\x00\x02"))  # f_state: executing, unwinding
+_V310 = replace(
+    _V39,
+    version=(3, 10),
+    frame_running=(108, b"\x00\x02"),  # f_state: executing, unwinding
+    frame_stacktop=None,
+    frame_position=96,
+)
 _V311 = replace(
     _V310,
     version=(3, 11),
@@ -89,6 +106,7 @@ _V311 = replace(
     cframe_frame=8,
     frame_previous=48,
     frame_running=None,
+    frame_position=56,
     frame_owner=69,
     owner_shim=3,
     code_file=112,
@@ -96,6 +114,8 @@ _V311 = replace(
     code_qualname=128,
     code_first_line=72,
     code_flags=48,
+    code_start=184,
+    generator_suspended=-1,
 )
 _V312 = replace(
     _V311,
@@ -111,6 +131,7 @@ _V312 = replace(
     frame_code=0,
     frame_owner=70,
     code_first_line=68,
+    code_start=192,
     string_data=40,
     string_data_wide=56,
 )
@@ -124,8 +145,10 @@ _V313 = replace(
     thread_native_id=160,
     thread_frame=72,
     cframe_frame=None,
+    code_start=200,
+    generator_suspended=None,  # there are no probes
 )
-_V314 = replace(_V313, version=(3, 14), runtime_main_interpreter=816, frame_owner=74)
+_V314 = replace(_V313, version=(3, 14), runtime_main_interpreter=816, frame_owner=74, code_start=208)
 _V315 = replace(
     _V314,
     version=(3, 15),
@@ -133,6 +156,7 @@ _V315 = replace(
     interpreter_threads=7336,
     thread_pthread=176,
     thread_native_id=184,
+    yield_opcode=119,
 )
 _LAYOUTS = {layout.version: layout for layout in (_V38, _V39, _V310, _V311, _V312, _V313, _V314, _V315)}
 

@@ -92,7 +92,7 @@ class Innermost:
         keep = np.ones(len(calls["ts"]), bool)
         for tid, at in zip(threads.tolist(), candidates[first].tolist(), strict=True):
             frame = self._frames.pop(tid)
-            keep[at] = calls["kind"][at] != CallKind.ENTRY or calls["frame"][at] != frame
+            keep[at] = calls["kind"][at] not in (CallKind.ENTRY, CallKind.RESUME) or calls["frame"][at] != frame
         return calls if keep.all() else where(calls, keep)
 
 
@@ -134,4 +134,4 @@ class _Namer:
             return UNKNOWN
         if info.is_shim:
             return None
-        return self._functions.intern(info.file, info.name, info.qualname, info.first_line, self._qualify)
+        return self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)

@@ -242,7 +242,7 @@ class AgentCalls:
                 grown[: len(traced.func_ids)] = traced.func_ids
                 traced.func_ids = grown
             traced.func_ids[function.id] = self._recording.functions.intern(
-                function.file, function.name, function.qualname, function.first_line, traced.qualify
+                function.file, function.name, function.qualname, function.first_line, function.flags, traced.qualify
             )
 
 

@@ -52,6 +52,15 @@ def plan(binary: Binary, layout: Layout) -> Plan:
     }
     if layout.frame_owner is not None:
         knobs["FRAME_OWNER"] = layout.frame_owner
+    knobs["FRAME_POSITION"] = layout.frame_position
+    for name, value in (
+        ("CODE_START", layout.code_start),
+        ("FRAME_STACKTOP", layout.frame_stacktop),
+        ("SUSPENDED", layout.generator_suspended),
+        ("YIELD_VALUE", layout.yield_opcode),
+    ):
+        if value is not None:
+            knobs[name] = value
     if layout.code_qualname is not None:
         knobs["CODE_QUALNAME"] = layout.code_qualname
     points: list[Point] = []

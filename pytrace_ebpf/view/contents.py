@@ -17,7 +17,7 @@ def contents(trace: Any) -> dict[str, Any]:
     manifest = trace.manifest
     tables = {name: _table(trace, name) for name in schema.TABLES}
     kinds = ds.dataset([str(p) for p in _parts(trace, "events")], schema=schema.EVENTS.arrow, format="parquet")
-    entered = ds.field("kind").isin([int(schema.CallKind.ENTRY), int(schema.CallKind.OPEN)])
+    entered = ds.field("kind").isin([int(kind) for kind in (schema.CallKind.ENTRY, schema.CallKind.RESUME, schema.CallKind.OPEN)])
     calls = kinds.count_rows(filter=entered) if tables["events"]["parts"] else 0
     return {
         **summary(trace),

@@ -77,7 +77,7 @@ def rows(directory: Path, table: str) -> pd.DataFrame:
 
 
 def entries(directory: Path) -> dict[tuple[str, str, int], int]:
-    """Entry events by (file, qualified name, first line)."""
+    """Entries and resumes by (file, qualified name, first line)."""
     events, functions = rows(directory, "events"), rows(directory, "functions")
-    events = events[events["kind"] == CallKind.ENTRY].merge(functions, on="func_id", how="left")
+    events = events[events["kind"].isin((CallKind.ENTRY, CallKind.RESUME))].merge(functions, on="func_id", how="left")
     return dict(events.groupby(["file", "qualname", "first_line"], dropna=False).size())

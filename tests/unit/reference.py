@@ -24,6 +24,7 @@ class Move:
     func: int = -1
     line: int = -1
     flag: str = ""
+    kind: int = -1
 
 
 @dataclass
@@ -186,7 +187,7 @@ class Thread:
         ts, _, _, kind, func, frame, line = row
         if kind == CallKind.OPEN:
             return Move(True, self.mark if self.begins == "first" else ts, frame, func, line, "open_at_start")
-        return Move(kind == CallKind.ENTRY, ts, frame, func, line, "unwound" if kind == CallKind.UNWIND else "")
+        return Move(kind in (CallKind.ENTRY, CallKind.RESUME), ts, frame, func, line, "unwound" if kind == CallKind.UNWIND else "", kind)
 
     def _plain(self, events: list[Row]) -> list[Move] | None:
         """The events as they are, if last in is always first out."""
@@ -295,6 +296,7 @@ class Thread:
             flags.add("in_loss")
         here = split(switches, start, end)
         below = [split(switches, c.entry.ts, c.leave.ts)["on_cpu_ns"] for c in call.children if c.leave]
+        resumed, yielded = call.entry.kind == CallKind.RESUME, call.leave.kind == CallKind.YIELD
         self_on = None if here["on_cpu_ns"] is None or None in below else here["on_cpu_ns"] - sum(below)
         return {
             "call_id": self.base + call.number,
@@ -312,6 +314,9 @@ class Thread:
             **here,
             "self_wall_ns": call.wall - sum(c.wall for c in call.children),
             "self_on_cpu_ns": self_on,
+            "frame": (call.entry.frame or call.leave.frame) if resumed or yielded or "repaired" in flags else 0,
+            "resumed": resumed,
+            "yielded": yielded,
             "line": call.leave.line,
             "status": next((s for s in PRECEDENCE if s in flags), "complete"),
         }

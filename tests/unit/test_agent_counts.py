@@ -178,7 +178,7 @@ def test_resumes_and_yields_are_told_from_calls_and_returns(interpreter: str, tm
     session = Session(tmp_path / "session")
     run(session, interpreter, "-c", RESUMES)
     (arena,) = session.arenas()
-    kinds = {name: "" for name in ("plain", "generator", "asynchronous", "coroutine", "one")}
+    kinds = dict.fromkeys(("plain", "generator", "asynchronous", "coroutine", "one"), "")
     for function, kind in arena.events[["function", "kind"]].tolist():
         about = arena.functions[function]
         if about.file == "<string>" and about.name in kinds:
