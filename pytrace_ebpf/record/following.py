@@ -49,7 +49,7 @@ class Following:
         for pid, (target, source, why) in list(self._starting.items()):
             if pid not in self._processes.targets:
                 del self._starting[pid]
-            elif open_frames(target):
+            elif target.is_initialized() and open_frames(target):
                 del self._starting[pid]
                 with suppress(TargetError, HostError):
                     source.attach(target)

@@ -17,6 +17,7 @@ class Layout:
     version: tuple[int, int]
     # _PyRuntimeState
     runtime_main_interpreter: int
+    runtime_initialized: int  # an int: not 0 from before `site` is imported until it is finalized, as Py_IsInitialized() says
     runtime_gil: tuple[int, int] | None  # first and last byte + 1 of the GIL's locks, up to 3.11
     # the GIL
     gil_holder: int  # from its first byte as Target.gil_range() has it: last_holder, with `locked` behind it
@@ -57,6 +58,7 @@ class Layout:
 _V38 = Layout(
     version=(3, 8),
     runtime_main_interpreter=40,
+    runtime_initialized=12,
     runtime_gil=(1168, 1360),
     gil_holder=-8,
     interpreter_threads=8,
@@ -98,6 +100,7 @@ _V311 = replace(
     _V310,
     version=(3, 11),
     runtime_main_interpreter=48,
+    runtime_initialized=16,
     runtime_gil=(376, 568),
     interpreter_threads=16,
     thread_pthread=152,
@@ -139,6 +142,7 @@ _V313 = replace(
     _V312,
     version=(3, 13),
     runtime_main_interpreter=640,
+    runtime_initialized=600,
     interpreter_threads=7344,
     interpreter_gil=16,
     thread_pthread=152,
@@ -148,11 +152,12 @@ _V313 = replace(
     code_start=200,
     generator_suspended=None,  # there are no probes
 )
-_V314 = replace(_V313, version=(3, 14), runtime_main_interpreter=816, frame_owner=74, code_start=208)
+_V314 = replace(_V313, version=(3, 14), runtime_main_interpreter=816, runtime_initialized=776, frame_owner=74, code_start=208)
 _V315 = replace(
     _V314,
     version=(3, 15),
     runtime_main_interpreter=944,
+    runtime_initialized=904,
     interpreter_threads=7336,
     thread_pthread=176,
     thread_native_id=184,
@@ -203,6 +208,7 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
         layout,
         **fields,  # type: ignore[arg-type]
         runtime_main_interpreter=at(_INTERPRETERS_HEAD) + 8,  # `main` follows `head`
+        runtime_initialized=at(_INTERPRETERS_HEAD) - 32,  # seven fields lie between
         gil_holder=at(_GIL_HOLDER[column]) - at(_GIL[column]),
         code_flags=at(_ARGCOUNT[column]) - 4,  # co_flags is just before co_argcount
         string_data_wide=fields["string_data"] + 16,  # the UTF-8 copy's length and pointer lie between

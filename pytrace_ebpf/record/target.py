@@ -70,6 +70,15 @@ class Target:
         minor = ".".join(map(str, (self.python_version or (3, 0))[:2]))
         return str(Path(self.executable).parent.parent / "lib" / f"python{minor}")
 
+    def is_initialized(self) -> bool:
+        """Whether its interpreter is up, and not yet being taken down: Python code may be run in it."""
+        if self.runtime is None or self.layout is None:
+            return False
+        try:
+            return self.memory.i32(self.runtime + self.layout.runtime_initialized) != 0
+        except MemoryFault:
+            return False
+
     def gil_range(self) -> tuple[int, int]:
         """First address of the GIL's locks and the first behind them; (0, 0) where they are not known.
 

@@ -232,3 +232,14 @@ def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
     least = np.array([[times.min() for times in np.array_split(gaps, clock_seconds)] for gaps in (before, after)])
     print(f"{len(before)} calls; least ns of each second, entry to switch: {least[0]}, switch to return: {least[1]}")
     assert (least > 0).all() and (least < CLOCKS_DIFFER_NS).all()
+
+
+def test_a_child_that_is_still_starting_is_not_harmed(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("births", "--wait", python=python)
+    recorder = attach(process.pid, "--source", "agent")
+    process.go()
+    assert process.done()["ends"] == [[0, ""]] * 16
+    trace = pytrace_ebpf.open(recorder.finish())
+    assert len(trace.processes()) == 17

@@ -31,6 +31,7 @@ from pytrace_ebpf.record.target import Target
 _RTLD_NOW = 2
 _LOADING_ROOM = 48 << 10  # bytes of stack that dlopen and the library's constructor may use
 _SAFE_POINT_S = 0.15  # a thread that runs Python comes to its next safe point much sooner
+_STARTING_S = 0.005  # until an interpreter that is starting is looked at again
 _GIL_S = 1.0  # then it is tried again, for an agent that was still leaving an earlier session does not begin one
 
 
@@ -76,6 +77,9 @@ class _Attempt:
             self.agent = agent_functions(self.target, self.session)
             self._write_script()
             while time.monotonic() < self.end:
+                if not self.target.is_initialized():
+                    time.sleep(_STARTING_S)
+                    continue
                 for route in (self._script, self._blocked_thread, self._pending_call):
                     with suppress(NotStopped, NoRoom):
                         done = route()
@@ -92,6 +96,8 @@ class _Attempt:
                 (self.seen_from_here / SCRIPT).unlink()
         if self.waits_for_gil:
             raise TargetError(f"the agent did not get the GIL of process {self.target.pid} in time; try again when it runs Python code")
+        if not self.target.is_initialized():
+            raise TargetError(f"the interpreter of process {self.target.pid} is still starting, or ending already; try again when its program runs")
         raise TargetError(
             f"process {self.target.pid} did not come to a place where the agent can begin (all of its threads are busy "
             "in native code or deep in the kernel); try again when it runs Python code"
