@@ -17,6 +17,7 @@ STATES: text.States = (
     ("idle_ns", "idle", "·", ".", "blue"),
     ("unknown_ns", "unknown", "?", "?", "bright_black"),
 )
+_NO_MATTER = 0.001  # of the time: what is unknown of it is not worth a line
 _HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not known": "(not known)"}
 
 
@@ -41,12 +42,9 @@ def _shares(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Rendera
     title = (
         f"The GIL was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
     )
-    return [
-        Text(text.fit(title, width), "bold"),
-        text.bar(total, width, ascii_only, states=STATES),
-        text.legend(total, ascii_only, STATES),
-        Text(),
-    ]
+    told = total | {"unknown_ns": 0} if total["unknown_ns"] < _NO_MATTER * total["wall_ns"] else total
+    bar = text.bar(told, width, ascii_only, states=STATES)
+    return [Text(text.fit(title, width), "bold"), bar, text.legend(told, ascii_only, STATES), Text()]
 
 
 def _pairs(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> list[RenderableType]:
@@ -93,21 +91,23 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
     fixed = [
         (6, "held"),
         (6, "share"),
-        (7, "waits"),
+        (6, "waits"),
         (6, "waited"),
         (6, "mean"),
         (7, "longest"),
         (7, "convoys"),
-        (8, "tid"),
+        (7, "tid"),
+        (7, "behind"),
     ]
-    room = rest(width, fixed)
+    room, several = rest(width, fixed), len({row["pid"] for row in threads}) > 1
     shown = grid([*fixed, (room, "  thread")], left={len(fixed)})
     for row in threads[:top]:
         take = mostly.get((row["pid"], row["tid"]))
-        name = text.clean(row["name"]) + (f", behind {take['holder_tid']}" if take else "")
+        name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
         shown.add_row(
-            text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 7), text.duration(row["waited_ns"]),
-            text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7), str(row["tid"]), Text("  " + text.fit(name, room - 2)),
+            text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 6),
+            text.duration(row["waited_ns"]), text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7),
+            str(row["tid"]), str(take["holder_tid"]) if take else text.NOTHING, Text("  " + text.fit(name, room - 2)),
         )  # fmt: skip
     note = f"   {min(top, len(threads)):,} of {len(threads):,}; convoys: waits right after a short hold"
     return [Text.assemble(("Threads by time waited", "bold"), text.fit(note, width - 22)), shown]

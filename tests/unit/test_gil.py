@@ -169,6 +169,17 @@ def test_nothing_of_nothing(tmp_path: Path) -> None:
     assert [len(table) for table in vars(gil).values()] == [0, 0, 0, 0]
 
 
+def test_reasons_of_one_function(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, *contention(), end_ns=31 * MS)
+    calls = trace.calls(columns=["call_id", "func_id"])
+    of_victim, of_hog = (why.reasons(trace, calls, func_id) for func_id in (1, 0))
+    assert of_victim["gil"] == [{"func_id": 0, "ns": 7 * MS - 30}]
+    slept = 4 * MS - 10 * US + 14 * MS - 100 * US - 5
+    assert of_victim["blocked"] == [{"kind": "sleep", "syscall": "clock_nanosleep", "func_id": why.NOBODY, "ns": slept}]
+    assert [part["func_id"] for part in of_hog["gil"]] == [1, why.NOBODY]
+    assert of_hog["blocked"] == of_hog["runq"] == of_victim["runq"] == []
+
+
 @pytest.mark.parametrize("columns", [80, 99])
 @pytest.mark.parametrize("holders", [True, False])
 def test_the_report_says_it(
