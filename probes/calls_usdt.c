@@ -65,6 +65,8 @@ BPF_HASH(walks, __u32, __u64, 65536);
 
 #define GENERATOR (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
+#define OWNED_BY_GENERATOR 1
+
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
 static __always_inline __u64 code_of(__u64 frame)
@@ -86,11 +88,15 @@ static __always_inline int resumes(__u64 frame)
 #endif
 }
 
-/* Is the frame, of a generator, left by yielding? */
+/* Is the frame left by yielding? Asked of the frame alone: a namesake's flags may stand for its function at a return. */
 static __always_inline int yields(__u64 frame)
 {
+#ifdef FRAME_OWNER
+    if (!frame || TAKE(__u8, frame + FRAME_OWNER) != OWNED_BY_GENERATOR)
+        return 0;
+#endif
 #ifdef FRAME_STACKTOP
-    return TAKE(__u64, frame + FRAME_STACKTOP) != 0;
+    return frame && TAKE(__u64, frame + FRAME_STACKTOP) != 0;
 #elif defined(SUSPENDED)
     return TAKE(__s8, frame - 5) == SUSPENDED; /* gi_frame_state */
 #else
@@ -305,7 +311,7 @@ int function_return(struct pt_regs *ctx)
     }
 #endif
     emit(ts, pid_tgid, function.id, frame, RETURN_LINE,
-         function.flags & GENERATOR && frame && yields(frame) ? CALL_YIELD : CALL_RETURN);
+         yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }
 

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.manifest import read_manifest
-from pytrace_ebpf.trace.schema import CALLS, TABLES, WAITS, Table
+from pytrace_ebpf.trace.schema import CALLS, TABLES, TASKS, WAITS, Table
 
 _KEY_FILE = "derived.json"
 _BEFORE_ALL = -(1 << 62)
@@ -102,6 +102,27 @@ class Trace:
         """
         where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
         return to_frame(self._load(WAITS, self._derived_parts(WAITS), _known(WAITS, columns), where), WAITS)
+
+    def tasks(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """One row per coroutine that overlaps the window, in the order of coroutine_id; columns as in schema.TASKS.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
+        return to_frame(self._load(TASKS, self._derived_parts(TASKS), _known(TASKS, columns), where), TASKS)
+
+    def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
+        """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
+        names, where = _known(CALLS, columns), [pc.field("func_id").isin(functions)]
+        for part in self._derived_parts(CALLS):
+            yield to_frame(self._load(CALLS, [part], names, where), CALLS)
 
     def calls_backwards(self, columns: Sequence[str]) -> Iterator[tuple[pd.DataFrame, int]]:
         """The calls a part at a time, the last to end first, each with the time by which all calls of the parts to come had ended.

@@ -42,6 +42,8 @@ class SchedKind(IntEnum):
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
+# Of two that hold the later one is told.
+TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = ("python", "operator", "blas", "cuda")
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
 LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth")
@@ -283,4 +285,30 @@ WAITS = Table(
     ),
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, CALLS, WAITS)}
+TASKS = Table(
+    "tasks",
+    "One row per coroutine or asynchronous generator, its resumes joined, in the order of coroutine_id; derived from the calls and rebuildable. run_ns + awaited_ns = end_ns - start_ns.",
+    (),
+    (
+        Column("coroutine_id", pa.int64(), "", "the call_id of its first resume"),
+        Column("task_id", pa.int64(), "", "coroutine_id of the outermost coroutine that awaits it, which the event loop (or whatever drives coroutines) resumes; its own where nothing awaits it: then it is a task"),
+        Column("parent_id", pa.int64(), "", "coroutine_id of the coroutine that awaits it; -1 none"),
+        _PID,
+        Column("tid", pa.int32(), "", "thread of its first resume"),
+        Column("func_id", pa.int32(), "", "joins functions, whose flags tell coroutines from asynchronous generators"),
+        _ts("start_ns", "first resume; of open_at_start when recording of its process began, or where calls were lost the first that was seen"),
+        _ts("end_ns", "last return; of open_at_end the end of the recording or of the process; of abandoned its last yield"),
+        Column("resumes", pa.int64(), "", "calls that it consists of"),
+        _ts("run_ns", "wall time of its resumes, all that they call or await without a pause included: what the loop was kept from others"),
+        _ts("awaited_ns", "time suspended, between its resumes"),
+        _ts("on_cpu_ns", "of run_ns; as in calls, and null where that is of any resume", True),
+        _ts("runq_wait_ns", "of run_ns", True),
+        _ts("gil_wait_ns", "of run_ns", True),
+        _ts("blocked_ns", "of run_ns", True),
+        _ts("longest_ns", "wall time of its longest resume"),
+        Column("longest_call_id", pa.int64(), "", "that resume, in calls"),
+        Column("status", _DICTIONARY, "", "complete; open_at_end: suspended or running when the recording or its process ended; open_at_start: had begun before the recording; unwound: an exception left it, as cancelling does (where the source can tell: agent); abandoned: never resumed, and its place was taken; in_loss: events were lost while it ran"),
+    ),
+)
+
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, CALLS, WAITS, TASKS)}
