@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core, what was waited for, or who waited for whose GIL.
+"""Show where the time went: by function, module, thread or core, by coroutine, what was waited for, or who waited for whose GIL.
 
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.
@@ -20,12 +20,12 @@ from pytrace_ebpf.analyze.by_thread import by_thread
 from pytrace_ebpf.analyze.reasons import reasons
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.view import cores, gil, summary, waits
+from pytrace_ebpf.view import cores, gil, summary, tasks, waits
 from pytrace_ebpf.view.report import report, width_of
 from pytrace_ebpf.view.sentence import top_function, waited_for
 
 NAME = "report"
-_BY = (*functions.KEYS, "thread", "core", "wait", "gil")
+_BY = (*functions.KEYS, "thread", "core", "task", "wait", "gil")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +78,9 @@ def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame
         table = gil.rows(found.pairs, trace.functions())
         facts["sentence"] = waited_for(table.to_dict("records")) or None
         return table
+    if facts["by"] == "task":
+        facts["sentence"] = tasks.sentence(trace)
+        return tasks.rows(trace)
     if facts["by"] == "wait":
         return waits.rows(trace, calls)
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())

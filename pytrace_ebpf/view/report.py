@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.view import cores, gil, text, waits
+from pytrace_ebpf.view import cores, gil, tasks, text, waits
 from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.head import head
 
@@ -30,7 +30,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
     if facts["by"] not in ("gil", "wait"):
         parts += _overall(facts, width, ascii_only)
-    rows = {"thread": _threads, "core": cores.report, "wait": waits.report, "gil": gil.report}.get(facts["by"], _functions)
+    rows = {"thread": _threads, "core": cores.report, "task": tasks.report, "wait": waits.report, "gil": gil.report}.get(facts["by"], _functions)
     parts += rows(facts, table, width, ascii_only, top)
     return Group(*parts)
 

@@ -1,0 +1,56 @@
+"""`report --by task` as a terminal shows it: each coroutine function, how long it ran, was suspended, and held the event loop."""
+
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.by_task import COLUMNS, by_task, longest_hold
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import grid, rest
+
+_NARROW = 92
+_WORTH_SAYING_NS = 10_000_000
+
+
+def rows(trace: Any) -> pd.DataFrame:
+    """analyze.by_task's rows of a Trace with the names of their functions."""
+    table = by_task(trace.tasks(columns=list(COLUMNS)))
+    return table.merge(trace.functions()[["func_id", "qualname", "file", "first_line"]], how="left", on="func_id")
+
+
+def sentence(trace: Any) -> str | None:
+    """What held the event loop longest at once; None where that was not long."""
+    held = longest_hold(trace.tasks(columns=list(COLUMNS)))
+    if held is None or held[1] < _WORTH_SAYING_NS:
+        return None
+    name = trace.functions().set_index("func_id")["qualname"].get(held[0])
+    return f"`{text.clean(name)}` held the event loop for {text.duration(held[1])} at once."
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """One line per row of `table` (see rows)."""
+    if not len(table):
+        return [Text("No coroutine was seen to run.")]
+    source = (facts.get("scheduling") or {"source": "bpf"})["source"]
+    states = text.STATES if source == "bpf" else text.TWO_STATES
+    bar_width, count_width = (5, 6) if width < _NARROW else (10, 7)
+    fixed = [
+        (bar_width, ""), (count_width, "count"), (count_width, "tasks"), (7, "resumes"), (6, "run"), (7, "awaited"),
+        (7, "longest"), (6, "held"),
+    ]  # fmt: skip
+    room = rest(width, fixed)
+    shown = grid([*fixed, (room, "  coroutine")], left={0, len(fixed)})
+    most = int(table["run_ns"].max())
+    for row in table.head(top).to_dict("records"):
+        if states is text.TWO_STATES and text.known(row["on_cpu_ns"]):
+            row["off_cpu_ns"] = row["run_ns"] - row["on_cpu_ns"] - row["unknown_ns"]
+        shown.add_row(
+            text.bar(row, bar_width, ascii_only, longest=most, states=states),
+            text.count(row["coroutines"], count_width), text.count(row["tasks"], count_width), text.count(row["resumes"], 7),
+            text.duration(row["run_ns"]), text.duration(row["awaited_ns"]), text.duration(row["longest_ns"]), text.duration(row["held_ns"]),
+            Text("  ") + text.function(row["qualname"], row["file"], row["first_line"], room - 2),
+        )  # fmt: skip
+    note = f"   {min(top, len(table)):,} of {len(table):,}; bar: split of run; held: longest single resume"
+    return [Text.assemble(("Coroutines by time run", "bold"), text.fit(note, width - 22)), shown]
