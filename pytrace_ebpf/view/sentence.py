@@ -8,6 +8,7 @@ from pytrace_ebpf.view import text
 
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
 _DOMINATES = 0.5
+_COMPUTES = 0.7
 _MATTERS = 0.3
 _WAITING = {
     "lock": "waiting for a lock",
@@ -32,11 +33,11 @@ def top_function(row: Part, all_ns: int, reasons: Mapping[str, Sequence[Part]], 
         return ""
     on_cpu, queued, gil, blocked = (int(part) / whole for part in parts)
     name = _quoted(names[int(row["func_id"])])
-    if gil >= _MATTERS and gil >= max(on_cpu, queued, blocked):
+    if gil >= _MATTERS and gil >= max(queued, blocked):
         return f"{_part(gil)} of {name} is waiting for the GIL{_holder(reasons['gil'], int(row['func_id']), names)}."
     if blocked >= _DOMINATES:
         return _blocked(name, blocked, reasons["blocked"], names)
-    if on_cpu + queued >= _DOMINATES + queued / 2 and on_cpu >= 0.1:
+    if on_cpu + queued >= _COMPUTES:
         return f"{name} computes{_rivals(queued, reasons['runq'], int(row['func_id']), names)}."
     return ""
 

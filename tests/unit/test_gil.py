@@ -229,6 +229,7 @@ def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
     [
         ((18, 0, 82, 0), {"gil": [{"func_id": 1, "ns": 50}, {"func_id": 2, "ns": 32}]}, "82 % of `load` is waiting for the GIL, mostly held by `tokenize`."),
         ((18, 0, 82, 0), {"gil": [{"func_id": 0, "ns": 82}]}, "82 % of `load` is waiting for the GIL, mostly held by itself in other threads."),
+        ((60, 0, 40, 0), {"gil": [{"func_id": 1, "ns": 40}]}, "40 % of `load` is waiting for the GIL, mostly held by `tokenize`."),
         ((18, 0, 82, 0), {"gil": [{"func_id": -1, "ns": 82}]}, "82 % of `load` is waiting for the GIL."),
         ((50, 50, 0, 0), {"runq": [{"func_id": 0, "ns": 9}]}, "`load` computes; half of its time it has no core: `load` on other threads has them."),
         ((70, 30, 0, 0), {"runq": [{"func_id": why.NOBODY, "ns": 9}]}, "`load` computes; 30 % of its time it has no core: other programs have them."),

@@ -81,11 +81,13 @@ def test_a_pipe_gets_no_ansi_and_the_names(path: Path) -> None:
 
 
 def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, "report", path).splitlines()
+    out = shown(capsys, "report", path)
+    lines = out.splitlines()
     assert lines[0] == "Nothing was lost." and lines[1] == "python3 app.py"
     assert any("3 threads" in line and "136 calls" in line for line in lines)
     assert any("133µs" in line and "980ns" in line for line in lines)
-    (worker,) = [line.split() for line in lines if "Worker.step" in line]
+    assert any(line == "32 % of `Worker.step` is waiting for the GIL." for line in lines)
+    (worker,) = [line.split() for line in lines if "work.py:31" in line]
     assert worker[1:] == ["9", "62.8ms", "62.7ms", "41.8ms", "820µs", "20.0ms", "0", "Worker.step", "/app/work.py:31"]
 
 
