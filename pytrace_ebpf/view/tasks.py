@@ -10,7 +10,7 @@ from pytrace_ebpf.analyze.by_task import COLUMNS, by_task, longest_hold
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
 
-_NARROW = 92
+_NARROW, _NARROWER = 92, 74
 _WORTH_SAYING_NS = 10_000_000
 
 
@@ -36,10 +36,13 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     source = (facts.get("scheduling") or {"source": "bpf"})["source"]
     states = text.STATES if source == "bpf" else text.TWO_STATES
     bar_width, count_width = (5, 6) if width < _NARROW else (10, 7)
-    fixed = [
-        (bar_width, ""), (count_width, "count"), (count_width, "tasks"), (7, "resumes"), (6, "run"), (7, "awaited"),
-        (7, "longest"), (6, "held"),
+    columns = [
+        (count_width, "count", "coroutines"), (count_width, "tasks", "tasks"), (7, "resumes", "resumes"),
+        (6, "run", "run_ns"), (7, "awaited", "awaited_ns"), (7, "longest", "longest_ns"), (6, "held", "held_ns"),
     ]  # fmt: skip
+    if width < _NARROWER:
+        columns = [column for column in columns if column[1] not in ("tasks", "longest")]
+    fixed = [(bar_width, ""), *((cells, title) for cells, title, _ in columns)]
     room = rest(width, fixed)
     shown = grid([*fixed, (room, "  coroutine")], left={0, len(fixed)})
     most = int(table["run_ns"].max())
@@ -48,9 +51,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             row["off_cpu_ns"] = row["run_ns"] - row["on_cpu_ns"] - row["unknown_ns"]
         shown.add_row(
             text.bar(row, bar_width, ascii_only, longest=most, states=states),
-            text.count(row["coroutines"], count_width), text.count(row["tasks"], count_width), text.count(row["resumes"], 7),
-            text.duration(row["run_ns"]), text.duration(row["awaited_ns"]), text.duration(row["longest_ns"]), text.duration(row["held_ns"]),
+            *(text.duration(row[key]) if key.endswith("_ns") else text.count(row[key], cells) for cells, _, key in columns),
             Text("  ") + text.function(row["qualname"], row["file"], row["first_line"], room - 2),
-        )  # fmt: skip
+        )
     note = f"   {min(top, len(table)):,} of {len(table):,}; bar: split of run; held: longest single resume"
     return [Text.assemble(("Coroutines by time run", "bold"), text.fit(note, width - 22)), shown]
