@@ -281,9 +281,13 @@ class Calls:
         """A thread's rows cannot begin before the thread did; open calls began with it."""
         groups = Groups.of(rows.thread)
         threads = self._threads
-        early = np.flatnonzero((threads["begins"][groups.thread] == FIRST) & (threads["mark_ns"][groups.thread] > rows.ts[groups.start]))
+        # Rows that say what was open come first and tell nothing of the time: a source may give them that of its own start.
+        leading = np.add.reduceat((rows.given == MARK).astype(np.int64), groups.start) if len(groups.start) else groups.count
+        first = groups.start + np.minimum(leading, groups.count - 1)
+        told = (leading < groups.count) & (threads["mark_ns"][groups.thread] > rows.ts[first])
+        early = np.flatnonzero((threads["begins"][groups.thread] == FIRST) & told)
         if len(early):
-            when, thread = rows.ts[groups.start[early]], groups.thread[early]
+            when, thread = rows.ts[first[early]], groups.thread[early]
             threads["mark_ns"][thread] = when
             threads["mark"][thread] = self.scheduling.stamps(self.scheduling.find(thread, when), when)
         opened = np.flatnonzero(rows.given == MARK)

@@ -172,3 +172,14 @@ def test_recursion_to_a_great_depth(tmp_path: Path) -> None:
     assert (frame["parent_id"] == frame["call_id"] - 1).all()
     assert (frame["last_descendant_id"] == depth - 1).all()
     assert (frame["wall_ns"] == 2 * (depth - frame["depth"])).all()
+
+
+def test_what_a_young_thread_had_open_began_with_the_thread(tmp_path: Path) -> None:
+    # The agent dates what is open by its own start, also in a thread that was made just after it.
+    sched = [(50, 1, 2, 4, 0, 1, -1, 0, 1, 1), (55, 1, 2, 0, 0, 0, -1, 0, 0, 0), (95, 1, 2, 1, 0, 1, 0, 0, 0, 0)]
+    events = [(10, 1, 2, OPEN, 0, 1, 1), (60, 1, 2, E, 0, 2, 1), (70, 1, 2, R, 0, 2, 1), (80, 1, 2, R, 0, 1, 1)]
+    threads = [(1, 1, "main", 0, None), (1, 2, "young", 50, None)]
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "t", events=events, sched=sched, threads=threads, end_ns=100))
+    outer, inner = trace.calls().sort_values("call_id").to_dict("records")
+    assert (outer["start_ns"], outer["end_ns"], outer["status"]) == (50, 80, "open_at_start")
+    assert (outer["runq_wait_ns"], outer["on_cpu_ns"], inner["on_cpu_ns"]) == (5, 25, 10)
