@@ -1,4 +1,4 @@
-/* Function events from CPython's function__entry / function__return probes.
+/* Function events from CPython's function__entry / function__return probes, and those of its collections and imports.
  *
  * Knobs, all per interpreter binary (record/source_usdt.py computes them):
  *   ENTRY_FILE, ENTRY_NAME, ENTRY_LINE, ENTRY_FRAME     registers at function__entry
@@ -10,6 +10,7 @@
  *   FRAME_STACKTOP (3.9), SUSPENDED (3.11) or YIELD_VALUE (3.15)  what tells that a generator yields
  *   CODE_FLAGS, CODE_FIRST_LINE, CODE_QUALNAME          offsets in the code object
  *   STRING_DATA                                         offset of a str's ASCII data
+ *   GC_GENERATION, IMPORT_NAME                          places at gc__start and import__find__load__start, where it has them
  *   CREATION_ENTRY  set where creating a generator fires an entry of its own (3.15)
  *   CPUS, CALL_RING_PAGES, FUNCTION_RING_PAGES, FUNCTIONS, WALK_STEP
  *
@@ -27,8 +28,10 @@ LAYOUT(function_event);
 
 /* Written by user space and, the generation, on exec. */
 struct control {
-    __u32 recording;  /* 0 = no, 1 = yes, 2 = yes, and walk a thread's open frames at its first event */
+    __u32 recording;  /* 0 = no, 1 = yes */
+    __u32 opening;    /* process whose threads' open frames are walked at their first event; 0 = none */
     __u32 generation; /* known functions of an older generation are asked for again */
+    __u32 pad;
 };
 BPF_ARRAY(control, struct control, 1);
 
@@ -145,6 +148,7 @@ static __always_inline void read_code(struct function_event *function, __u64 fra
     __u64 code = code_of(frame);
 
     function->code = code;
+    function->layer = LAYER_PYTHON;
     function->first_line = code ? TAKE(__s32, code + CODE_FIRST_LINE) : -1;
     function->flags = code ? TAKE(__u32, code + CODE_FLAGS) : 0;
     function->qualname[0] = 0;
@@ -266,7 +270,7 @@ int function_entry(struct pt_regs *ctx)
         return 0;
     ts = bpf_ktime_get_ns();
     pid_tgid = bpf_get_current_pid_tgid();
-    if (now->recording == 2)
+    if (now->opening == pid_tgid >> 32)
         walk(ts, pid_tgid, frame, 1);
 
     struct key key = {
@@ -301,7 +305,7 @@ int function_return(struct pt_regs *ctx)
     ts = bpf_ktime_get_ns();
     pid_tgid = bpf_get_current_pid_tgid();
     key.tgid = pid_tgid >> 32;
-    if (now->recording == 2)
+    if (now->opening == pid_tgid >> 32)
         walk(ts, pid_tgid, frame, 0);
     struct known function = identify(ts, pid_tgid, &key, RETURN_LINE, frame);
 #ifdef CREATION_ENTRY
@@ -314,6 +318,110 @@ int function_return(struct pt_regs *ctx)
          yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }
+
+/* Collections and imports that were told to have begun, by thread and stack pointer (of a collection, which a thread has
+ * but one of, COLLECTION). A return without one belongs to a call from before the recording, of which nothing is told. */
+#define COLLECTION 8
+struct begun {
+    __u64 stack;
+    __u32 tid;
+    __u32 pad;
+};
+BPF_TABLE("lru_hash", struct begun, __u32, begun, 16384);
+BPF_ARRAY(generations, __u32, 3); /* ids of the collections */
+
+/* Introduces what is no Python function. Its id; 0 = it could not be told. */
+static __always_inline __u32 introduce_layer(__u64 ts, __u64 pid_tgid, __u32 layer, __s32 line, __u64 name)
+{
+    __u32 zero = 0, *counter = ids.lookup((int *)&zero);
+    struct function_event *function = scratch.lookup((int *)&zero);
+
+    if (!counter || !function)
+        return 0;
+    read_names(function, 0, name);
+    read_code(function, 0);
+    function->ts = ts;
+    function->pid_tgid = pid_tgid;
+    function->layer = layer;
+    function->line = line;
+    function->id = (*counter + 1) * CPUS + bpf_get_smp_processor_id();
+    if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
+        count_loss(LOSS_FUNCTION_RING);
+        return 0;
+    }
+    ++*counter;
+    return function->id;
+}
+
+/* Is it to be told? Not before the open frames of its thread were, in a process that is being opened. */
+static __always_inline int may_begin(__u64 pid_tgid)
+{
+    int zero = 0;
+    struct control *now = control.lookup(&zero);
+    __u32 tid = pid_tgid;
+
+    return now && now->recording && (now->opening != pid_tgid >> 32 || walks.lookup(&tid));
+}
+
+static __always_inline void begin(__u64 ts, __u64 pid_tgid, __u64 stack, __u32 func)
+{
+    struct begun key = {.stack = stack, .tid = pid_tgid};
+
+    begun.update(&key, &func);
+    emit(ts, pid_tgid, func, stack, -1, CALL_ENTRY);
+}
+
+static __always_inline void end(__u64 ts, __u64 pid_tgid, __u64 stack)
+{
+    int zero = 0;
+    struct control *now = control.lookup(&zero);
+    struct begun key = {.stack = stack, .tid = pid_tgid};
+    __u32 *func = begun.lookup(&key);
+
+    if (!func || !now || !now->recording)
+        return;
+    emit(ts, pid_tgid, *func, stack, -1, CALL_RETURN);
+    begun.delete(&key);
+}
+
+#ifdef GC_GENERATION
+int gc_start(struct pt_regs *ctx)
+{
+    __u64 ts = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid();
+    int generation = GC_GENERATION;
+    __u32 *id = generations.lookup(&generation);
+
+    if (!id || !may_begin(pid_tgid))
+        return 0;
+    if (!*id)
+        *id = introduce_layer(ts, pid_tgid, LAYER_GC, generation, 0);
+    begin(ts, pid_tgid, COLLECTION, *id);
+    return 0;
+}
+
+int gc_done(struct pt_regs *ctx)
+{
+    end(bpf_ktime_get_ns(), bpf_get_current_pid_tgid(), COLLECTION);
+    return 0;
+}
+#endif
+
+#ifdef IMPORT_NAME
+int import_start(struct pt_regs *ctx)
+{
+    __u64 ts = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid();
+
+    if (may_begin(pid_tgid))
+        begin(ts, pid_tgid, ctx->sp, introduce_layer(ts, pid_tgid, LAYER_IMPORT, -1, IMPORT_NAME));
+    return 0;
+}
+
+int import_done(struct pt_regs *ctx)
+{
+    end(bpf_ktime_get_ns(), bpf_get_current_pid_tgid(), ctx->sp);
+    return 0;
+}
+#endif
 
 TRACEPOINT_PROBE(sched, sched_process_exec)
 {

@@ -26,6 +26,11 @@ struct call_event {
     __u32 kind;     /* CALL_* */
 };
 
+/* function_event.layer: the index into LAYERS of trace/schema.py */
+#define LAYER_PYTHON 0
+#define LAYER_GC 1     /* line: the generation that is collected */
+#define LAYER_IMPORT 2 /* name: of the module */
+
 #define FILE_SIZE 512
 #define NAME_SIZE 128
 #define QUALNAME_SIZE 256
@@ -38,6 +43,8 @@ struct function_event {
     __s32 line;       /* line the probe gave */
     __s32 first_line; /* co_firstlineno, -1 = not read */
     __u32 flags;      /* co_flags, 0 = not read */
+    __u32 layer;      /* LAYER_* */
+    __u32 pad;
     char file[FILE_SIZE];
     char name[NAME_SIZE];
     char qualname[QUALNAME_SIZE]; /* empty = not read */

@@ -27,6 +27,8 @@ struct writer {
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
     uint32_t turned_away; /* events since the last look for a chunk that found none */
     uint32_t open_frame; /* innermost frame told as open; 0 = none */
+    uint32_t collecting; /* function of the collection that was told to have begun; 0 = none */
+    uint32_t imports;    /* that were told to have begun */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */
     uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
     bool over;           /* its thread has ended */

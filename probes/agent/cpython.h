@@ -66,6 +66,10 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
     NEEDED(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *)) \
     NEEDED(PyObject *, PyUnicode_AsEncodedString, (PyObject *, const char *, const char *)) \
     NEEDED(char *, PyBytes_AsString, (PyObject *)) \
+    NEEDED(Py_ssize_t, PyList_Size, (PyObject *)) \
+    NEEDED(PyObject *, PyList_GetItem, (PyObject *, Py_ssize_t)) \
+    NEEDED(int, PyList_Append, (PyObject *, PyObject *)) \
+    NEEDED(int, PySequence_DelItem, (PyObject *, Py_ssize_t)) \
     NEEDED(PyObject *, PyLong_FromLong, (long)) \
     NEEDED(long, PyLong_AsLong, (PyObject *)) \
     NEEDED(void, PyErr_Clear, (void)) \

@@ -60,6 +60,8 @@ void write_open_frames(struct writer *w, void *innermost)
     for (; i < count; i++) {
         PyObject *code = code_of_frame(frames[i]);
         struct function_entry *function = is_shim(code) ? NULL : function_of(code);
+        if (!function && (function = function_importing(code)) && function->flags & UNWANTED)
+            function = NULL;
         if (!function || (depth_bound && too_deep(w, true)))
             continue;
         write_event(w, function->id, frame_number(frames[i]), function->first_line, CALL_OPEN);

@@ -211,9 +211,18 @@ static void tell(struct function_entry *entry)
         entry->flags = UNWANTED;
     else
         entry->id = id_of(&t, entry->first_line, code_flags);
+    if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
+        entry->flags |= IMPORTS;
     hooks_function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);
+}
+
+uint32_t function_of_layer(uint32_t layer, const char *name)
+{
+    size_t length = strnlen(name, LONGEST);
+    struct texts t = {.text = {"", name, name}, .length = {0, length, length}};
+    return id_of(&t, -layer, 0);
 }
 
 static struct function_entry *add(PyObject *code)
@@ -258,4 +267,10 @@ struct function_entry *function_unknown(PyObject *code)
         arena->unnamed++;
     py.PyErr_Restore(type, value, traceback);
     return !entry ? &nameless : entry->flags ? NULL : entry;
+}
+
+struct function_entry *function_importing(PyObject *code)
+{
+    struct function_entry *entry = slot_for(code)->entry;
+    return entry && entry->flags & IMPORTS ? entry : NULL;
 }

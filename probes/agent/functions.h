@@ -5,13 +5,13 @@
 #include "build.h"
 #include "cpython.h"
 
-enum { UNTOLD = 1, UNWANTED = 2 };
+enum { UNTOLD = 1, UNWANTED = 2, IMPORTS = 4 };
 
 struct function_entry {
     PyObject *code;
     struct function_entry *next; /* while it is spare */
     uint32_t id;
-    uint32_t flags; /* UNTOLD: not written to this arena yet; UNWANTED: by the filters */
+    uint32_t flags; /* UNTOLD: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import */
     uint32_t first_line;
     bool resumable; /* a generator, a coroutine, or both */
     struct {
@@ -28,15 +28,19 @@ extern size_t function_mask;
 
 /* GIL held. A session begins: forget what was told, keep which code objects are known. NULL, or why it cannot be. */
 const char *functions_begin(void);
-/* The entry of a code object that is not in its slot or not told yet; NULL = unwanted. */
+/* The entry of a code object that is not in its slot or not told yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
+/* The entry of the function that stands for an import, which function_of leaves out; NULL = it is another. */
+struct function_entry *function_importing(PyObject *code);
+/* GIL held. The id of what is no Python function, by its layer (LAYER_*) and name; 0 where there is no room. */
+uint32_t function_of_layer(uint32_t layer, const char *name);
 
 static inline size_t function_slot_of(const void *code)
 {
     return ((uintptr_t)code * 0x9e3779b97f4a7c15ull) >> 32 & function_mask;
 }
 
-/* NULL = the filters do not want it. */
+/* NULL = the filters do not want it, or it needs more than to be written: then function_importing has it. */
 static inline struct function_entry *function_of(PyObject *code)
 {
     struct function_slot *slot = &function_slots[function_slot_of(code)];

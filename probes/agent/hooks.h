@@ -39,6 +39,9 @@ static inline struct writer *writer_here(void *frame, bool entering)
     return w;
 }
 
+/* The same for what is no frame's own event: NULL also for a thread of which nothing is known yet. */
+struct writer *writer_within_frame(void);
+
 /* Deeper than asked for? Counts the depth as it goes. */
 bool too_deep(struct writer *writer, bool entering);
 extern uint32_t depth_bound;
@@ -56,6 +59,13 @@ static inline void leave(struct writer *w, struct function_entry *function, cons
         return;
     write_event(w, function->id, frame_number(frame), line, kind);
 }
+
+/* layers.c. All under the GIL. From now on collections are told; until then, and where it fails, they are not. */
+void collections_start(void);
+void collections_stop(void);
+/* importlib's function begins, and has ended by `kind`: the import of a module is around it. */
+void import_begins(struct writer *writer, const void *frame);
+void import_ends(struct writer *writer, const void *frame, uint64_t kind);
 
 /* frames.c. The innermost frame of a thread state, as events number frames; NULL = none or not known. */
 void *innermost_frame(void *thread_state);

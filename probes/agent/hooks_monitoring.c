@@ -57,6 +57,31 @@ static PyObject *never_again(void)
     return disable;
 }
 
+static inline uint32_t line_left(struct function_entry *function, PyObject *const *arguments)
+{
+    uint32_t position = position_of(arguments[1]);
+    return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
+}
+
+/* What function_of leaves out. */
+static __attribute__((noinline)) PyObject *left_out(struct writer *w, void *frame, PyObject *const *arguments, uint64_t kind)
+{
+    struct function_entry *function = function_importing(arguments[0]);
+    if (!function)
+        return never_again();
+    bool wanted = !(function->flags & UNWANTED);
+    if (kind == CALL_ENTRY) {
+        import_begins(w, frame);
+        if (wanted)
+            enter(w, function, frame, kind);
+    } else {
+        if (wanted)
+            leave(w, function, frame, line_left(function, arguments), kind);
+        import_ends(w, frame, kind);
+    }
+    return py.none;
+}
+
 static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const *arguments, uint64_t kind)
 {
     void *frame = current_frame();
@@ -65,7 +90,7 @@ static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const 
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
-        return never_again();
+        return left_out(w, frame, arguments, kind);
     enter(w, function, frame, kind);
     return py.none;
 }
@@ -104,12 +129,6 @@ static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t
     return py.none;
 }
 
-static inline uint32_t line_left(struct function_entry *function, PyObject *const *arguments)
-{
-    uint32_t position = position_of(arguments[1]);
-    return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
-}
-
 static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const *arguments, uint64_t kind)
 {
     void *frame = current_frame();
@@ -118,7 +137,7 @@ static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const 
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
-        return never_again();
+        return left_out(w, frame, arguments, kind);
     leave(w, function, frame, line_left(function, arguments), kind);
     return py.none;
 }
@@ -145,6 +164,8 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
         w->closing = NULL;
     else if (function)
         leave(w, function, frame, line_left(function, arguments), CALL_UNWIND);
+    else if (w && function_importing(arguments[0]))
+        left_out(w, frame, arguments, CALL_UNWIND);
     return py.none;
 }
 

@@ -34,6 +34,25 @@ static bool yields(const void *frame)
     return *((signed char *)frame + FRAME_STATE) == SUSPENDED;
 }
 
+/* What function_of leaves out: of no interest, or an import. */
+static __attribute__((noinline)) void left_out(struct writer *w, const void *told, PyObject *object, PyObject *code, int what, bool raised)
+{
+    struct function_entry *function = function_importing(code);
+    if (!function)
+        return;
+    bool wanted = !(function->flags & UNWANTED);
+    if (what == PROFILE_CALL) {
+        import_begins(w, told);
+        if (wanted)
+            enter(w, function, told, CALL_ENTRY);
+    } else {
+        uint64_t kind = raised ? CALL_UNWIND : CALL_RETURN;
+        if (wanted)
+            leave(w, function, told, py.PyFrame_GetLineNumber(object), kind);
+        import_ends(w, told, kind);
+    }
+}
+
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self;
@@ -43,10 +62,14 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
     void *frame = inner ? pointer_at(object, at->object_frame) : object;
     PyObject *code = pointer_at(frame, at->frame_code);
     struct writer *w = writer_here(frame, what == PROFILE_CALL);
-    struct function_entry *function = w ? function_of(code) : NULL;
-    if (!function)
+    if (UNLIKELY(!w))
         return 0;
     const void *told = LIKELY(frames_known) ? frame : NULL;
+    struct function_entry *function = function_of(code);
+    if (UNLIKELY(!function)) {
+        left_out(w, told, object, code, what, !argument);
+        return 0;
+    }
     if (what == PROFILE_CALL) {
         enter(w, function, told, function->resumable && resumes(frame, code) ? CALL_RESUME : CALL_ENTRY);
         return 0;

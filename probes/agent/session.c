@@ -83,6 +83,7 @@ static void call_atexit(const char *method)
 static void take_down(void)
 {
     hooks->stop();
+    collections_stop();
     if (exit_function) {
         call_atexit("unregister");
         py.Py_DecRef(exit_function);
@@ -105,6 +106,7 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (hooks_on && arena && phase != INHERITED) {
         stop_recording();
         hooks->stop();
+        collections_stop();
         hooks_on = false;
         arena_say(arena, ARENA_QUIET);
         syscall(SYS_futex, &arena->command, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -135,6 +137,7 @@ static const char *switch_on(bool here)
         if ((exit_function = new_function(&at_exit_method)))
             call_atexit("register");
         py.PyErr_Clear();
+        collections_start();
         failure = hooks->start(here);
         if (failure)
             take_down();
@@ -379,4 +382,14 @@ struct writer *writer_for_event(void *frame, bool entering)
     if (frame && frames_known)
         write_open_frames(w, entering ? frame_behind(frame) : frame);
     return w;
+}
+
+struct writer *writer_within_frame(void)
+{
+    if (LIKELY(this_writer->session == recording))
+        return this_writer;
+    void *state = py._PyThreadState_UncheckedGet();
+    if (phase == INHERITED || (recording && writer_kept(syscall(SYS_gettid), thread_number_of(state))))
+        return writer_for_event(innermost_frame(state), false);
+    return NULL;
 }

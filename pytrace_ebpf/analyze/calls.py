@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,8 +36,9 @@ from pytrace_ebpf.analyze.split import Scheduling, windows_of
 from pytrace_ebpf.analyze.stretch import OPEN, Open, Stretch
 from pytrace_ebpf.analyze.workers import Workers
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, CallKind
+from pytrace_ebpf.trace.schema import CALL_LOSSES, LAYERS, SCHED_LOSSES, CallKind
 
+Layers = npt.NDArray[np.int32]
 ROW_GROUP = 1 << 17
 PIECE = 1 << 17  # rows; twice as fast as a million at once
 _THREAD = np.dtype(
@@ -60,7 +62,8 @@ def derive(trace: Trace, into: Path) -> None:
 def rebuild(trace: Trace) -> Iterator[pa.Table]:
     """The calls of `trace` as tables of schema.CALLS without worker_on_cpu_ns, each in the order of call_id: those that ended in a segment."""
     sampled = trace.scheduling["source"] == "cputime"
-    stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns, sampled)
+    layers = trace.functions()["layer"].map(LAYERS.index).to_numpy(np.int32)
+    stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns, sampled, layers)
     for segment, following in zip(trace.segments, [*trace.segments[1:], None], strict=False):
         events = trace.part("events", segment["index"])
         sched = trace.part("cputime" if sampled else "sched", segment["index"])
@@ -73,11 +76,13 @@ def rebuild(trace: Trace) -> Iterator[pa.Table]:
 class Calls:
     """Calls from events, a segment at a time."""
 
-    def __init__(self, threads: pd.DataFrame, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, sampled: bool = False) -> None:
+    def __init__(self, threads: pd.DataFrame, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, sampled: bool = False, layers: Layers | None = None) -> None:
         """The key tables (schema.THREADS, PROCESSES), the losses, and when recording began.
 
-        `sampled`: of scheduling there are only samples of CPU time.
+        `sampled`: of scheduling there are only samples of CPU time. `layers`: int32, the function's number in
+        schema.LAYERS by func_id; None: all are Python's.
         """
+        self._layers = np.append(np.zeros(0, np.int32) if layers is None else layers, np.int32(0))  # the last for -1
         self._start_ns, self._processes = start_ns, processes
         self._process_start = dict(zip(processes["pid"].tolist(), processes["start_ns"].tolist(), strict=True))
         self._windows = windows_of(losses, CALL_LOSSES)
@@ -151,7 +156,7 @@ class Calls:
         done, self._done = [part for part in self._done if part[1].any()], []
         if done:
             parts, keep = zip(*done, strict=True)
-            yield Finished.to_arrow(list(parts), np.concatenate(keep), self._threads["key"])
+            yield Finished.to_arrow(list(parts), np.concatenate(keep), self._threads["key"], self._layers)
 
     def _register(self, keys: Ints) -> None:
         """Give threads that are new a number."""

@@ -80,24 +80,24 @@ class Finished:
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
     @classmethod
-    def to_arrow(cls, parts: list["Finished"], keep: Bools, keys: Ints) -> pa.Table:
+    def to_arrow(cls, parts: list["Finished"], keep: Bools, keys: Ints, layers: npt.NDArray[np.int32]) -> pa.Table:
         """The calls of `parts` that `keep` selects, as schema.CALLS in the order of call_id.
 
-        `keys`: (pid << 32 | tid) by thread number.
+        `keys`: (pid << 32 | tid) by thread number. `layers`: number in LAYERS by func_id, the last one for -1 and unknown ones.
         """
         order = np.argsort(np.concatenate([part.call_id for part in parts]), kind="stable")
         order = order[keep[order]]
         calls = cls(*(np.concatenate([getattr(part, f.name) for part in parts])[order] for f in fields(cls)))
-        return calls._to_arrow(keys)
+        return calls._to_arrow(keys, layers)
 
-    def _to_arrow(self, keys: Ints) -> pa.Table:
+    def _to_arrow(self, keys: Ints, layers: npt.NDArray[np.int32]) -> pa.Table:
         count = len(self)
         part_of_many = (self.flags & (RESUMED | YIELDED | REPAIRED)) != 0
         columns: dict[str, pa.Array] = {
             "frame": pa.array(np.where(part_of_many, self.frame, 0)),
             "resumed": pa.array((self.flags & RESUMED) != 0),
             "yielded": pa.array((self.flags & YIELDED) != 0),
-            "layer": pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), list(LAYERS)),
+            "layer": pa.DictionaryArray.from_arrays(layers[np.minimum(self.func_id, len(layers) - 1)], list(LAYERS)),
             "status": pa.DictionaryArray.from_arrays(_STATUS_OF[self.flags], list(STATUSES)),
             "pid": pa.array((keys >> 32).astype(np.int32)[self.thread]),
             "tid": pa.array((keys & 0xFFFFFFFF).astype(np.int32)[self.thread]),

@@ -108,7 +108,7 @@ class Function(NamedTuple):
     file: str
     name: str
     qualname: str
-    first_line: int
+    first_line: int  # below 0: no Python function; then it is the negative number of the layer
     flags: int  # co_flags
 
 

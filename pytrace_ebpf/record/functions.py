@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.record.frames import CodeInfo
+from pytrace_ebpf.trace.schema import LAYERS
 
 UNKNOWN = -1
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
+
+# What is no Python function, by its number in LAYERS: how its name begins.
+_NAMES = {LAYERS.index("gc"): "gc generation ", LAYERS.index("import"): "import "}
 
 # (file, first line, name) -> qualified name, where the code object does not carry one
 Qualify = Callable[[str, int, str], str | None]
@@ -23,27 +27,34 @@ class Functions:
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str, int], int] = {}
         self._new: list[dict[str, Any]] = []
-        self.places: list[tuple[str, str]] = []  # (file, module) by func_id
+        self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function
 
     def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify) -> int:
         """The func_id of a function, `flags` being its co_flags. A `qualname` that does not end in `name` is not believed."""
         if not qualname or not qualname.endswith(name):
             qualname = qualify(file, first_line, name) or name
-        key = (file, qualname, first_line)
-        func_id = self._ids.get(key)
-        if func_id is None:
-            func_id = self._ids[key] = len(self._ids)
+        return self._ids.get((file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0)
+
+    def intern_layer(self, layer: int, name: str) -> int:
+        """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module)."""
+        name = _NAMES[layer] + name
+        return self._ids.get(("", name, -layer - 1)) or self._add("", name, name, -layer - 1, 0, layer)
+
+    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int) -> int:
+        func_id = self._ids.setdefault((file, qualname, first_line), len(self._ids))
+        if func_id == len(self.places):
             module = module_of(file)
-            self.places.append((file, module))
+            self.places.append(None if layer else (file, module))
             self._new.append(
                 {
                     "func_id": func_id,
                     "file": file,
                     "name": name,
                     "qualname": qualname,
-                    "first_line": first_line,
+                    "first_line": -1 if layer else first_line,
                     "module": module,
                     "flags": flags,
+                    "layer": LAYERS[layer],
                 }
             )
         return func_id
@@ -78,6 +89,10 @@ class ProbeIds:
             grown[: len(self._func_ids)] = self._func_ids
             self._func_ids = grown
         for row in rows:  # one step per function, not per call
+            if row["layer"]:
+                name = _text(row["name"]) or str(row["line"])
+                self._func_ids[row["id"]] = self._functions.intern_layer(int(row["layer"]), name)
+                continue
             pid, code = int(row["pid_tgid"]) >> 32, int(row["code"])
             file, name, qualname = _text(row["file"]), _text(row["name"]), _text(row["qualname"])
             first_line = int(row["first_line"]) if code else int(row["line"])

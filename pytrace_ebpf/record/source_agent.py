@@ -241,7 +241,11 @@ class AgentCalls:
                 grown = np.full(min(2 * function.id, _MOST_FUNCTIONS), UNKNOWN, np.int32)
                 grown[: len(traced.func_ids)] = traced.func_ids
                 traced.func_ids = grown
-            traced.func_ids[function.id] = self._recording.functions.intern(
+            functions = self._recording.functions
+            if function.first_line < 0:
+                traced.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
+                continue
+            traced.func_ids[function.id] = functions.intern(
                 function.file, function.name, function.qualname, function.first_line, function.flags, traced.qualify
             )
 

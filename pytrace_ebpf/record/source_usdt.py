@@ -14,7 +14,7 @@ from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.functions import ProbeIds, Qualify
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.target import Target, inspect
-from pytrace_ebpf.record.usdt_probes import OFF, ON, WALK, Plan, UsdtProbes, plan
+from pytrace_ebpf.record.usdt_probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
 
@@ -49,7 +49,7 @@ class UsdtCalls:
         loaded = self._load(target)
         start_ns = time.monotonic_ns()
         self._attach(target, loaded)
-        loaded.probes.record(ON)
+        loaded.probes.record(True)
         self._recording.processes.add_python(target, self.name, start_ns)
 
     def attach(self, target: Target) -> None:
@@ -61,11 +61,11 @@ class UsdtCalls:
         self._drain(loaded)
         self._attach(target, loaded)
         start_ns = time.monotonic_ns()
-        loaded.probes.record(WALK)
+        loaded.probes.record(True, target.pid)
         walk_ns = time.monotonic_ns()
         stacks = frames.open_frames(target)
-        loaded.probes.record(ON)
-        time.sleep(0.002)  # a probe that saw WALK may still be walking
+        loaded.probes.record(True)
+        time.sleep(0.002)  # a probe that saw that it is to walk may still be walking
         opened = opening.Opening(target, start_ns, walk_ns, loaded.probes.walked(), stacks)
         calls, untold = opening.apply(
             opened, self._calls_and_open_frames(loaded), self._recording.functions, self._qualnames[target.pid]
@@ -102,7 +102,7 @@ class UsdtCalls:
     def stop(self) -> None:
         """Switch the programs off."""
         for loaded in self._loaded.values():
-            loaded.probes.record(OFF)
+            loaded.probes.record(False)
 
     def leave(self) -> None:
         """Begin to remove every probe."""
@@ -119,7 +119,7 @@ class UsdtCalls:
                 plain = child.ns_per_call()
                 try:
                     first.probes.attach(child.pid, inspect(child.pid).binary_path)
-                    first.probes.record(ON)
+                    first.probes.record(True)
                     return max(0.0, round(child.ns_per_call() - plain, 1))
                 finally:
                     first.probes.detach(child.pid)
@@ -172,7 +172,7 @@ class UsdtCalls:
     def _emit(self, calls: tables.Columns) -> None:
         if self._filters:
             places = self._recording.functions.places
-            self._wanted += [self._filters.wants(*place) for place in places[len(self._wanted) :]]
+            self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
             wanted = np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
             calls = tables.where(calls, wanted[calls["func_id"]])
         self._recording.emit(calls)

@@ -1,4 +1,4 @@
-"""The BPF programs on CPython's function__entry / function__return USDT probes: planned for a binary, loaded, attached."""
+"""The BPF programs on CPython's USDT probes of functions, collections and imports: planned for a binary, loaded, attached."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +10,10 @@ import numpy as np
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.bpf import Programs, possible_cpus
-from pytrace_ebpf.record.elf import PT_REGS, Binary, Probe, frame_register
+from pytrace_ebpf.record.elf import PT_REGS, Argument, Binary, Probe, frame_register
 from pytrace_ebpf.record.layout import Layout
 from pytrace_ebpf.record.ring import Ring, Taken
 
-OFF, ON, WALK = 0, 1, 2  # control.recording
 ONLY_THE_AGENT = "use --source agent"
 _FUNCTION_RING_PAGES = 2048
 _FUNCTIONS = 131072
@@ -85,7 +84,24 @@ def plan(binary: Binary, layout: Layout) -> Plan:
             raise TargetError(f"this interpreter has {len(probes)} {name} probes where one is expected; {ONLY_THE_AGENT}")
         knobs |= _registers(prefix, binary, probes[0])
         points.append(Point(program, probes[0].offset, probes[0].semaphore_offset))
+    for knob, program, name in (("GC_GENERATION", "gc", "gc__"), ("IMPORT_NAME", "import", "import__find__load__")):
+        starts, ends = (binary.probes.get(name + end, ()) for end in ("start", "done"))
+        places = {_place(probe.arguments[0]) if probe.arguments else None for probe in starts}
+        if ends and len(places) == 1 and None not in places:  # else it is traced without
+            knobs[knob] = places.pop()
+            points += [Point(f"{program}_start", probe.offset, probe.semaphore_offset) for probe in starts]
+            points += [Point(f"{program}_done", probe.offset, probe.semaphore_offset) for probe in ends]
     return Plan(tuple(knobs.items()), tuple(points))
+
+
+def _place(argument: Argument) -> str | None:
+    """C for an argument's value; None for a place that is not read."""
+    if argument.register is None:
+        return None
+    register = f"ctx->{PT_REGS[argument.register]}"
+    if argument.displacement is None:
+        return register
+    return f"TAKE(__{'s' if argument.signed else 'u'}{8 * argument.size}, {register} + {argument.displacement})"
 
 
 def _registers(prefix: str, binary: Binary, probe: Probe) -> dict[str, object]:
@@ -150,16 +166,16 @@ class UsdtProbes:
         for pid in list(self.attached):
             self.detach(pid)
 
-    def record(self, mode: int) -> None:
-        """OFF, ON, or WALK: on, and each thread's first event is preceded by its open frames."""
+    def record(self, recording: bool, opening: int = 0) -> None:
+        """Begin or end to record; in the process `opening` each thread's first event is preceded by its open frames."""
         control = self._programs.table("control")
         key = control.Key(0)
         state = control[key]
-        state.recording = mode
+        state.recording, state.opening = recording, opening
         control[key] = state
 
     def walked(self) -> dict[int, int]:
-        """tid -> address of the next frame to walk (0: walked to the end) of the threads that had an event in WALK."""
+        """tid -> address of the next frame to walk (0: walked to the end) of the threads that had an event while their process was opened."""
         return {key.value: value.value for key, value in self._walks.items()}
 
     def forget_walk(self, tid: int) -> None:

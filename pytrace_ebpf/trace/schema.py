@@ -44,7 +44,7 @@ SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
 # Of two that hold the later one is told.
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
-LAYERS = ("python", "operator", "blas", "cuda")
+LAYERS = ("python", "gc", "import", "operator", "blas", "cuda")  # in the order of LAYER_* of probes/events.h
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
 LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth")
 CALL_LOSSES = ("call_ring",)
@@ -60,7 +60,7 @@ class Column:
     unit: str
     meaning: str
     nullable: bool = False
-    absent: int | None = None  # what stands for it where a trace was written before there was this column
+    absent: int | str | None = None  # what stands for it where a trace was written before there was this column
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ FUNCTIONS = Table(
         Column("first_line", pa.int32(), "", "co_firstlineno; -1 unknown"),
         Column("module", pa.string(), "", "dotted module name derived from the file's path"),
         Column("flags", pa.int32(), "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
+        Column("layer", pa.string(), "", "python; or what is no Python function and has no file: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE)", absent="python"),
     ),
 )
 
@@ -235,7 +236,7 @@ CALLS = Table(
         Column("last_descendant_id", pa.int64(), "", "id of the last call below this one; its own id where there is none"),
         Column("next_sibling_id", pa.int64(), "", "next call of the same parent; -1 none"),
         Column("depth", pa.int32(), "", "layer; 0 = outermost seen"),
-        Column("layer", _DICTIONARY, "", "python, operator, blas, cuda"),
+        Column("layer", _DICTIONARY, "", "its function's: python, gc, import"),
         _PID,
         _TID,
         Column("func_id", pa.int32(), "", "joins functions; -1 unknown"),

@@ -1,0 +1,118 @@
+/* What is no Python function and yet a call of its own: garbage collections, and imports of modules. */
+#include "hooks.h"
+
+#define COLLECTION 1 /* its number among frames: a thread has but one at a time */
+
+static PyObject *callbacks, *callback; /* gc.callbacks, and what is in it while a session lasts */
+
+/* The object of gc.callbacks, and sys.modules as it was: a program that has no use for the module shall not have it. */
+static PyObject *list_of_callbacks(void)
+{
+    bool there = imported_module("gc") != NULL;
+    PyObject *gc = py.PyImport_ImportModule("gc"), *modules = py.PySys_GetObject("modules"), *popped = NULL;
+    PyObject *list = gc ? py.PyObject_GetAttrString(gc, "callbacks") : NULL;
+    if (gc && modules && !there)
+        popped = py.PyObject_CallMethod(modules, "pop", "sO", "gc", py.none);
+    if (popped)
+        py.Py_DecRef(popped);
+    if (gc)
+        py.Py_DecRef(gc);
+    py.PyErr_Clear();
+    return list;
+}
+
+static long generation_of(PyObject *information)
+{
+    PyObject *number = py.PyDict_GetItemString(information, "generation");
+    return number ? py.PyLong_AsLong(number) : -1;
+}
+
+/* Called by the collector with "start" or "stop" and a dictionary; anybody who finds it in the list may call it with anything. */
+static PyObject *on_collection(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    static const char *const generations[] = {"0", "1", "2"};
+    (void)self;
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    struct writer *w = writer_within_frame();
+    const char *phase = w && count == 2 ? py.PyUnicode_AsUTF8AndSize(arguments[0], NULL) : NULL;
+    if (phase && !__builtin_strcmp(phase, "start")) {
+        long generation = w->collecting ? -1 : generation_of(arguments[1]);
+        if (generation >= 0 && generation <= 2) {
+            w->collecting = function_of_layer(LAYER_GC, generations[generation]);
+            if (w->collecting)
+                write_event(w, w->collecting, COLLECTION, 0, CALL_ENTRY);
+        }
+    } else if (phase && w->collecting) {
+        write_event(w, w->collecting, COLLECTION, 0, CALL_RETURN);
+        w->collecting = 0;
+    }
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
+    py.Py_IncRef(py.none);
+    return py.none;
+}
+
+static struct method on_collection_method = {"pytrace_collection", on_collection, 0, NULL};
+
+void collections_stop(void)
+{
+    /* Not by list.remove(), which asks what else is in the list whether it is equal. */
+    for (Py_ssize_t i = callback ? py.PyList_Size(callbacks) : 0; i-- > 0;)
+        if (py.PyList_GetItem(callbacks, i) == callback)
+            py.PySequence_DelItem(callbacks, i);
+    if (callback)
+        py.Py_DecRef(callback);
+    if (callbacks)
+        py.Py_DecRef(callbacks);
+    callbacks = callback = NULL;
+    py.PyErr_Clear();
+}
+
+void collections_start(void)
+{
+    callbacks = list_of_callbacks();
+    callback = callbacks ? new_function(&on_collection_method) : NULL;
+    if (!callback || py.PyList_Append(callbacks, callback))
+        collections_stop();
+    py.PyErr_Clear();
+}
+
+/* The id of the import that importlib's running function stands for, by that one's local variable `name`. */
+static uint32_t import_here(void)
+{
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    PyObject *frame = py.PyEval_GetFrame();
+    PyObject *locals = frame ? py.PyObject_GetAttrString(frame, "f_locals") : NULL;
+    PyObject *name = locals ? py.PyObject_CallMethod(locals, "get", "s", "name") : NULL;
+    const char *text = name ? py.PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    uint32_t id = function_of_layer(LAYER_IMPORT, text ? text : "?");
+    if (name)
+        py.Py_DecRef(name);
+    if (locals)
+        py.Py_DecRef(locals);
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
+    return id;
+}
+
+/* No frame begins at the second word of another. */
+static uint32_t number_of_import(const void *frame)
+{
+    return frame ? frame_number(frame) + 1 : 0;
+}
+
+void import_begins(struct writer *w, const void *frame)
+{
+    write_event(w, import_here(), number_of_import(frame), 0, CALL_ENTRY);
+    w->imports++;
+}
+
+void import_ends(struct writer *w, const void *frame, uint64_t kind)
+{
+    if (!w->imports) /* it was open when the session began */
+        return;
+    w->imports--;
+    write_event(w, import_here(), number_of_import(frame), 0, kind);
+}
