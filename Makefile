@@ -10,6 +10,8 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env PYTHONDONTWRITEBYTECODE=
 PYTEST := $(AS_ROOT) $(BIN)/python -m pytest $(if $(AS_ROOT),-p no:cacheprovider)
 # More words for pytest, for example: make test ARGS="-k fib -x"
 ARGS ?=
+# Most of the time a test waits for its target.
+JOBS ?= 3
 
 .PHONY: help setup demo test test-matrix bench check docs install uninstall clean
 
@@ -23,11 +25,11 @@ demo: setup ## trace a small multi-threaded service from outside and report wher
 	@scripts/demo/demo.sh
 
 test: setup ## run the tests on this host's own Python
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n $(JOBS) $(ARGS)
 
 test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
-	@$(PYTEST) --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
+	@$(PYTEST) -n $(JOBS) --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > docs/matrix.md;) exit $$code
 
 bench: setup ## measure what tracing and reading cost

@@ -223,7 +223,7 @@ def built_pythons() -> list[Python]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
     config.stash[_REASON] = why_not_bpf()
-    config.stash[_COUNTS] = {"ran": 0, "skipped": 0}
+    config.pluginmanager.register(BpfTests(config.stash[_REASON]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -237,25 +237,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Count the eBPF tests, and fail those that skip where they need not."""
+    """Fail the eBPF tests that skip where they need not."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    if item.get_closest_marker("bpf"):
-        if report.skipped and not hasattr(report, "wasxfail") and item.config.stash[_REASON] is None:
-            report.outcome = "failed"
-            report.longrepr = f"This host can load eBPF programs, so no eBPF test may skip: {report.longrepr}"
-        if report.skipped:
-            item.config.stash[_COUNTS]["skipped"] += 1
-        elif report.when == "call":
-            item.config.stash[_COUNTS]["ran"] += 1
+    may_skip = item.config.stash[_REASON] is not None or hasattr(report, "wasxfail")
+    if report.skipped and item.get_closest_marker("bpf") and not may_skip:
+        report.outcome = "failed"
+        report.longrepr = f"This host can load eBPF programs, so no eBPF test may skip: {report.longrepr}"
     return report  # type: ignore[return-value]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    reason = config.stash[_REASON]
-    counts = config.stash[_COUNTS]
-    line = f"eBPF tests: {counts['ran']} ran, {counts['skipped']} skipped"
-    terminalreporter.write_line(line + (f" (eBPF is impossible here: {reason})" if reason else ""))
+class BpfTests:
+    """Says at the end how many eBPF tests there were, of all the processes that ran some."""
+
+    def __init__(self, reason: str | None) -> None:
+        self.reason, self.ran, self.skipped = reason, 0, 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "bpf" in report.keywords and "tests/bpf/" in report.nodeid:
+            self.skipped += report.skipped
+            self.ran += report.when == "call" and not report.skipped
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        line = f"eBPF tests: {self.ran} ran, {self.skipped} skipped"
+        terminalreporter.write_line(line + (f" (eBPF is impossible here: {self.reason})" if self.reason else ""))
 
 
 _REASON = pytest.StashKey[str | None]()
-_COUNTS = pytest.StashKey[dict[str, int]]()
