@@ -63,9 +63,11 @@ static inline uint32_t line_left(struct function_entry *function, PyObject *cons
     return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
 }
 
-/* What function_of leaves out. */
-static __attribute__((noinline)) PyObject *left_out(struct writer *w, void *frame, PyObject *const *arguments, uint64_t kind)
+/* What function_of leaves out, of a thread that has its writer. */
+static __attribute__((noinline)) PyObject *left_out(PyObject *const *arguments, uint64_t kind)
 {
+    struct writer *w = this_writer;
+    void *frame = current_frame();
     struct function_entry *function = function_importing(arguments[0]);
     if (!function)
         return never_again();
@@ -90,7 +92,7 @@ static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const 
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
-        return left_out(w, frame, arguments, kind);
+        return left_out(arguments, kind);
     enter(w, function, frame, kind);
     return py.none;
 }
@@ -137,7 +139,7 @@ static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const 
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function))
-        return left_out(w, frame, arguments, kind);
+        return left_out(arguments, kind);
     leave(w, function, frame, line_left(function, arguments), kind);
     return py.none;
 }
@@ -165,7 +167,7 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
     else if (function)
         leave(w, function, frame, line_left(function, arguments), CALL_UNWIND);
     else if (w && function_importing(arguments[0]))
-        left_out(w, frame, arguments, CALL_UNWIND);
+        left_out(arguments, CALL_UNWIND);
     return py.none;
 }
 

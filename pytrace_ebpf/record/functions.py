@@ -43,7 +43,7 @@ class Functions:
     def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int) -> int:
         func_id = self._ids.setdefault((file, qualname, first_line), len(self._ids))
         if func_id == len(self.places):
-            module = module_of(file)
+            module = f"<{LAYERS[layer]}>" if layer else module_of(file)
             self.places.append(None if layer else (file, module))
             self._new.append(
                 {
