@@ -25,11 +25,11 @@ demo: setup ## trace a small multi-threaded service from outside and report wher
 	@scripts/demo/demo.sh
 
 test: setup ## run the tests on this host's own Python
-	@$(PYTEST) -n $(JOBS) $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
 
 test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
-	@$(PYTEST) -n $(JOBS) --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
+	@$(PYTEST) -n $(JOBS) --dist worksteal --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > docs/matrix.md;) exit $$code
 
 bench: setup ## measure what tracing and reading cost

@@ -389,7 +389,7 @@ struct writer *writer_within_frame(void)
     if (LIKELY(this_writer->session == recording))
         return this_writer;
     void *state = py._PyThreadState_UncheckedGet();
-    if (phase == INHERITED || (recording && writer_kept(syscall(SYS_gettid), thread_number_of(state))))
+    if ((phase == INHERITED && options.follow) || (recording && writer_kept(syscall(SYS_gettid), thread_number_of(state))))
         return writer_for_event(innermost_frame(state), false);
     return NULL;
 }

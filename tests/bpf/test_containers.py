@@ -49,7 +49,7 @@ class Container(Target):
 
     def left_behind(self) -> list[str]:
         """What a tracer put into it."""
-        return [str(path) for place in PLACES for path in Path(f"/proc/{self.pid}/root{place}").glob("*pytrace*")]
+        return [str(path) for place in PLACES for path in Path(f"/proc/{self.pid}/root{place}").glob("pytrace-ebpf-*")]
 
 
 def contained(python: Python, *options: str) -> Contained:

@@ -18,7 +18,7 @@ def parent_work():
 
 
 def child_work(rounds):
-    time.sleep(0.2)  # a child is probed a moment after it was born
+    time.sleep(0.6)  # a child is probed a moment after it was born, also where many have much to do
     for _ in range(rounds):
         step()
 

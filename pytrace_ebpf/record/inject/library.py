@@ -90,12 +90,14 @@ def is_loaded(target: Target, session: str) -> bool:
 def spare_memory(target: Target, size: int) -> int:
     """The address of `size` bytes that nothing in the target uses: zeros behind a library's data, to the page's end.
 
-    They outlive every stack frame and need no memory to be allocated. Raises TargetError where there are none.
+    They outlive every stack frame and need no memory to be allocated. Raises TargetError where there are none, ProcessLookupError where it has ended.
     """
-    memory = target.memory
+    memory, mappings = target.memory, read_mappings(target.pid)
+    if not mappings:
+        raise ProcessLookupError(f"process {target.pid} has ended")
     rooms = [
         (_up(end) - end, end)
-        for mapping in read_mappings(target.pid)
+        for mapping in mappings
         if mapping.offset == 0 and not _LOADER.search(mapping.path)  # the loader allocates in its own
         for end in _data_ends(memory, mapping.start)
     ]
