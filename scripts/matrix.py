@@ -1,6 +1,6 @@
 """The table of docs/matrix.md, from the results of a test run: which Python gave equal counts, by which source, attached and launched.
 
-scripts/matrix.py .build/matrix.xml > docs/matrix.md
+scripts/matrix.py .build/matrix.xml... > docs/matrix.md
 """
 
 import platform
@@ -36,18 +36,19 @@ class Result(NamedTuple):
     equal: set[str]
 
 
-def read(path: Path) -> dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]]:
-    """By (version, build), then by (source, way), of a JUnit file."""
+def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]]:
+    """By (version, build), then by (source, way), of JUnit files; a case that was run again counts as it ended last."""
     found: dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]] = defaultdict(
         lambda: defaultdict(lambda: Result(set(), set()))
     )
-    for case in ET.parse(path).iter("testcase"):
+    for case in (case for path in paths for case in ET.parse(path).iter("testcase")):
         match = CASE.fullmatch(case.get("name", ""))
         if match is None or match["test"] not in WAYS:
             continue
         version = tuple(map(int, match["version"].split(".")))
         result = found[version, BUILDS[match["build"]]][match["source"], WAYS[match["test"]]]
         result.tried.add(match["program"])
+        result.equal.discard(match["program"])
         if not len(case):  # neither failure, error nor skipped
             result.equal.add(match["program"])
     return found
@@ -55,9 +56,9 @@ def read(path: Path) -> dict[tuple[tuple[int, ...], str], dict[tuple[str, str], 
 
 def main() -> int:
     """Print the document; 1 where the file tells of no such test."""
-    found = read(Path(sys.argv[1]))
+    found = read([Path(path) for path in sys.argv[1:]])
     if not found:
-        print(f"{sys.argv[1]} holds no result of tests/bpf/test_counts.py", file=sys.stderr)
+        print(f"{' '.join(sys.argv[1:])}: no result of tests/bpf/test_counts.py", file=sys.stderr)
         return 1
     rows = []
     for (version, build), results in sorted(found.items()):

@@ -29,7 +29,7 @@ def test_calls_equal_what_the_interpreter_counts(
     recorder = attach(process.pid, "--source", source)
     process.go()
     process.wait()
-    assert counted(recorder.finish(), python) == expected
+    assert counted(recorder.finish(), python, source) == expected
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -43,7 +43,7 @@ def test_calls_of_a_launched_program_too(
     expected = ours(truth("--from-start", program, python=python), python)
     directory, ended = run(python.command(program), "--source", source)
     assert ended.returncode == 0, ended.stderr
-    found = counted(directory, python)
+    found = counted(directory, python, source)
     for counts in (found, expected):  # namedtuple's of the standard library, part of which truth.py had imported before
         counts.pop(("<string>", "<module>", 1), None)
     assert found == expected
@@ -62,13 +62,14 @@ def test_recursion_to_the_limit(
     assert {name: number[name] for name in expected} == expected
 
 
-def counted(directory: Path, python: Python) -> dict[tuple[str, str, int], int]:
+def counted(directory: Path, python: Python, source: str) -> dict[tuple[str, str, int], int]:
     """Calls by function, of a trace without losses."""
     trace = pytrace_ebpf.open(directory)
     assert not len(trace.losses())
     calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
     calls = calls[calls["status"] != "open_at_start"]
-    assert not (calls["status"] == "repaired").any()
+    # By the probes of 3.15 throw() is not told, and what it resumes is inferred.
+    assert (python.version == "3.15" and source == "usdt") or not (calls["status"] == "repaired").any()
     return ours(Counter(zip(calls["file"], calls["qualname"], calls["first_line"], strict=True)), python)
 
 
