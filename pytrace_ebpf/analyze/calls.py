@@ -62,7 +62,7 @@ def derive(trace: Trace, into: Path) -> None:
 def rebuild(trace: Trace) -> Iterator[pa.Table]:
     """The calls of `trace` as tables of schema.CALLS without worker_on_cpu_ns, each in the order of call_id: those that ended in a segment."""
     sampled = trace.scheduling["source"] == "cputime"
-    layers = trace.functions()["layer"].map(LAYERS.index).to_numpy(np.int32)
+    layers = trace.functions()["function_layer"].map(LAYERS.index).to_numpy(np.int32)
     stream = Calls(trace.threads(), trace.processes(), trace.losses(), trace.start_ns, sampled, layers)
     for segment, following in zip(trace.segments, [*trace.segments[1:], None], strict=False):
         events = trace.part("events", segment["index"])

@@ -54,7 +54,7 @@ class Functions:
                     "first_line": -1 if layer else first_line,
                     "module": module,
                     "flags": flags,
-                    "layer": LAYERS[layer],
+                    "function_layer": LAYERS[layer],
                 }
             )
         return func_id

@@ -147,7 +147,7 @@ FUNCTIONS = Table(
         Column("first_line", pa.int32(), "", "co_firstlineno; -1 unknown"),
         Column("module", pa.string(), "", "dotted module name derived from the file's path; <gc> and <import> of what is no Python function"),
         Column("flags", pa.int32(), "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
-        Column("layer", pa.string(), "", "python; or what is no Python function and has no file: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE)", absent="python"),
+        Column("function_layer", pa.string(), "", "python; or what is no Python function and has no file: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE)", absent="python"),
     ),
 )
 

@@ -177,13 +177,13 @@ def edges(trace: Trace, wanted: Callable[[str, int], bool]) -> Counter:
     """How often each wanted function was called by each, or by none, in layers.py; calls that are not wanted are looked through."""
     assert not len(trace.losses())
     calls = trace.calls().merge(trace.functions(), on="func_id").set_index("call_id")
-    parents, files, names, depths = (calls[column].to_dict() for column in ("parent_id", "file", "qualname", "depth"))
+    parents, files, names, depths, layers = (calls[column].to_dict() for column in ("parent_id", "file", "qualname", "depth", "layer"))
     found: Counter = Counter()
     for call in names:
         if ("layers.py" not in files[call] and "/json/" not in files[call]) or not wanted(files[call], depths[call]):
             continue
         parent = parents[call]
-        while parent >= 0 and not wanted(files[parent], depths[parent]):
+        while parent >= 0 and (layers[parent] != "python" or not wanted(files[parent], depths[parent])):
             parent = parents[parent]
         found[names[call], names[parent] if parent >= 0 else ""] += 1
     assert found

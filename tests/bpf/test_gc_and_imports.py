@@ -15,7 +15,7 @@ from tests.conftest import Python, Target
 
 def named(trace: Trace) -> pd.DataFrame:
     """The calls with their functions' names and, by `caller` and `caller_layer`, their parents'."""
-    calls = trace.calls().merge(trace.functions().drop(columns="layer"), on="func_id").set_index("call_id", drop=False).sort_index()
+    calls = trace.calls().merge(trace.functions(), on="func_id").set_index("call_id", drop=False).sort_index()
     calls["layer"] = calls["layer"].astype(str)
     calls["caller"] = calls["parent_id"].map(calls["name"])
     calls["caller_layer"] = calls["parent_id"].map(calls["layer"])
