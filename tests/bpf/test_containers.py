@@ -97,7 +97,7 @@ def test_every_call_is_counted_under_its_name(
     process.go()
     process.wait()
     directory = recorder.finish()
-    assert counted(directory, inside) == expected
+    assert counted(directory, inside, source) == expected
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls()
     # Threads have the host's numbers, those that lived for a millisecond too: else they would have no scheduling.

@@ -64,13 +64,15 @@ def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Calla
     usage = trace.usage()
     of_threads = usage[usage["kind"].astype("object") == "thread"].sort_values("ts")
     on = cores.on_cores(timeline_of(trace))
-    for tid, samples in of_threads.groupby("id"):
-        start, end = samples.iloc[0], samples.iloc[-1]
-        counted = 1e9 * (end["user_s"] + end["system_s"] - start["user_s"] - start["system_s"])
+    ends = of_threads.groupby("id")[["ts", "user_s", "system_s"]].agg(["first", "last"])
+    counted = sliced = 0.0
+    for tid, row in ends.iterrows():
         own = on[on["tid"] == tid]
-        sliced = (own["end_ns"].clip(upper=end["ts"]) - own["start_ns"].clip(lower=start["ts"])).clip(lower=0).sum()
-        if counted > 1e9:
-            assert abs(sliced - counted) < 0.02 * counted + 2 * TICK_NS + stolen, tid
+        within = own["end_ns"].clip(upper=row["ts", "last"]) - own["start_ns"].clip(lower=row["ts", "first"])
+        sliced += within.clip(lower=0).sum()
+        counted += 1e9 * sum(row[name, "last"] - row[name, "first"] for name in ("user_s", "system_s"))
+    assert counted > 1e9
+    assert abs(sliced - counted) < 0.02 * counted + 2 * TICK_NS + stolen
     whole = cores.parallelism(timeline_of(trace), trace.start_ns, trace.end_ns)
     assert whole["ns"].sum() == trace.end_ns - trace.start_ns
     busy = (whole["cores"] * whole["ns"]).sum()

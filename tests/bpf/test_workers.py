@@ -30,8 +30,9 @@ def test_a_parallel_region_is_the_calls_that_waited_for_it(
     trace = pytrace_ebpf.open(recorder.finish())
     calls = trace.calls().merge(trace.functions(), on="func_id").sort_values("start_ns")
     regions, outer, alone = (calls[calls["name"] == name] for name in ("region", "outer", "alone"))
-    assert regions["worker_on_cpu_ns"].to_numpy() / 1e9 == pytest.approx(used, rel=0.1)
+    assert regions["worker_on_cpu_ns"].to_numpy() / 1e9 == pytest.approx(used, rel=0.25)
+    assert regions["worker_on_cpu_ns"].sum() / 1e9 == pytest.approx(sum(used), rel=0.1)
     # A worker may have a moment to go when the last of them has woken the caller.
     assert (outer["worker_on_cpu_ns"].to_numpy() >= regions["worker_on_cpu_ns"].to_numpy()).all()
     assert alone["worker_on_cpu_ns"].sum() < 0.01 * regions["worker_on_cpu_ns"].sum()
-    assert len(trace.threads()) == 3
+    assert (trace.threads()["name"] != "pytrace-agent").sum() == 3
