@@ -87,19 +87,19 @@ def _cost_of_probes(target: Target) -> Finding:
             "usdt cost",
             "warning",
             "while it is traced every opcode is slower (about 8 times on pure call code, as the semaphore of `line` is "
-            "raised), every call takes about 1.5 us more, and CPython 3.11 has a use-after-free on that path that may "
+            "raised), every call takes about 2.5 us more, and CPython 3.11 has a use-after-free on that path that may "
             "crash a program which makes and frees very large code objects",
         )
     return _finding(
-        "usdt cost", "ok", "while it is traced every call takes about 1 us more (two probe hits), other code nothing"
+        "usdt cost", "ok", "while it is traced every call takes about 2.5 us more (two probe hits), other code nothing"
     )
 
 
 def _cost_of_agent(target: Target) -> Finding:
     minor = (target.python_version or (3, 0))[:2]
-    cost = "0.03 us" if minor >= (3, 12) else "0.07 us" if minor == (3, 11) else "0.04 us"
-    others = "" if minor >= (3, 12) else ", and so does every call of a C function a third of that"
-    return _finding("agent cost", "ok", f"while it is traced every call takes about {cost} more{others}")
+    if minor >= (3, 12):
+        return _finding("agent cost", "ok", "while it is traced every call takes about 0.1 us more")
+    return _finding("agent cost", "ok", "while it is traced every call takes about 0.3 us more, and one of a C function about 0.1 us")
 
 
 def _gil(target: Target) -> Finding:
