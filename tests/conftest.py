@@ -198,6 +198,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "python" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("sources")
+    usual = metafunc.definition.get_closest_marker("usually")
+    if usual and not metafunc.config.getoption("--matrix"):
+        mark = usual
     wanted = mark.args if mark else SOURCES if "source" in metafunc.fixturenames else ("usdt",)
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
@@ -221,6 +224,7 @@ def built_pythons() -> list[Python]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "usually(*names): those of them that are enough where --matrix is not asked for")
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
     config.stash[_REASON] = why_not_bpf()
     config.pluginmanager.register(BpfTests(config.stash[_REASON]))

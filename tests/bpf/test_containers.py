@@ -82,6 +82,7 @@ def container() -> Iterator[Callable[..., Container]]:
         each.close()
 
 
+@pytest.mark.usually("agent")
 @pytest.mark.parametrize("program", ["closures", "many_threads"])
 def test_every_call_is_counted_under_its_name(
     program: str,
@@ -126,6 +127,7 @@ def test_children_born_in_it_are_followed(
     assert process.left_behind() == []
 
 
+@pytest.mark.usually("usdt")
 def test_waiting_for_the_gil_is_seen(
     inside: Contained, source: str, container: Callable[..., Container], attach: Callable[..., Recorder]
 ) -> None:
@@ -140,6 +142,7 @@ def test_waiting_for_the_gil_is_seen(
     assert facts["gil_wait"] * 0.05 < waited < facts["gil_wait"] * 1.3
 
 
+@pytest.mark.usually("agent")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
 def test_nothing_stays_in_it(
     how: signal.Signals,

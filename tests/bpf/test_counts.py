@@ -32,6 +32,7 @@ def test_calls_equal_what_the_interpreter_counts(
     assert counted(recorder.finish(), python, source) == expected
 
 
+@pytest.mark.usually("agent")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_of_a_launched_program_too(
     program: str,

@@ -123,6 +123,7 @@ def test_a_program_that_empties_the_list_of_callbacks_runs_on(python: Python, so
     assert (calls["status"] == "repaired").sum() <= 1, "the collection whose end could not be told"
 
 
+@pytest.mark.usually("agent")
 def test_filters_leave_them_in(python: Python, source: str, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("imports"), "--source", source, "--include", "imports")
     assert ended.returncode == 0, ended.stderr

@@ -65,6 +65,7 @@ def check_shares(trace: Trace, gil: Gil, phase: dict[str, Any]) -> None:
         ), name
 
 
+@pytest.mark.usually("agent")
 def test_who_kept_whom_from_it(
     python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_holder_is_the_one_that_has_it(
     assert (trace.sched()["holder_tid"] >= 0)[trace.sched()["kind"] == SchedKind.OUT].mean() > 0.99
 
 
+@pytest.mark.usually("agent")
 def test_a_launched_program_has_one_from_its_beginning(
     python: Python, source: str, run: Callable[..., tuple[Path, Any]]
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_launched_program_has_one_from_its_beginning(
     check(pytrace_ebpf.open(directory), said)
 
 
+@pytest.mark.usually("agent")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_children_have_one_of_their_own(
     way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]

@@ -29,6 +29,7 @@ CAUSES: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.usually("agent")
 @pytest.mark.parametrize("cause", CAUSES)
 def test_the_cause_is_named(
     cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
@@ -57,6 +58,7 @@ def test_the_cause_is_named(
         assert share(right[names == "hold"], right) >= 0.95, names.value_counts()
 
 
+@pytest.mark.usually("agent")
 def test_who_took_the_core_is_named(
     python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
@@ -67,6 +69,7 @@ def test_who_took_the_core_is_named(
     assert waits.groupby("waker_tid")["ns"].sum().idxmax() == facts["partner"]
 
 
+@pytest.mark.usually("agent")
 def test_a_lock_is_the_same_in_all_its_waiters(
     python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:

@@ -184,6 +184,7 @@ def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: C
         assert f"Run queue, GIL wait and blocked are not told apart: {why}." in run.says(command)
 
 
+@pytest.mark.parametrize("source", ["perf"], indirect=True)
 @pytest.mark.parametrize(
     ("program", "code"),
     [
@@ -211,6 +212,7 @@ def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
     assert run.calls().set_index("name").loc["f", "status"] == "unwound"
 
 
+@pytest.mark.parametrize("source", ["perf"], indirect=True)
 @pytest.mark.parametrize("command", [["/bin/true"], ["/usr/bin/env", "-i", PYTHON, "-c", "pass"], [PYTHON, "--version"]])
 def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], command: list[str]) -> None:
     run = rootless(*command)
