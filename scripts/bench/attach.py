@@ -9,6 +9,7 @@ the first time and after the last. Quote the ratios; the times are this machine'
 
 import argparse
 import collections
+import contextlib
 import mmap
 import os
 import statistics
@@ -95,8 +96,11 @@ class Running:
         return self.process.wait() == 0
 
     def _cpu_s(self) -> float:
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        used = 0
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the agent's thread, which has just left
+                used += int((task / "schedstat").read_text().split()[0])
+        return used / 1e9
 
     def _work(self) -> int:
         return sum(struct.unpack_from("<64Q", self.shared))

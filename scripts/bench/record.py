@@ -48,6 +48,8 @@ def attach_floor(fib: Fib) -> Programs:
     programs, target = Programs("floor.c", {}), inspect(fib.process.pid)
     assert target.layout
     for point in plan(target.binary, target.layout).points:
+        if not point.program.startswith("function_"):
+            continue  # collections and imports: none in fib
         programs.attach_uprobe(point.program, target.binary_path, point.offset, target.pid, point.semaphore)
     return programs
 
