@@ -36,7 +36,8 @@ def test_a_busy_program_has_its_outer_frames(
     process = target("busy", python=python)
     trace = pytrace_ebpf.open(attach(process.pid, "--source", source, "--duration", "0.5").finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")
-    assert not len(trace.losses())
+    # At ten million calls a second, where this process is not given a core for a second, some are lost and counted.
+    assert source == "agent" or not len(trace.losses())
     outer = calls[calls["depth"] < 2].groupby("tid")["name"].apply(list)
     main = outer[process.pid]
     assert main == ["<module>", "forever"]
