@@ -55,7 +55,6 @@ def test_a_line_is_under_100_columns(
 ) -> None:
     limit = 99
     if columns is not None:
-        monkeypatch.setattr("pytrace_ebpf.cli.screen.console", lambda: None)
         monkeypatch.setattr("pytrace_ebpf.cli.report.console", lambda: Console(width=columns, force_terminal=True, highlight=False))
         limit = min(columns, 99) if columns >= 80 else 99
     for trace in (path, absurd(tmp_path / "absurd")):
