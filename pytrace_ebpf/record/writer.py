@@ -113,9 +113,9 @@ def _claim(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise UsageError(f"{directory} is not empty; give another folder with --output")
-        for table in schema.TABLES:
-            if table != schema.CALLS.name:
-                (directory / table).mkdir()
+        for table in schema.TABLES.values():
+            if not table.derived:
+                (directory / table.name).mkdir()
     except OSError as error:
         raise UsageError(f"cannot write to {directory} ({error.strerror}); give another folder with --output") from error
 

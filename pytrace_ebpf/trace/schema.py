@@ -71,6 +71,7 @@ class Table:
     meaning: str
     key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
     columns: tuple[Column, ...]
+    derived: bool = False  # made from the others by whoever reads, and not recorded
 
     @property
     def arrow(self) -> pa.Schema:
@@ -261,6 +262,7 @@ CALLS = Table(
         Column("line", pa.int32(), "", "line that returned, yielded or that an exception left from; -1 unknown"),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
+    derived=True,
 )
 
 WAITS = Table(
@@ -284,6 +286,7 @@ WAITS = Table(
         Column("cpu_before", pa.int16(), "", "core it left; null where that was not seen", True),
         Column("cpu_after", pa.int16(), "", "core it got", True),
     ),
+    derived=True,
 )
 
 TASKS = Table(
@@ -310,6 +313,7 @@ TASKS = Table(
         Column("longest_call_id", pa.int64(), "", "that resume, in calls"),
         Column("status", _DICTIONARY, "", "complete; open_at_end: suspended or running when the recording or its process ended; open_at_start: had begun before the recording; unwound: an exception left it, as cancelling does (where the source can tell: agent); abandoned: never resumed, and its place was taken; in_loss: events were lost while it ran"),
     ),
+    derived=True,
 )
 
 TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, CALLS, WAITS, TASKS)}

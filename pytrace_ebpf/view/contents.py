@@ -27,7 +27,7 @@ def contents(trace: Any) -> dict[str, Any]:
         "cost": manifest["cost"],
         "calls": calls,
         "tables": tables,
-        "bytes": sum(t["bytes"] for name, t in tables.items() if name != schema.CALLS.name),
+        "bytes": sum(t["bytes"] for name, t in tables.items() if not schema.TABLES[name].derived),
         "bytes_per_call": tables["events"]["bytes"] / calls if calls else None,
         "segments": trace.segments,
     }
@@ -37,7 +37,7 @@ def _parts(trace: Any, name: str) -> list[Any]:
     """Parts that count: of a log those that the manifest lists, not what a killed tracer left half-written."""
     listed = {f"part-{s['index']:05d}.parquet" for s in trace.segments if s["rows"].get(name)}
     found = sorted((trace.directory / name).glob("part-*.parquet"))
-    return [p for p in found if p.name in listed or name == schema.CALLS.name]
+    return [p for p in found if p.name in listed or schema.TABLES[name].derived]
 
 
 def _table(trace: Any, name: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import pytrace_ebpf
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.head import head
@@ -133,7 +134,11 @@ def test_info_counts_calls_without_rebuilding_them(tmp_path: Path, capsys: pytes
     assert facts["tables"]["calls"] == {"rows": 0, "bytes": 0, "parts": 0}
     assert facts["bytes_per_call"] == pytest.approx(facts["tables"]["events"]["bytes"] / 136)
     shown(capsys, "report", trace)
-    assert json.loads(shown(capsys, "info", trace, "--json"))["tables"]["calls"]["rows"] == 136
+    shown(capsys, "report", trace, "--by", "wait")
+    again = json.loads(shown(capsys, "info", trace, "--json"))
+    assert again["tables"]["calls"]["rows"] == 136
+    assert again["tables"]["waits"]["rows"] == len(pytrace_ebpf.open(trace).waits()) > 0
+    assert again["bytes"] == facts["bytes"]  # of what was recorded
 
 
 def test_by_thread_and_core_agree_on_the_time_on_cores(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
