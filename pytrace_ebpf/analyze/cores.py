@@ -14,6 +14,7 @@ COLUMNS = (
     "call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns",
     "on_cpu_ns", "self_on_cpu_ns", "first_cpu", "migrations",
 )  # fmt: skip
+WAITS = ("call_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after")  # columns of schema.WAITS that are needed
 
 
 def on_cores(timeline: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +110,7 @@ def _per_core(calls: pd.DataFrame, timeline: pd.DataFrame) -> pd.DataFrame:
 def migrations(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     """How often a thread came back on another core: func_id (of the innermost call; -1 none), cpu_before, cpu_after, times; most first.
 
-    `waits`: schema.WAITS; `calls` needs call_id and func_id.
+    `waits` needs WAITS; `calls` call_id and func_id, in the order of call_id.
     """
     moves = waits[(waits["cpu_before"] != waits["cpu_after"]).fillna(False)]
     moves = moves[["call_id", "cpu_before", "cpu_after"]].merge(calls[["call_id", "func_id"]], how="left", on="call_id")
@@ -121,7 +122,7 @@ def migrations(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
 def preemptions(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
     """Who took the cores of runnable threads: pid, tid, name, traced (bool), times, ns (until these had a core again); most first.
 
-    Of schema.WAITS, THREADS and NEIGHBOURS. name is null where nobody could be asked any more.
+    `waits` needs WAITS, the others are schema.THREADS and NEIGHBOURS. name is null where nobody could be asked any more.
     """
     pushed = waits[waits["kind"].astype("object") == "preempted"]
     pushed = pushed.assign(ns=pushed["end_ns"] - pushed["start_ns"], tid=pushed["waker_tid"].fillna(0).astype("int32"))

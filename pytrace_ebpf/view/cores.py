@@ -10,6 +10,7 @@ from pytrace_ebpf.analyze import cores
 from pytrace_ebpf.analyze.by_core import by_core
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.names import named, plain
 
 _BAR = 20
 _WHERE = 22  # cells for the cores of a function
@@ -17,18 +18,17 @@ _WHERE = 22  # cells for the cores of a function
 
 def facts(trace: Any, calls: pd.DataFrame, timeline: pd.DataFrame) -> dict[str, Any]:
     """What the report by core says besides its rows, as plain values (times in ns): of a Trace, its calls (analyze.cores.COLUMNS)
-    and its timeline (analyze.split)."""
-    names, waits = trace.functions()[["func_id", "qualname", "file", "first_line"]], trace.waits()
+    and its timeline (analyze.split). busy_cores is None where no switches were recorded."""
+    names, waits = trace.functions(), trace.waits(columns=cores.WAITS)
+    known = trace.scheduling["source"] in ("bpf", "perf")
     spent = cores.parallelism(timeline, trace.start_ns, trace.end_ns)
-    functions = cores.by_function(calls, timeline).merge(names, how="left", on="func_id")
-    moves = cores.migrations(waits, calls).merge(names, how="left", on="func_id")
     return {
-        "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())),
-        "cores_at_a_time": _plain(spent),
-        "functions": _plain(functions),
-        "migrations": _plain(moves),
-        "preempted_by": _plain(cores.preemptions(waits, trace.threads(), trace.neighbours())),
-        "affinity": _plain(affinity(trace.usage(), trace.threads())),
+        "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
+        "cores_at_a_time": plain(spent) if known else [],
+        "functions": plain(named(cores.by_function(calls, timeline), names)),
+        "migrations": plain(named(cores.migrations(waits, calls), names)),
+        "preempted_by": plain(cores.preemptions(waits, trace.threads(), trace.neighbours())),
+        "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
 
 
@@ -50,6 +50,8 @@ def affinity(usage: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """Tables of `table` (rows) and of `facts["cores"]`."""
     more = facts["cores"]
+    if more["busy_cores"] is None:
+        return [Text("Which core ran what is not known without scheduling events.", "yellow"), Text(), *_affinity(facts, width, top)]
     parts: list[RenderableType] = _cores(facts, table, width, ascii_only, top)
     parts += [Text(), _at_a_time(more)]
     if more["functions"]:
@@ -159,9 +161,3 @@ def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableTyp
         out.add_row(since, text.fit(row["cpus"], 12), str(row["tid"]), Text("  " + text.fit(row["name"], room - 2)))
     return [Text.assemble(("Affinity", "bold"), "   where a thread may run, when that was first seen or changed"), out]
 
-
-def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {k: None if not text.known(v) else v.item() if hasattr(v, "item") else v for k, v in row.items()}
-        for row in table.to_dict("records")
-    ]

@@ -9,6 +9,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.gil import Gil
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.names import PLACE, named, plain
 
 STATES: text.States = (
     ("alone_ns", "uncontended", "█", "#", "green"),
@@ -75,7 +76,7 @@ def _pairs(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> 
 
 
 def _function(row: dict[str, Any], prefix: str, width: int) -> Text:
-    qualname, file, line = (row[f"{prefix}{name}"] for name in ("qualname", "file", "first_line"))
+    qualname, file, line = (row[f"{prefix}{name}"] for name in PLACE)
     return text.function(qualname, file, line, width)
 
 
@@ -115,26 +116,13 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
 
 def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """analyze.gil's pairs with the names of both functions (schema.FUNCTIONS), null for none."""
-    out = pairs
-    for side in ("waiting_", "holding_"):
-        names = (
-            functions[["func_id", "qualname", "file", "first_line"]].astype({"first_line": "Int64"}).add_prefix(side)
-        )
-        out = out.merge(names, how="left", on=f"{side}func_id")
-    figures = ["waits", "total_ns", "longest_ns", "held"]
-    return out[
-        [
-            *figures,
-            *(
-                f"{side}{name}"
-                for side in ("waiting_", "holding_")
-                for name in ("func_id", "qualname", "file", "first_line")
-            ),
-        ]
-    ]
+    sides = ("waiting_", "holding_")
+    for side in sides:
+        pairs = named(pairs, functions, side)
+    return pairs[["waits", "total_ns", "longest_ns", "held", *(f"{side}{name}" for side in sides for name in ("func_id", *PLACE))]]
 
 
 def facts(found: Gil) -> dict[str, list[dict[str, Any]]]:
     """The other tables of analyze.gil as plain rows."""
     tables = {"processes": found.processes, "threads": found.threads, "takes": found.takes}
-    return {name: table.astype(object).where(table.notna(), None).to_dict("records") for name, table in tables.items()}
+    return {name: plain(table) for name, table in tables.items()}

@@ -9,6 +9,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.by_task import COLUMNS, by_task, longest_hold
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.names import named
 
 _NARROW, _NARROWER = 92, 74
 _WORTH_SAYING_NS = 10_000_000
@@ -17,7 +18,7 @@ _WORTH_SAYING_NS = 10_000_000
 def rows(trace: Any) -> pd.DataFrame:
     """analyze.by_task's rows of a Trace with the names of their functions."""
     table = by_task(trace.tasks(columns=list(COLUMNS)))
-    return table.merge(trace.functions()[["func_id", "qualname", "file", "first_line"]], how="left", on="func_id")
+    return named(table, trace.functions())
 
 
 def sentence(trace: Any) -> str | None:

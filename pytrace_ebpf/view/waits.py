@@ -9,14 +9,13 @@ from rich.text import Text
 from pytrace_ebpf.analyze.by_wait import WAITS, by_wait
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.names import named
 
 
 def rows(trace: Any, calls: pd.DataFrame) -> pd.DataFrame:
     """analyze.by_wait's rows of a Trace with the names of their functions; `calls` needs call_id and func_id."""
     table = by_wait(trace.waits(columns=list(WAITS)), calls, trace.threads(), trace.neighbours())
-    return table.merge(
-        trace.functions()[["func_id", "qualname", "file", "first_line"]], how="left", on="func_id"
-    ).astype({"first_line": "Int64"})
+    return named(table, trace.functions())
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
