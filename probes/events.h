@@ -42,7 +42,7 @@ struct function_event {
     __u32 id;
     __s32 line;       /* line the probe gave */
     __s32 first_line; /* co_firstlineno, -1 = not read */
-    __u32 flags;      /* co_flags, 0 = not read */
+    __s32 flags;      /* co_flags, 0 = not read */
     __u32 layer;      /* LAYER_* */
     __u32 pad;
     char file[FILE_SIZE];

@@ -21,6 +21,7 @@ _TRIES = 20
 PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
 _SHIM = "__init__"
 _OWNED_BY_GENERATOR = 1
+_TYPE_NAME = 24  # of tp_name in a type object, every version
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,23 @@ def open_frames(target: Target) -> dict[int, list[OpenFrame]]:
 
 def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
     """The code object at `address`. Raises MemoryFault when there is none (any more)."""
+    _check_code(memory, address)
     qualname = layout.code_qualname
     return CodeInfo(
         file=memory.text(layout, memory.u64(address + layout.code_file)),
         name=memory.text(layout, memory.u64(address + layout.code_name)),
         qualname=None if qualname is None else memory.text(layout, memory.u64(address + qualname)),
         first_line=memory.i32(address + layout.code_first_line),
-        flags=memory.u32(address + layout.code_flags),
+        flags=memory.i32(address + layout.code_flags),
     )
+
+
+def _check_code(memory: Memory, address: int) -> None:
+    """Raise MemoryFault where no living code object is: of one that was freed the names may still be there, the rest is others'."""
+    count, type_object = struct.unpack("<QQ", memory.read(address, 16))
+    # A list of free memory runs through the reference count: a pointer, or its end. No count has bits 32-47 (3.14: 48-63 are flags).
+    if not count or count >> 32 & 0xFFFF or memory.read(memory.u64(type_object + _TYPE_NAME), 5) != b"code\0":
+        raise MemoryFault(f"address {address:#x} of process {memory.pid} holds no code object")
 
 
 def host_tids(pid: int) -> dict[int, int]:

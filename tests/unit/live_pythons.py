@@ -32,13 +32,20 @@ def interpreters() -> dict[str, list[str]]:
 @contextmanager
 def running(command: list[str], source: str, **environment: str) -> Iterator[int]:
     """The process id of `source`, once it has printed "ready"."""
+    with started(command, source, **environment) as process:
+        yield process.pid
+
+
+@contextmanager
+def started(command: list[str], source: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """The process of `source`, once it has printed "ready"."""
     process = subprocess.Popen(
         [*command, "-c", source], stdout=subprocess.PIPE, stdin=subprocess.PIPE, env={**os.environ, **environment}
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        yield process.pid
+        yield process
     finally:
         process.kill()
         process.communicate()

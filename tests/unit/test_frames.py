@@ -5,7 +5,7 @@ import pytest
 from pytrace_ebpf.record.frames import CodeInfo, OpenFrame, open_frames, read_code
 from pytrace_ebpf.record.memory import Memory, MemoryFault
 from pytrace_ebpf.record.target import Target, inspect
-from tests.unit.live_pythons import interpreters, minor_of, running
+from tests.unit.live_pythons import interpreters, minor_of, running, started
 
 PYTHONS = interpreters()
 SOURCE = """
@@ -126,6 +126,32 @@ main()
                 assert len(names) <= len(root) + 10
                 seen += len(names) >= len(root)
     assert seen >= 200  # of 400: the outermost frames stand still
+
+
+@pytest.mark.parametrize("name", PYTHONS)
+def test_a_code_object_that_was_freed_is_not_read(name: str) -> None:
+    source = """
+code = compile("'a text'; " * 20 + "x = 1", "a file", "exec")
+print("ready", flush=True)
+print(id(code), id(open), flush=True)
+input()
+del code
+print("freed", flush=True)
+input()
+"""
+    with started(PYTHONS[name], source) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        target = inspect(process.pid)
+        assert target.layout is not None
+        code, builtin = map(int, process.stdout.readline().split())
+        assert read_code(target.memory, target.layout, code).file == "a file"
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"freed\n"
+        for address in (code, builtin):
+            with pytest.raises(MemoryFault):
+                read_code(target.memory, target.layout, address)
 
 
 def test_a_process_that_is_gone_has_no_frames() -> None:
