@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,8 @@ _ARENA_PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # in memory where ther
 _ENOUGH = 32 << 20  # bytes that must be free for arenas
 # An arena may grow to a fourth of what is free: a container's /dev/shm is small, and the program's own.
 _SHARE = 4
+_NAME = re.compile(r"pytrace-ebpf-[0-9a-f]{8}")
+_YOUNG_S = 60  # one that was just made is not locked yet
 
 
 def agent_library() -> Path:
@@ -44,6 +48,7 @@ class AgentDirectory:
             places = _PROGRAM_PLACES if path is None else (str(Path(path).parent),)
             self.path, descriptor = self._make(places, os.ST_NOEXEC, 1 << 20, path)
             arenas, self._arenas, arena_bytes = self._make_for_arenas(int(str(dict(options)["arena_bytes"])))
+            self.arenas_name = Path(arenas).name
             self._write(descriptor, "agent.so", agent_library().read_bytes(), 0o755)
             lines = [*options, ("arenas", arenas), ("arena_bytes", arena_bytes)]  # of two the last one counts
             self._write(descriptor, "options", "".join(f"{key}={value}\n" for key, value in lines).encode(), 0o644)
@@ -77,10 +82,7 @@ class AgentDirectory:
     def remove(self) -> None:
         """Remove everything; agents that are still there notice that the lock is free, and leave."""
         for folder, name, descriptor in self._made:
-            for entry in os.listdir(descriptor):  # noqa: PTH208 - a descriptor
-                os.unlink(entry, dir_fd=descriptor)
-            with suppress(OSError):
-                os.rmdir(name, dir_fd=folder)
+            _remove(folder, name, descriptor)
             os.close(descriptor)
             os.close(folder)
         self._made.clear()
@@ -113,6 +115,8 @@ class AgentDirectory:
                 continue
             descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
             self._made.append((folder, name, descriptor))
+            with suppress(OSError):  # not every file system has it
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # for sweep(); no agent asks for this one
             os.fchmod(descriptor, 0o755)
             self._give(descriptor)
             return f"{place}/{name}", descriptor
@@ -133,6 +137,37 @@ class AgentDirectory:
             os.fchown(descriptor, self._owner.st_uid, self._owner.st_gid)
         elif user := invoking_user():
             os.fchown(descriptor, user.pw_uid, user.pw_gid)
+
+
+def sweep() -> None:
+    """Remove what tracers left that were killed together with their programs: where one lives on, its agent does that."""
+    for place in {*_PROGRAM_PLACES, *_ARENA_PLACES}:
+        with suppress(OSError):
+            folder = _open_without_links("/", place)
+            try:
+                for name in filter(_NAME.fullmatch, os.listdir(folder)):  # noqa: PTH208 - a descriptor
+                    with suppress(OSError):
+                        _sweep(folder, name)
+            finally:
+                os.close(folder)
+
+
+def _sweep(folder: int, name: str) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        if time.time() - os.fstat(descriptor).st_mtime > _YOUNG_S:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its tracer is there
+            _remove(folder, name, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: int, name: str, descriptor: int) -> None:
+    for entry in os.listdir(descriptor):
+        with suppress(OSError):  # an agent removes its own
+            os.unlink(entry, dir_fd=descriptor)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=folder)
 
 
 def _free(descriptor: int) -> int:

@@ -1,7 +1,6 @@
 """Children of the traced processes: each is traced as soon as it is there, by the source that serves it."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -51,9 +50,11 @@ class Following:
                 del self._starting[pid]
             elif target.is_initialized() and open_frames(target):
                 del self._starting[pid]
-                with suppress(TargetError, HostError):
+                self._recording.declare(pid, source.name, why)
+                try:
                     source.attach(target)
-                    self._recording.declare(pid, source.name, why)
+                except (TargetError, HostError) as error:
+                    self._recording.declare(pid, None, str(error))
 
     def let_go_of_ended(self) -> None:
         """Let go of processes that ended, in a quiet second: meanwhile the kernel attaches no other probes."""

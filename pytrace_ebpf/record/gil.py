@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.frames import PTHREAD_TID, host_tids
 from pytrace_ebpf.record.memory import MemoryFault
-from pytrace_ebpf.record.namespaces import Ids, Namespace, watch
+from pytrace_ebpf.record.namespaces import Ids, watch
 from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.record.target import Target, inspect, links_libpython
 from pytrace_ebpf.trace.schema import SchedKind
@@ -109,9 +108,8 @@ class Holders:
             if time.monotonic() < until:
                 self._awaited[pid] = target, until
             return
-        namespace = _other_namespace(pid)
+        namespace = watch(pid)
         if namespace:
-            watch(pid)
             self._inside[pid] = Ids(pid, namespace)
         leaf = self._gils.Leaf(place.holder, place.thread_id, place.pthread_tid, namespace is not None, 0)
         self._gils[self._gils.Key(pid)] = leaf
@@ -122,12 +120,3 @@ class Holders:
             tids, which = np.unique(events["holder_tid"][rows], return_inverse=True)
             here = ids.here(set(tids.tolist()))
             events["holder_tid"][rows] = np.array([here[tid] for tid in tids.tolist()], np.int32)[which]
-
-
-def _other_namespace(pid: int) -> Namespace | None:
-    """The pid namespace of a process, None where it is this one's or the process is gone."""
-    try:
-        of, own = Path(f"/proc/{pid}/ns/pid").stat(), Path("/proc/self/ns/pid").stat()
-    except OSError:
-        return None
-    return None if of.st_ino == own.st_ino else (of.st_dev, of.st_ino)

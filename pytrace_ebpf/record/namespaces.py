@@ -1,6 +1,5 @@
 """Process and thread ids inside a pid namespace, and the same ones as this process sees them."""
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Self
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.bpf import Programs
+from pytrace_ebpf.record.target import living_threads
 
 UNKNOWN_THREAD = -1
 _ENDED = 16384  # so many ended threads of a namespace are remembered
@@ -19,17 +19,19 @@ Namespace = tuple[int, int]  # device and inode
 _watched: dict[Namespace, Programs | None] = {}
 
 
-def watch(pid: int) -> None:
-    """From now on know who ends in the pid namespace of `pid`, if that is another than this process's own.
+def watch(pid: int) -> Namespace | None:
+    """The pid namespace of `pid` if that is another than this process's own; from now on it is known who ends in it.
 
     Takes half a second the first time.
     """
     namespace = _namespace(pid)
-    if namespace is None or namespace in (_namespace("self"), *_watched):
-        return
-    _watched[namespace] = None
-    with suppress(HostError):  # then only threads that still live can be told
-        _watched[namespace] = Programs("namespace.c", {"DEVICE": namespace[0], "INODE": namespace[1], "ENDED": _ENDED})
+    if namespace in (None, _namespace("self")):
+        return None
+    if namespace not in _watched:
+        _watched[namespace] = None
+        with suppress(HostError):  # then only threads that still live can be told
+            _watched[namespace] = Programs("namespace.c", {"DEVICE": namespace[0], "INODE": namespace[1], "ENDED": _ENDED})
+    return namespace
 
 
 @dataclass
@@ -41,19 +43,17 @@ class Ids:
     _tids: dict[int, int] = field(default_factory=dict)  # of the inside -> of here
 
     @classmethod
-    def of(cls, inside: int, candidates: Iterable[int]) -> Self | None:
-        """The process with an arena that calls itself `inside`; `candidates` are known processes.
+    def of(cls, inside: int, arena: str, candidates: Iterable[int]) -> Self | None:
+        """The process that calls itself `inside` and has the file `arena` mapped: the end of its path, from the folder on.
+
+        `candidates` are known processes.
 
         None where it ended before its namespace was known.
         """
         everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         for pid in (inside, *everybody):
-            if _numbers(pid, pid)[-1:] == [inside] and re.search(
-                rf"/pytrace-ebpf-\w+/{inside}\.\d+\.arena", _maps(pid)
-            ):
-                watch(pid)
-                namespace = _namespace(pid)
-                return cls(pid, namespace if namespace in _watched else None)
+            if _numbers(pid, pid)[-1:] == [inside] and arena in _maps(pid):
+                return cls(pid, watch(pid))
         for namespace in _watched:
             if pid := _ended(namespace, inside):
                 return cls(pid, namespace)
@@ -63,11 +63,11 @@ class Ids:
         """Threads, as the process sees them, to what they are here; UNKNOWN_THREAD where that cannot be told any more."""
         if self.namespace is None:
             return {tid: tid for tid in tids}
-        alive = _threads(self.pid)
+        alive = set(living_threads(self.pid))
         # A number that is known may be given to another thread when its own has ended.
         if any(self._tids.get(tid) not in alive for tid in tids):
-            self._tids |= {numbers[-1]: tid for tid in _threads(self.pid) if (numbers := _numbers(self.pid, tid))}
-            ended = {tid for tid in tids if self._tids.get(tid) not in _threads(self.pid)}
+            self._tids |= {numbers[-1]: tid for tid in alive if (numbers := _numbers(self.pid, tid))}
+            ended = {tid for tid in tids if self._tids.get(tid) not in alive}
             self._tids |= {tid: here for tid in ended if (here := _ended(self.namespace, tid))}
         return {tid: self._tids.get(tid, UNKNOWN_THREAD) for tid in tids}
 
@@ -77,12 +77,6 @@ def _namespace(pid: int | str) -> Namespace | None:
         status = Path(f"/proc/{pid}/ns/pid").stat()
         return status.st_dev, status.st_ino
     return None
-
-
-def _threads(pid: int) -> set[int]:
-    with suppress(OSError):
-        return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}
-    return set()
 
 
 def _numbers(pid: int, tid: int) -> list[int]:

@@ -85,8 +85,8 @@ class Session:
         with self._nothing_left_behind():
             self._begin(target)
             self._start_scheduling(pid)
+            self._recording.declare(target.pid, source.name, why)
             source.attach(target)
-        self._recording.declare(target.pid, source.name, why)
         return f"{source.name}: {why}"
 
     def launch(self, command: Sequence[str]) -> int:
@@ -194,7 +194,7 @@ class Session:
             poll.register(self._scheduling.alert_fd, select.POLLIN)
         next_cut = time.monotonic() + self._options.segment_s
         interval_s = self._scheduling.interval_s
-        while not stop() and not self._ended():
+        while not self._ended() and not stop():  # in this order: who is to be stopped must not have been reaped
             if poll.poll(interval_s * 1000):
                 self._scheduling.silence_alerts()
             before = self._collector.counts["call"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import arena, qualnames
-from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library
+from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library, sweep
 from pytrace_ebpf.record.arena import Arena, Piece
 from pytrace_ebpf.record.calibrate import FibChild
 from pytrace_ebpf.record.filters import Filters
@@ -33,14 +33,15 @@ _BATCH = 500_000  # events after which the agent gets its memory back
 _MOST_FUNCTIONS = 1 << 20
 
 
-@dataclass
+@dataclass(eq=False)
 class _Traced:
-    """One process with an arena."""
+    """One program with an arena."""
 
     arena: Arena
     ids: Ids
     start_ns: int
     qualify: Qualify
+    replaced: bool = False  # by the program that exec put in its place
     func_ids: np.ndarray = field(default_factory=lambda: np.full(1024, UNKNOWN, np.int32))  # by the agent's id
 
 
@@ -68,11 +69,11 @@ class AgentCalls:
             *(("exclude", pattern) for pattern in filters.exclude),
         ]
         self._directories: dict[str, AgentDirectory] = {}  # by the file system that they are in
-        self._traced: dict[str, _Traced] = {}  # by the arena's name
-        self._replaced: set[str] = set()  # arenas of programs that exec replaced
+        self._traced: list[_Traced] = []
         self._first: tuple[Target, os.stat_result] | None = None
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = 0
+        sweep()
         if launches:
             self._directories[_file_system("self")] = AgentDirectory(self._options)
 
@@ -108,7 +109,7 @@ class AgentCalls:
 
     def _has_begun(self, pid: int) -> bool:
         self._discover()
-        for traced in self._traced.values():
+        for traced in self._traced:
             if traced.ids.pid == pid:
                 if traced.arena.state == arena.REFUSED:
                     raise TargetError(traced.arena.message)
@@ -118,21 +119,20 @@ class AgentCalls:
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
-        self._replaced |= {
-            name for name, traced in self._traced.items() if traced.ids.pid == pid and traced.start_ns < ts
-        }
+        for traced in self._traced:
+            traced.replaced |= traced.ids.pid == pid and traced.start_ns < ts
 
     def drain(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
-        ended = [name for name, traced in self._traced.items() if name in self._replaced or _has_ended(traced)]
-        drained = [(traced, traced.arena.news()) for traced in self._traced.values()]
+        ended = [traced for traced in self._traced if traced.replaced or _has_ended(traced)]
+        drained = [(traced, traced.arena.news()) for traced in self._traced]
         self._clock.tick()
         for traced, news in drained:
             if news:
                 self._emit(traced, news)
-        for name in ended:
-            traced = self._traced.pop(name)
+        for traced in ended:
+            self._traced.remove(traced)
             self._lost += _losses(traced.arena)
             self._waited_ns += int(traced.arena["waited_ns"])
             if traced.arena.state == arena.REFUSED:
@@ -141,18 +141,18 @@ class AgentCalls:
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""
-        return self._waited_ns + sum(int(traced.arena["waited_ns"]) for traced in self._traced.values())
+        return self._waited_ns + sum(int(traced.arena["waited_ns"]) for traced in self._traced)
 
     def losses(self) -> np.ndarray:
         """Events for which there was no room, and functions that have no name for want of it."""
-        return self._lost + sum((_losses(traced.arena) for traced in self._traced.values()), np.zeros_like(self._lost))
+        return self._lost + sum((_losses(traced.arena) for traced in self._traced), np.zeros_like(self._lost))
 
     def detach(self, pids: set[int]) -> None:
         """Their agents ended with them."""
 
     def stop(self) -> None:
         """Ask every agent to leave; it writes nothing from then on."""
-        for traced in self._traced.values():
+        for traced in self._traced:
             traced.arena.stop()
 
     def leave(self) -> None:
@@ -192,13 +192,14 @@ class AgentCalls:
                     found = Arena(descriptor, self._library.dtypes)
                 except ValueError:  # it is just being made
                     continue
-                ids = Ids.of(found.pid, self._recording.processes.living)
-                if ids is None:  # it ended inside a container before it was heard of
-                    directory.forget(name)
-                    continue
                 directory.forget(name)
+                ids = Ids.of(found.pid, f"/{directory.arenas_name}/{name}", self._recording.processes.living)
+                if ids is None:  # it ended inside a container before it was heard of
+                    continue
+                for earlier in self._traced:  # a process has one arena at a time
+                    earlier.replaced |= earlier.ids.pid == ids.pid
                 start_ns = self._start_ns(found)
-                self._traced[name] = _Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns))
+                self._traced.append(_Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
 
     def _start_ns(self, found: Arena) -> int:
         start = np.empty(1, np.int64)

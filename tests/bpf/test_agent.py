@@ -85,6 +85,9 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
     trace = pytrace_ebpf.open(recorder.directory)
     assert trace.manifest["state"] == ("complete" if how == signal.SIGINT else "recording")
     if how == signal.SIGINT:
+        (said,) = trace.manifest["sources"]
+        assert said["source"] == "agent"
+        assert "serves CPython" in said["why"]
         calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
         assert (calls["name"] == "step").sum() > 1000
 

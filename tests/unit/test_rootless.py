@@ -165,6 +165,26 @@ def test_every_call_of_every_child(rootless: Callable[..., Run]) -> None:
     assert calls.loc[calls["on_cpu_ns"].notna(), "pid"].nunique() > 1
 
 
+def test_what_was_called_before_an_exec_is_kept(rootless: Callable[..., Run]) -> None:
+    second = "def g(): pass\nfor _ in range(700): g()"
+    run = rootless(PYTHON, "-c", f"import os\ndef f(): pass\nfor _ in range(1000): f()\nos.execv({PYTHON!r}, [{PYTHON!r}, '-c', {second!r}])")
+    assert run.process.returncode == 0, run.err
+    counts = run.calls()["name"].value_counts()
+    assert (counts.get("f"), counts.get("g")) == (1000, 700)
+    assert run.trace.manifest["lost"] == {}
+
+
+def test_a_terminal_that_closes_ends_it_like_the_program(rootless: Callable[..., Run]) -> None:
+    run = rootless(PYTHON, "-c", "def f(): print('ready', flush=True); input()\nf()", wait=False)
+    assert run.process.stdout is not None
+    assert run.process.stdout.readline() == "ready\n"
+    os.killpg(run.process.pid, signal.SIGHUP)
+    ended = run.end()
+    assert ended.process.returncode == 128 + signal.SIGHUP, ended.err
+    assert "Traceback" not in ended.err
+    assert ended.trace.manifest["state"] == "complete"
+
+
 def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: Callable[..., Run], source: str) -> None:
     run = rootless(PYTHON, "-c", COMPUTE)
     assert run.process.returncode == 0, run.err
