@@ -57,11 +57,11 @@ def _sources(target: Target) -> Iterator[Finding]:
     if by_agent:
         yield _cost_of_agent(target)
     try:
-        name, _ = choose(target, "auto", launched=False)
+        attached, launched = (choose(target, "auto", launched)[0] for launched in (False, True))
     except TargetError as error:
         yield _finding("source", "problem", str(error))
     else:
-        yield _finding("source", "ok", f"attach takes {name}; run takes {'agent' if by_agent else 'usdt'}")
+        yield _finding("source", "ok", f"attach takes {attached}; run takes {launched}")
 
 
 def _python(target: Target) -> Finding:

@@ -117,11 +117,14 @@ class Processes:
 
     def look(self) -> None:
         """See which threads began and ended since the last look, where no scheduling events tell of it."""
-        now = time.monotonic_ns()
+        now, there = time.monotonic_ns(), set()
         for pid in self.living:
-            self.add_threads(pid, now)
+            with contextlib.suppress(OSError):
+                there |= {(pid, tid) for tid in threads(pid)}
+        for key in there:
+            self._add_thread(*key, now)
         for key, thread in self.threads.items():
-            if thread["end_ns"] is None and not Path(f"/proc/{key[0]}/task/{key[1]}").exists():
+            if thread["end_ns"] is None and key not in there:
                 self._end_thread(key, now)
 
     def read_code(self, pid: int, address: int) -> CodeInfo | None:

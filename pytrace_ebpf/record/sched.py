@@ -9,7 +9,7 @@ from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.gil import Holders
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.tables import Columns, sched_columns
-from pytrace_ebpf.record.target import threads
+from pytrace_ebpf.record.target import living_threads
 from pytrace_ebpf.trace.schema import SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
@@ -69,7 +69,7 @@ class SchedProbes:
         self.interval_s = _STARTING_INTERVAL_S
         seen: set[int] = set()
         while True:
-            new = [tid for tid in _threads(pid) if tid not in seen]
+            new = [tid for tid in living_threads(pid) if tid not in seen]
             if not new:
                 break
             for tid in new:
@@ -97,10 +97,3 @@ class SchedProbes:
     def close(self) -> None:
         """Detach."""
         self.programs.close()
-
-
-def _threads(pid: int) -> tuple[int, ...]:
-    try:
-        return threads(pid)
-    except OSError:  # it ended
-        return ()

@@ -41,27 +41,22 @@ class Plan:
 
 def plan(binary: Binary, layout: Layout) -> Plan:
     """Plan the tracing of an interpreter. Raises TargetError where its probes cannot serve."""
-    knobs: dict[str, object] = {
+    offsets = {
         "FRAME_CODE": layout.frame_code,
         "FRAME_PREVIOUS": layout.frame_previous,
+        "FRAME_OWNER": layout.frame_owner,
+        "FRAME_POSITION": layout.frame_position,
+        "FRAME_STACKTOP": layout.frame_stacktop,
         "OWNER_SHIM": layout.owner_shim,
         "CODE_FLAGS": layout.code_flags,
         "CODE_FIRST_LINE": layout.code_first_line,
+        "CODE_QUALNAME": layout.code_qualname,
+        "CODE_START": layout.code_start,
         "STRING_DATA": layout.string_data,
+        "SUSPENDED": layout.generator_suspended,
+        "YIELD_VALUE": layout.yield_opcode,
     }
-    if layout.frame_owner is not None:
-        knobs["FRAME_OWNER"] = layout.frame_owner
-    knobs["FRAME_POSITION"] = layout.frame_position
-    for name, value in (
-        ("CODE_START", layout.code_start),
-        ("FRAME_STACKTOP", layout.frame_stacktop),
-        ("SUSPENDED", layout.generator_suspended),
-        ("YIELD_VALUE", layout.yield_opcode),
-    ):
-        if value is not None:
-            knobs[name] = value
-    if layout.code_qualname is not None:
-        knobs["CODE_QUALNAME"] = layout.code_qualname
+    knobs: dict[str, object] = {name: offset for name, offset in offsets.items() if offset is not None}
     points: list[Point] = []
     if layout.version == (3, 11):
         # 3.11 fires function__entry only while `line` is enabled: raise its semaphore without trapping lines.

@@ -12,7 +12,7 @@ killed.
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -165,9 +165,6 @@ class _Attempt:
 
     def _refuse_a_failure(self) -> None:
         """What the script could not load it says in a file."""
-        for failure in self._failures():
-            raise TargetError(f"process {self.target.pid} cannot load the agent: {failure}")
-
-    def _failures(self) -> Iterator[str]:
         with suppress(FileNotFoundError):
-            yield (self.seen_from_here / FAILURE).read_text(errors="replace").replace("\n", " ")
+            failure = (self.seen_from_here / FAILURE).read_text(errors="replace").replace("\n", " ")
+            raise TargetError(f"process {self.target.pid} cannot load the agent: {failure}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytrace_ebpf.record.inject.library import Loader
 from pytrace_ebpf.record.inject.ptrace import Registers
-from pytrace_ebpf.record.target import Target, threads
+from pytrace_ebpf.record.target import Target, living_threads
 
 _FUTEX, _RESTARTED = 202, 219
 # number: name, by how little anybody could notice the visit; the last ones answer EINTR to it where they have a timeout
@@ -54,25 +54,18 @@ def wanting_to_run(target: Target) -> list[int]:
     """Threads that run, or wait for nothing but a core or the GIL."""
     first, end = target.gil_range()
     waiting = {tid for tid, number, address, _, _ in _in_system_calls(target.pid) if not (number in (_FUTEX, _RESTARTED) and first <= address < end)}
-    return [tid for tid in _threads(target.pid) if tid not in waiting]
+    return [tid for tid in living_threads(target.pid) if tid not in waiting]
 
 
 def _in_system_calls(pid: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(thread, number, first argument, stack pointer, program counter) of each thread that waits in a system call."""
-    for tid in _threads(pid):
+    for tid in living_threads(pid):
         try:
             words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if len(words) == 9:
             yield tid, int(words[0]), int(words[1], 16), int(words[7], 16), int(words[8], 16)
-
-
-def _threads(pid: int) -> tuple[int, ...]:
-    try:
-        return threads(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return ()
 
 
 def _delicate(number: int, address: int, gil: tuple[int, int], loader: Loader) -> bool:
