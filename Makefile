@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix bench check docs install uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench check docs install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,12 @@ test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, 
 	@scripts/roots.sh
 	@$(PYTEST) -n $(JOBS) --dist worksteal --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > docs/matrix.md;) exit $$code
+
+torch: setup ## install PyTorch for the workloads and their tests, once
+	@scripts/torch.sh
+
+test-torch: torch ## run the tests that need PyTorch
+	@$(PYTEST) tests/torch $(ARGS)
 
 bench: setup ## measure what tracing and reading cost
 	@set -e; for bench in scripts/bench/*.py; do echo "== $$bench"; $(AS_ROOT) $(BIN)/python $$bench $(ARGS); done
