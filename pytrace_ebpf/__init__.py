@@ -16,7 +16,8 @@ def open(directory: str | PathLike[str]) -> Trace:
     # Here and not above: recording needs neither pandas nor what analyses a trace.
     from pathlib import Path
 
-    from pytrace_ebpf.analyze import calls, tasks, waits
+    from pytrace_ebpf.analyze import calls, operators, tasks, waits
     from pytrace_ebpf.trace.reader import Trace
 
-    return Trace(Path(directory), {"calls": calls.derive, "waits": waits.derive, "tasks": tasks.derive})
+    derive = {"calls": calls.derive, "waits": waits.derive, "tasks": tasks.derive, "operators": operators.derive}
+    return Trace(Path(directory), derive)

@@ -21,13 +21,14 @@ every second and then named in the manifest, which is replaced atomically; a par
 name is no part of the trace. All times are nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead
 to wall-clock time. A number that nobody measured is null, never zero.
 
-`calls/` is derived from the other tables and can be deleted; it is built again when it is asked for.
+`calls/`, `waits/`, `tasks/` and `operators/` are derived from the other tables and can be deleted; they are
+built again when they are asked for.
 """
 
 
 def type_name(column: Column) -> str:
     """The type as a reader of Parquet thinks of it."""
-    return "string (dictionary)" if pa.types.is_dictionary(column.type) else str(column.type)
+    return "string (dictionary)" if pa.types.is_dictionary(column.type) else str(column.type).replace("item: ", "")
 
 
 def section(table: Table) -> str:

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.manifest import read_manifest
-from pytrace_ebpf.trace.schema import CALLS, TABLES, TASKS, WAITS, Table
+from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, WAITS, Table
 
 _KEY_FILE = "derived.json"
 _BEFORE_ALL = -(1 << 62)
@@ -83,10 +83,7 @@ class Trace:
         where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns)]
         names = _known(CALLS, columns)
         table = self._load(CALLS, self._derived_parts(CALLS), list(dict.fromkeys([*names, "call_id"])), where)
-        ids = table["call_id"].to_numpy()
-        if np.any(ids[1:] < ids[:-1]):
-            table = table.take(pa.array(np.argsort(ids, kind="stable")))
-        return to_frame(table.select(names), CALLS)
+        return to_frame(_by_call_id(table).select(names), CALLS)
 
     def waits(
         self,
@@ -117,6 +114,25 @@ class Trace:
         """
         where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
         return to_frame(self._load(TASKS, self._derived_parts(TASKS), _known(TASKS, columns), where), TASKS)
+
+    def operators(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        layer: str | None = None,
+    ) -> pd.DataFrame:
+        """One row per native call that overlaps the window, in the order of call_id; columns as in schema.OPERATORS, layer operator, blas or cuda.
+
+        The first use derives them and keeps them in the trace directory, as with the calls. Shapes are lists of arrays (int64; None
+        for an undefined tensor), dtypes arrays of str.
+        """
+        where = [*_equal(pid=pid, tid=tid, layer=layer), *_overlap(start_ns, end_ns)]
+        names = _known(OPERATORS, columns)
+        table = self._load(OPERATORS, self._derived_parts(OPERATORS), list(dict.fromkeys([*names, "call_id"])), where)
+        return to_frame(_by_call_id(table).select(names), OPERATORS)
 
     def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
@@ -171,6 +187,21 @@ class Trace:
     def usage(self) -> pd.DataFrame:
         """psutil samples; columns as in schema.USAGE."""
         return self._log("usage", None, None, None, [])
+
+    def arguments(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """Tensors that native calls were given and returned, in the window; columns as in schema.ARGUMENTS."""
+        return self._log("arguments", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+
+    def errors(self) -> pd.DataFrame:
+        """Errors raised by native code; columns as in schema.ERRORS."""
+        return self._log("errors", None, None, None, [])
 
     def losses(self) -> pd.DataFrame:
         """Windows in which events were lost; columns as in schema.LOSSES."""
@@ -292,7 +323,12 @@ class Layers(Sequence[pd.DataFrame]):
         return (self[depth] for depth in range(self._count))
 
 
-def _equal(**wanted: int | None) -> list[pc.Expression]:
+def _by_call_id(table: pa.Table) -> pa.Table:
+    ids = table["call_id"].to_numpy()
+    return table.take(pa.array(np.argsort(ids, kind="stable"))) if np.any(ids[1:] < ids[:-1]) else table
+
+
+def _equal(**wanted: int | str | None) -> list[pc.Expression]:
     return [pc.field(name) == value for name, value in wanted.items() if value is not None]
 
 

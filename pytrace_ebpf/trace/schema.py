@@ -227,6 +227,33 @@ LOSSES = Table(
     ),
 )
 
+ARGUMENTS = Table(
+    "arguments",
+    "One row per entry and per return of a native call whose tensors could be read.",
+    (),
+    (
+        _ts("ts", "when: start_ns of the call for what it was given, end_ns for what it returned"),
+        _PID,
+        _TID,
+        Column("func_id", pa.int32(), "", "joins functions"),
+        Column("result", pa.bool_(), "", "what it returned, not what it was given"),
+        Column("shapes", pa.list_(pa.list_(pa.int64())), "", "sizes of each tensor, in the order of the signature (those of a list one after the other); null for an undefined one, [] for one without dimensions. Of a BLAS call: [[m, k], [k, n]]"),
+        Column("dtypes", pa.list_(pa.string()), "", "element type of each, as PyTorch names it (float32, int64); null as in shapes"),
+    ),
+)
+
+ERRORS = Table(
+    "errors",
+    "One row per error that native code raised, where that was recorded.",
+    (),
+    (
+        _ts("ts", "when it was raised"),
+        _PID,
+        _TID,
+        Column("text", pa.string(), "", "its message"),
+    ),
+)
+
 CALLS = Table(
     "calls",
     "One row per call; derived from the other tables and rebuildable. Where scheduling was not recorded its columns are null. How it was recorded stands in the manifest, `scheduling.source`: bpf (also where the key is missing), perf, cputime, or null for not at all. Where none of the four parts is null they sum to wall_ns exactly.",
@@ -316,4 +343,39 @@ TASKS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, CALLS, WAITS, TASKS)}
+OPERATORS = Table(
+    "operators",
+    "One row per call of native code (layer operator, blas or cuda), in the order of call_id; derived from the other tables and rebuildable. Its times are those in calls.",
+    (),
+    (
+        Column("call_id", pa.int64(), "", "the call, in calls"),
+        Column("parent_id", pa.int64(), "", "the calling call, which may be Python's; -1 none"),
+        Column("layer", _DICTIONARY, "", "operator, blas or cuda"),
+        _PID,
+        _TID,
+        Column("func_id", pa.int32(), "", "joins functions"),
+        Column("name", _DICTIONARY, "", "aten::conv1d, sgemm, cudaLaunchKernel"),
+        Column("overload", _DICTIONARY, "", "of an operator, as in aten::conv1d.padding; empty = none"),
+        Column("library", _DICTIONARY, "", "blas, cuda: MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda; null of operators", True),
+        _ts("start_ns", "entry"),
+        _ts("end_ns", "return"),
+        _ts("wall_ns", "end_ns - start_ns"),
+        _ts("on_cpu_ns", "as in calls, like the four that follow", True),
+        _ts("runq_wait_ns", "of wall_ns", True),
+        _ts("gil_wait_ns", "of wall_ns", True),
+        _ts("blocked_ns", "of wall_ns", True),
+        _ts("worker_on_cpu_ns", "what the threads that it set to work had of the cores", True),
+        _ts("self_wall_ns", "wall_ns without the calls below"),
+        Column("shapes", pa.list_(pa.list_(pa.int64())), "", "of the tensors it was given, as in arguments; null not read", True),
+        Column("dtypes", pa.list_(pa.string()), "", "of the same", True),
+        Column("result_shapes", pa.list_(pa.list_(pa.int64())), "", "of the tensors it returned; null not read", True),
+        Column("result_dtypes", pa.list_(pa.string()), "", "of the same", True),
+        Column("flops", pa.int64(), "", "floating-point operations by its shapes, with all that it calls: so those of a call and of one below it are not to be added. Null not known. docs/operators.md says which are exact", True),
+        Column("bytes", pa.int64(), "bytes", "sizes of the tensors it was given and of those it returned; null not known", True),
+        Column("error", pa.string(), "", "message of the error that left it; null for none, or where that was not read", True),
+        Column("status", _DICTIONARY, "", "as in calls; unwound: an error left it"),
+    ),
+    derived=True,
+)
+
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, ARGUMENTS, ERRORS, CALLS, WAITS, TASKS, OPERATORS)}

@@ -44,6 +44,8 @@ def write_trace(
     processes: Sequence[Row] | None = None,
     usage: Sequence[Row] = (),
     losses: Sequence[Row] = (),
+    arguments: Sequence[Row] = (),
+    errors: Sequence[Row] = (),
     start_ns: int = 0,
     end_ns: int | None = None,
     cuts: Sequence[int] = (),
@@ -79,6 +81,8 @@ def write_trace(
             "threads": list(threads) if last_one else [],
             "processes": list(processes) if index == 0 else [],
             "usage": _segment_of(usage, lo, top),
+            "arguments": _segment_of(arguments, lo, top),
+            "errors": _segment_of(errors, lo, top),
             "losses": [r for r in losses if (lo <= r[2] < top) or (index == 0 and r[2] < lo)],
         }
         for name, rows in parts.items():
