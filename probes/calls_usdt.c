@@ -7,7 +7,7 @@
  *   FRAME_CODE, FRAME_PREVIOUS, FRAME_OWNER             offsets in the interpreter's frame
  *   OWNER_SHIM                                          owners from this on are no Python frames
  *   FRAME_POSITION, and CODE_START (3.11 on)             where a frame stands, and where the code begins
- *   FRAME_STACKTOP (3.9), SUSPENDED (3.11) or YIELD_VALUE (3.15)  what tells that a generator yields
+ *   FRAME_STACKTOP (3.8, 3.9), GENERATOR_STATE (3.10, 3.11) or YIELD_VALUE (3.15)  what tells that a generator yields
  *   CODE_FLAGS, CODE_FIRST_LINE, CODE_QUALNAME          offsets in the code object
  *   STRING_DATA                                         offset of a str's ASCII data
  *   GC_GENERATION, IMPORT_NAME                          places at gc__start and import__find__load__start, where it has them
@@ -69,6 +69,7 @@ BPF_HASH(walks, __u32, __u64, 65536);
 #define GENERATOR (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
 #define OWNED_BY_GENERATOR 1
+#define SUSPENDED (-1) /* FRAME_SUSPENDED of 3.10 and 3.11 */
 
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
@@ -100,8 +101,8 @@ static __always_inline int yields(__u64 frame)
 #endif
 #ifdef FRAME_STACKTOP
     return frame && TAKE(__u64, frame + FRAME_STACKTOP) != 0;
-#elif defined(SUSPENDED)
-    return TAKE(__s8, frame - 5) == SUSPENDED; /* gi_frame_state */
+#elif defined(GENERATOR_STATE)
+    return frame && TAKE(__s8, frame + GENERATOR_STATE) == SUSPENDED;
 #else
     /* Its state is set later. So it stands, too, when what is thrown into it leaves it at once; such has no entry. */
     return TAKE(__u8, TAKE(__u64, frame + FRAME_POSITION) - 2) == YIELD_VALUE;

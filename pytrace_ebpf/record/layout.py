@@ -45,9 +45,9 @@ class Layout:
     code_first_line: int
     code_flags: int
     code_start: int | None  # co_code_adaptive; _co_firsttraceable is 16 bytes before it
-    # PyGenObject
-    generator_suspended: int | None  # gi_frame_state, 5 bytes before the frame, when its probe fires; None where it cannot tell
-    yield_opcode: int | None  # the instruction behind which it stands then
+    # what tells that a generator yields when its probe fires, where frame_stacktop does not
+    generator_state: int | None  # from the frame to f_state or gi_frame_state: a byte, -1 once it is suspended
+    yield_opcode: int | None  # the instruction behind which it stands
     # str
     string_length: int
     string_state: int
@@ -81,7 +81,7 @@ _V38 = Layout(
     code_first_line=40,
     code_flags=36,
     code_start=None,
-    generator_suspended=None,
+    generator_state=None,
     yield_opcode=None,
     string_length=16,
     string_state=32,
@@ -95,6 +95,7 @@ _V310 = replace(
     frame_running=(108, b"\x00\x02"),  # f_state: executing, unwinding
     frame_stacktop=None,
     frame_position=96,
+    generator_state=108,
 )
 _V311 = replace(
     _V310,
@@ -118,7 +119,7 @@ _V311 = replace(
     code_first_line=72,
     code_flags=48,
     code_start=184,
-    generator_suspended=-1,
+    generator_state=-5,
 )
 _V312 = replace(
     _V311,
@@ -135,6 +136,7 @@ _V312 = replace(
     frame_owner=70,
     code_first_line=68,
     code_start=192,
+    generator_state=None,  # there are no probes, and it is set behind those of 3.15
     string_data=40,
     string_data_wide=56,
 )
@@ -150,7 +152,6 @@ _V313 = replace(
     thread_frame=72,
     cframe_frame=None,
     code_start=200,
-    generator_suspended=None,  # there are no probes
 )
 _V314 = replace(_V313, version=(3, 14), runtime_main_interpreter=816, runtime_initialized=776, frame_owner=74, code_start=208)
 _V315 = replace(

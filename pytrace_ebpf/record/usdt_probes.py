@@ -53,7 +53,7 @@ def plan(binary: Binary, layout: Layout) -> Plan:
         "CODE_QUALNAME": layout.code_qualname,
         "CODE_START": layout.code_start,
         "STRING_DATA": layout.string_data,
-        "SUSPENDED": layout.generator_suspended,
+        "GENERATOR_STATE": layout.generator_state,
         "YIELD_VALUE": layout.yield_opcode,
     }
     knobs: dict[str, object] = {name: offset for name, offset in offsets.items() if offset is not None}
