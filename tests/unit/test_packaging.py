@@ -1,30 +1,64 @@
 """What is installed is what lies here: every module, and every probe beside them."""
 
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
+AGENT = "pytrace_ebpf/probes/agent/agent.so"  # compiled by the build
 
 
 def files(folder: str, *patterns: str) -> set[str]:
     return {str(path.relative_to(REPOSITORY)) for pattern in patterns for path in (REPOSITORY / folder).rglob(pattern)}
 
 
-def test_a_wheel_holds_every_module_and_every_probe(tmp_path: Path) -> None:
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A copy of what a wheel is built from, the agent not compiled."""
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, tmp_path)
     for name in ("pytrace_ebpf", "probes"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so"))
     (tmp_path / "scripts").mkdir()
     shutil.copy(REPOSITORY / "scripts/build-agent.sh", tmp_path / "scripts")
-    build = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "."]
-    subprocess.run(build, cwd=tmp_path, check=True)
-    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    return tmp_path
+
+
+def build(source: Path, compiler: str) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "."]
+    return subprocess.run(words, cwd=source, env={**os.environ, "CC": compiler}, capture_output=True, text=True)
+
+
+def shipped(source: Path) -> set[str]:
+    (wheel,) = (source / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def expected() -> set[str]:
     probes = {f"pytrace_ebpf/{name}" for name in files("probes", "*.c", "*.h")}
-    agent = {"pytrace_ebpf/probes/agent/agent.so"}  # compiled by the build
-    assert probes and shipped == files("pytrace_ebpf", "*.py") | probes | agent
+    assert probes
+    return files("pytrace_ebpf", "*.py") | probes
+
+
+def test_a_wheel_holds_every_module_and_every_probe(source: Path) -> None:
+    built = build(source, "gcc")
+    assert built.returncode == 0, built.stderr
+    assert shipped(source) == expected() | {AGENT}
+
+
+def test_without_a_compiler_the_agent_is_left_out_and_that_is_said(source: Path) -> None:
+    built = build(source, "no-such-compiler")
+    assert built.returncode == 0, built.stderr
+    assert shipped(source) == expected()
+    assert "built without the agent" in built.stdout + built.stderr
+
+
+def test_a_compiler_that_fails_fails_the_build(source: Path) -> None:
+    assert build(source, "false").returncode != 0
+    assert not list(source.rglob("*.so*"))
