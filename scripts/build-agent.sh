@@ -3,7 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../probes/agent"
 
-[ -z "$(find . ../events.h ../../scripts/build-agent.sh -newer agent.so 2>/dev/null)" ] && [ -e agent.so ] && exit 0
+# Of the folder itself it is never younger: putting it there changes that.
+[ -e agent.so ] && [ -z "$(find . ../events.h ../../scripts/build-agent.sh -type f -newer agent.so)" ] && exit 0
+trap 'rm -f agent.so.new' EXIT
 
 # -z lazy: a function that an old C library keeps elsewhere is looked for when it is called, not when a program that
 # is no Python is started with the library preloaded.
