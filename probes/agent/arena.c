@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,26 +53,22 @@ static void unlock(void)
     __atomic_store_n(&unmapping, 0, __ATOMIC_RELEASE);
 }
 
-/* Give part of the file its memory now, so that no later store can fail: on a full file system that is a SIGBUS.
- * No descriptor is kept for this: a program may close it and use its number for a file of its own. */
+/* Give part of the arena that nobody has written to its memory now, so that no later store can fail: on a full file system
+ * that is a SIGBUS. Without a descriptor: the file may have lost its name by now. */
 static bool back(uint64_t offset, uint64_t length)
 {
-    if (!madvise((char *)arena + offset, length, MADV_POPULATE_WRITE))
+    char *start = (char *)arena + offset;
+    if (!madvise(start, length, MADV_POPULATE_WRITE))
         return true;
     if (errno != EINVAL)
         return false;
-    int fd = open(arena_path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bool done = !syscall(SYS_fallocate, fd, 0, offset, length);
-    if (!done && (errno == EOPNOTSUPP || errno == ENOSYS)) {
-        static const char zeros[PAGE];
-        done = true;
-        for (uint64_t end = offset + length; done && offset < end; offset += PAGE)
-            done = pwrite(fd, zeros, PAGE, offset) == PAGE;
+    /* Linux before 5.14: where the kernel itself is to store something, the call fails instead. */
+    for (char *page = start; page < start + length; page += PAGE) {
+        if (syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, page, sizeof(uint64_t)))
+            return false;
+        memset(page, 0, sizeof(uint64_t));
     }
-    close(fd);
-    return done;
+    return true;
 }
 
 bool arena_open(uint32_t python, uint32_t forked_from)
