@@ -80,16 +80,22 @@ static void call_atexit(const char *method)
 }
 
 /* GIL held. */
-static void take_down(void)
+static void unhook(void)
 {
     hooks->stop();
     collections_stop();
+    hooks_on = false;
+}
+
+/* GIL held. */
+static void take_down(void)
+{
+    unhook();
     if (exit_function) {
         call_atexit("unregister");
         py.Py_DecRef(exit_function);
         exit_function = NULL;
     }
-    hooks_on = false;
 }
 
 static void stop_recording(void)
@@ -104,12 +110,13 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 {
     (void)self, (void)arguments, (void)count;
     if (hooks_on && arena && phase != INHERITED) {
+        uint32_t *watched = &arena->command;
         stop_recording();
-        hooks->stop();
-        collections_stop();
-        hooks_on = false;
         arena_say(arena, ARENA_QUIET);
-        syscall(SYS_futex, &arena->command, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        unhook(); /* from here on the watching thread may unmap the arena */
+        syscall(SYS_futex, watched, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        if (tracer_is_gone()) /* what that thread may have no time left to see */
+            remove_session_files();
     }
     py.Py_IncRef(py.none);
     return py.none;

@@ -108,6 +108,15 @@ def test_it_goes_quiet_when_the_tracer_is_gone(interpreter: str, tmp_path: Path)
 
 
 @every_python
+def test_a_program_that_ends_at_once_when_the_tracer_is_gone_leaves_no_files(interpreter: str, tmp_path: Path) -> None:
+    with attached(interpreter, "serve()") as program:
+        session = Session(tmp_path / "session")
+        program.load(session)
+        session.close()
+    assert not session.directory.exists(), list(session.directory.iterdir())
+
+
+@every_python
 def test_a_child_forked_during_a_session(interpreter: str, tmp_path: Path) -> None:
     forks = THREADS + (
         "import os\ndef child():\n  pid = os.fork()\n  if pid: return os.waitpid(pid, 0)[1]\n"
