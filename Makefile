@@ -21,7 +21,7 @@ help: ## list the targets
 setup: ## install what is missing: Debian packages, kernel headers, .venv
 	@scripts/setup.sh
 
-demo: setup ## trace a small multi-threaded service from outside and report where its time went
+demo: setup ## trace a small multi-threaded service and report where its time went
 	@scripts/demo/demo.sh
 
 test: setup ## run the tests on this host's own Python
@@ -29,8 +29,9 @@ test: setup ## run the tests on this host's own Python
 
 test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
+	@rm -f .build/matrix.xml
 	@$(PYTEST) -n $(JOBS) --dist worksteal --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
-	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > docs/matrix.md;) exit $$code
+	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > .build/matrix.md && mv .build/matrix.md docs/matrix.md || code=1;) exit $$code
 
 torch: setup ## install PyTorch for the workloads and their tests, once
 	@scripts/torch.sh

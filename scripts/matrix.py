@@ -1,6 +1,6 @@
 """The table of docs/matrix.md, from the results of a test run: which Python gave equal counts, by which source, attached and launched.
 
-scripts/matrix.py .build/matrix.xml... > docs/matrix.md
+scripts/matrix.py .build/matrix.xml... > .build/matrix.md
 """
 
 import platform
@@ -14,6 +14,7 @@ from typing import NamedTuple
 WAYS = {"test_calls_equal_what_the_interpreter_counts": "attached", "test_calls_of_a_launched_program_too": "launched"}
 BUILDS = {"python": "Debian", "built": "pyenv"}
 CASE = re.compile(r"(?P<test>\w+)\[(?P<build>[a-z]+)(?P<version>3\.\d+)-(?P<source>usdt|agent)-(?P<program>\w+)\]")
+NOT_EQUAL = {"failure", "error", "skipped"}
 COLUMNS = [(source, way) for source in ("usdt", "agent") for way in ("attached", "launched")]
 TEXT = """\
 # Which Pythons it was seen to trace
@@ -49,7 +50,7 @@ def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str,
         result = found[version, BUILDS[match["build"]]][match["source"], WAYS[match["test"]]]
         result.tried.add(match["program"])
         result.equal.discard(match["program"])
-        if not len(case):  # neither failure, error nor skipped
+        if NOT_EQUAL.isdisjoint(part.tag for part in case):
             result.equal.add(match["program"])
     return found
 
