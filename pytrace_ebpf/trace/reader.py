@@ -75,12 +75,14 @@ class Trace:
         start_ns: int | None = None,
         end_ns: int | None = None,
         depth: int | None = None,
+        ids: tuple[int, int] | None = None,
     ) -> pd.DataFrame:
         """One row per call that overlaps the window, in the order of call_id; columns as in schema.CALLS.
 
+        `ids`: only from the first to the last of these call_ids, both included; what lies elsewhere is not read.
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
-        where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns)]
+        where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns), *_between(ids)]
         names = _known(CALLS, columns)
         table = self._load(CALLS, self._derived_parts(CALLS), list(dict.fromkeys([*names, "call_id"])), where)
         return to_frame(_by_call_id(table).select(names), CALLS)
@@ -335,6 +337,10 @@ def _equal(**wanted: int | str | None) -> list[pc.Expression]:
 def _overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
     after = [] if start_ns is None else [(pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns)]
     return after if end_ns is None else [*after, pc.field("start_ns") < end_ns]
+
+
+def _between(ids: tuple[int, int] | None) -> list[pc.Expression]:
+    return [] if ids is None else [pc.field("call_id") >= ids[0], pc.field("call_id") <= ids[1]]
 
 
 def _known(spec: Table, columns: Sequence[str] | None) -> list[str]:
