@@ -13,25 +13,19 @@ import pandas as pd
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze import by_function as functions
-from pytrace_ebpf.analyze import cores as on_cores
-from pytrace_ebpf.analyze import gil as of_gil
-from pytrace_ebpf.analyze import split
-from pytrace_ebpf.analyze.by_thread import by_thread
-from pytrace_ebpf.analyze.reasons import reasons
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.view import cores, gil, summary, tasks, waits
+from pytrace_ebpf.view import summary
+from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.report import report, width_of
-from pytrace_ebpf.view.sentence import top_function, waited_for
 
 NAME = "report"
-_BY = (*functions.KEYS, "thread", "core", "task", "wait", "gil")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `report`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
-    parser.add_argument("--by", choices=_BY, default="function", help="what a row is (function)")
+    parser.add_argument("--by", choices=BY, default="function", help="what a row is (function)")
     parser.add_argument("--sort", choices=("self", "total"), default="self", help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
@@ -44,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
     trace = pytrace_ebpf.open(args.trace)
     facts = summary.summary(trace)
-    more = on_cores.COLUMNS if args.by == "core" else ()
-    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", *more])))
+    by = BY[args.by]
+    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", *by.columns])))
     facts |= {"calls": len(calls), "cost": summary.cost(trace, len(calls))}
     facts |= {"compensated": args.compensate, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
     if args.compensate:
@@ -53,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
         calls = functions.compensate(calls, float(facts["cost"]["ns_per_call"]))
     facts |= {"split": functions.overall(calls), "sentence": None}
-    table = rows(trace, calls, facts)
+    table, more = by.found(trace, calls, facts)
+    facts |= more
     top = args.top or len(table)
     if args.json:
         facts["rows"] = records(table.head(top))
@@ -63,42 +58,6 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     screen.print(report(facts, table, width_of(screen), ascii_only(), top))
     return 0
-
-
-def rows(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
-    """The table that `facts["by"]` and `facts["sort"]` ask for."""
-    if facts["by"] in functions.KEYS:
-        table = functions.by_function(calls, trace.functions(), facts["by"])
-        if facts["by"] == "function":
-            facts["sentence"] = sentence(trace, calls, table)
-        return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True)
-    if facts["by"] == "gil":
-        found = of_gil.analyze(trace, calls)
-        facts["gil"] = gil.facts(found)
-        table = gil.rows(found.pairs, trace.functions())
-        facts["sentence"] = waited_for(table.to_dict("records")) or None
-        return table
-    if facts["by"] == "task":
-        facts["sentence"] = tasks.sentence(trace)
-        return tasks.rows(trace)
-    if facts["by"] == "wait":
-        return waits.rows(trace, calls)
-    timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
-    if facts["by"] == "core":
-        facts["cores"] = cores.facts(trace, calls, timeline)
-        return cores.rows(trace, timeline)
-    return by_thread(calls, timeline, trace.threads(), facts["start_ns"], facts["end_ns"], trace.cputime())
-
-
-def sentence(trace: Any, calls: pd.DataFrame, table: pd.DataFrame) -> str | None:
-    """What a person would say of the function with the most self time; None where that is not much, or not known."""
-    if trace.scheduling["source"] != "bpf" or not len(table):
-        return None
-    top = table.loc[table["self_ns"].idxmax()].to_dict()
-    names = dict(trace.functions().set_index("func_id")["qualname"])
-    if top["func_id"] not in names:
-        return None
-    return top_function(top, int(table["self_ns"].sum()), reasons(trace, calls, top["func_id"]), names) or None
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

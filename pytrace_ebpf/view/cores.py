@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze import cores
+from pytrace_ebpf.analyze import cores, split
 from pytrace_ebpf.analyze.by_core import by_core
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
@@ -14,6 +14,12 @@ from pytrace_ebpf.view.names import named, plain
 
 _BAR = 20
 _WHERE = 22  # cells for the cores of a function
+
+
+def found(trace: Any, calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.by_core's rows; and `cores`, what `facts` gives."""
+    timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
+    return by_core(timeline, trace.threads()), {"cores": facts(trace, calls, timeline)}
 
 
 def facts(trace: Any, calls: pd.DataFrame, timeline: pd.DataFrame) -> dict[str, Any]:
@@ -32,11 +38,6 @@ def facts(trace: Any, calls: pd.DataFrame, timeline: pd.DataFrame) -> dict[str, 
     }
 
 
-def rows(trace: Any, timeline: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the report by core: analyze.by_core's."""
-    return by_core(timeline, trace.threads())
-
-
 def affinity(usage: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
     """Cores that each thread may run on, a row when that was first seen or changed: ts, pid, tid, name, cpus (like 0-3,6)."""
     of_threads = usage[(usage["kind"].astype("object") == "thread") & usage["cpus"].notna()]
@@ -48,7 +49,7 @@ def affinity(usage: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    """Tables of `table` (rows) and of `facts["cores"]`."""
+    """Tables of `table` (see found) and of `facts["cores"]`."""
     more = facts["cores"]
     if more["busy_cores"] is None:
         return [Text("Which core ran what is not known without scheduling events.", "yellow"), Text(), *_affinity(facts, width, top)]

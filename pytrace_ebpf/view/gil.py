@@ -6,10 +6,11 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.gil import Gil
+from pytrace_ebpf.analyze.gil import Gil, analyze
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.names import PLACE, named, plain
+from pytrace_ebpf.view.sentence import waited_for
 
 STATES: text.States = (
     ("alone_ns", "uncontended", "█", "#", "green"),
@@ -24,7 +25,7 @@ _HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """Shares, pairs, threads; `facts["gil"]` holds `processes`, `threads` and `takes` of analyze.gil as rows, `table` its pairs with names."""
-    if (facts.get("scheduling") or {"source": "bpf"})["source"] != "bpf":
+    if facts["scheduling"]["source"] != "bpf":
         return [Text("Who waited for the GIL, and who held it, is not known without eBPF.", "yellow")]
     parts = [*_shares(facts, width, ascii_only), *_pairs(facts, table, width, top)]
     return [*parts, *_threads(facts, width, top)]
@@ -114,6 +115,13 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
     return [Text.assemble(("Threads by time waited", "bold"), text.fit(note, width - 22)), shown]
 
 
+def found(trace: Any, calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Rows; and `gil`, the other tables of analyze.gil, with the sentence."""
+    of_gil = analyze(trace, calls)
+    table = rows(of_gil.pairs, trace.functions())
+    return table, {"gil": facts(of_gil), "sentence": waited_for(table.to_dict("records")) or None}
+
+
 def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """analyze.gil's pairs with the names of both functions (schema.FUNCTIONS), null for none."""
     sides = ("waiting_", "holding_")
@@ -122,7 +130,7 @@ def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     return pairs[["waits", "total_ns", "longest_ns", "held", *(f"{side}{name}" for side in sides for name in ("func_id", *PLACE))]]
 
 
-def facts(found: Gil) -> dict[str, list[dict[str, Any]]]:
+def facts(of_gil: Gil) -> dict[str, list[dict[str, Any]]]:
     """The other tables of analyze.gil as plain rows."""
-    tables = {"processes": found.processes, "threads": found.threads, "takes": found.takes}
+    tables = {"processes": of_gil.processes, "threads": of_gil.threads, "takes": of_gil.takes}
     return {name: plain(table) for name, table in tables.items()}

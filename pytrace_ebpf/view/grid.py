@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+NARROW = 92  # below it bars and counts shrink so that the names keep some room
+
 
 def rest(width: int, fixed: Sequence[tuple[int, str]]) -> int:
     """Cells that the last column has beside the fixed ones."""

@@ -8,11 +8,17 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.by_task import COLUMNS, by_task, longest_hold
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.grid import NARROW, grid, rest
 from pytrace_ebpf.view.names import named
+from pytrace_ebpf.view.states import states_of
 
-_NARROW, _NARROWER = 92, 74
+_NARROWER = 74
 _WORTH_SAYING_NS = 10_000_000
+
+
+def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows, and the sentence."""
+    return rows(trace), {"sentence": sentence(trace)}
 
 
 def rows(trace: Any) -> pd.DataFrame:
@@ -34,9 +40,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """One line per row of `table` (see rows)."""
     if not len(table):
         return [Text("No coroutine was seen to run.")]
-    source = (facts.get("scheduling") or {"source": "bpf"})["source"]
-    states = text.STATES if source == "bpf" else text.TWO_STATES
-    bar_width, count_width = (5, 6) if width < _NARROW else (10, 7)
+    states = states_of(facts)
+    bar_width, count_width = (5, 6) if width < NARROW else (10, 7)
     columns = [
         (count_width, "count", "coroutines"), (count_width, "tasks", "tasks"), (7, "resumes", "resumes"),
         (6, "run", "run_ns"), (7, "awaited", "awaited_ns"), (7, "longest", "longest_ns"), (6, "held", "held_ns"),
@@ -48,8 +53,6 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     shown = grid([*fixed, (room, "  coroutine")], left={0, len(fixed)})
     most = int(table["run_ns"].max())
     for row in table.head(top).to_dict("records"):
-        if states is text.TWO_STATES and text.known(row["on_cpu_ns"]):
-            row["off_cpu_ns"] = row["run_ns"] - row["on_cpu_ns"] - row["unknown_ns"]
         shown.add_row(
             text.bar(row, bar_width, ascii_only, longest=most, states=states),
             *(text.duration(row[key]) if key.endswith("_ns") else text.count(row[key], cells) for cells, _, key in columns),

@@ -12,14 +12,14 @@ from pytrace_ebpf.view.grid import grid, rest
 from pytrace_ebpf.view.names import named
 
 
-def rows(trace: Any, calls: pd.DataFrame) -> pd.DataFrame:
+def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.by_wait's rows of a Trace with the names of their functions; `calls` needs call_id and func_id."""
     table = by_wait(trace.waits(columns=list(WAITS)), calls, trace.threads(), trace.neighbours())
-    return named(table, trace.functions())
+    return named(table, trace.functions()), {}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    """One line per row of `table` (see rows)."""
+    """One line per row of `table` (see found)."""
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [

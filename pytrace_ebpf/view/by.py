@@ -1,0 +1,42 @@
+"""What a row of the report can be: for each how its rows are found, and how a terminal shows them. A new kind is a line here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pandas as pd
+from rich.console import RenderableType
+
+from pytrace_ebpf.analyze.cores import COLUMNS as OF_CORES
+from pytrace_ebpf.view import cores, functions, gil, tasks, threads, waits
+
+Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
+Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
+
+
+@dataclass(frozen=True)
+class By:
+    """One kind of row.
+
+    found(trace, calls, facts): the rows, of a pytrace_ebpf Trace, its calls (by_function.COLUMNS, depth and `columns`) and
+      view.summary's facts with by and sort; and what else is worth knowing: further facts, such as the sentence.
+    shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
+    columns: of schema.CALLS, that `found` needs besides.
+    with_bar: whether the bar for all calls stands above it.
+    """
+
+    found: Found
+    shown: Shown
+    columns: Sequence[str] = ()
+    with_bar: bool = True
+
+
+BY = {
+    "function": By(functions.found, functions.report),
+    "module": By(functions.found, functions.report),
+    "thread": By(threads.found, threads.report),
+    "core": By(cores.found, cores.report, OF_CORES),
+    "task": By(tasks.found, tasks.report),
+    "wait": By(waits.found, waits.report, with_bar=False),
+    "gil": By(gil.found, gil.report, with_bar=False),
+}
