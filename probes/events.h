@@ -67,13 +67,44 @@ struct sched_event {
     __u32 tid; /* thread the row is about */
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
-    __u64 address;   /* OUT: first argument of the system call (futex: its address) */
+    __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for) */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork) */
     __u16 cpu;
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
+};
+
+/* Tensors that a native call gets or returns. */
+#define TENSORS 8      /* so many of a call are read */
+#define TENSOR_DIMS 5  /* as many as a TensorImpl holds in itself */
+#define TENSOR_ABSENT 0xffff
+
+struct tensor {
+    __s64 sizes[TENSOR_DIMS];
+    __s64 numel;
+    __u16 data_type; /* c10::ScalarType */
+    __u16 dims;      /* TENSOR_ABSENT: there is none, or it could not be read */
+    __u32 pad;
+};
+
+struct tensors_event {
+    __u64 ts; /* that of the call_event */
+    __u64 pid_tgid;
+    __u32 func;
+    __u16 result; /* 1 = returned ones */
+    __u16 count;
+    __u64 pad;
+    struct tensor tensors[TENSORS];
+};
+
+#define ERROR_SIZE 1024
+
+struct error_event {
+    __u64 ts;
+    __u64 pid_tgid;
+    char text[ERROR_SIZE];
 };
 
 /* index into the loss counters */
@@ -83,6 +114,7 @@ struct sched_event {
 #define LOSS_SCHED_RING 3        /* sched ring full */
 #define LOSS_THREAD_MAP 4        /* thread map full: a thread's scheduling is not seen */
 #define LOSS_STACK_DEPTH 5       /* stack deeper than one snapshot reads */
-#define LOSS_CLASSES 6
+#define LOSS_ARGUMENT_RING 6     /* ring of tensors full: the call has no shapes */
+#define LOSS_CLASSES 7
 
 #endif

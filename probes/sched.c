@@ -1,6 +1,7 @@
 /* Scheduling events of the traced threads: when each had a core, waited for one, or was blocked, and in what.
  *
- * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, PROCESSES, FOLLOW (children become traced processes).
+ * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, PROCESSES, FOLLOW (children become traced processes),
+ * PARKED_NEAR, PARKED_LOCK, PARKED_NODE (record/parking.py).
  * The system call a thread leaves in is read from its saved registers, so no
  * system call is slowed by a tracepoint of its own; who holds the GIL is read
  * from the thread's own memory while it is still the current one.
@@ -40,6 +41,7 @@ BPF_PERCPU_ARRAY(interrupts, __u32, 1);
 #define CLONE_VM 0x100
 #define SYSCALL_CLONE 56 /* x86-64 */
 #define SYSCALL_VFORK 58
+#define SYSCALL_FUTEX 202
 #define SYSCALL_CLONE3 435
 
 /* 0 = not traced */
@@ -97,6 +99,31 @@ static __always_inline __s32 gil_holder(__u32 pid, __u32 tid)
     return HOLDER_UNKNOWN; /* a fork has its creator's id until it has noticed */
 }
 
+static __always_inline int holds(__u64 address, __u64 wanted)
+{
+    __u64 found = 0;
+
+    return !bpf_probe_read_user(&found, sizeof(found), (void *)address) && found == wanted;
+}
+
+/* Where the current thread waits on the futex at `address`, for which lock: see record/parking.py. Either neighbour will
+ * do, because one of them may be taken out of the list on another core just now.
+ */
+static __always_inline __u64 parked_for(__u64 address, __u64 stack_pointer)
+{
+    __u64 lock = 0, node = address + PARKED_NODE;
+    struct {
+        __u64 next, previous;
+    } links;
+
+    if (address - stack_pointer >= PARKED_NEAR || bpf_probe_read_user(&links, sizeof(links), (void *)node))
+        return address;
+    if (!holds(links.previous, node) && !holds(links.next + sizeof(node), node))
+        return address;
+    bpf_probe_read_user(&lock, sizeof(lock), (void *)(address - PARKED_LOCK));
+    return lock ? lock : address;
+}
+
 TRACEPOINT_PROBE(sched, sched_switch)
 {
     __u32 prev = args->prev_pid, next = args->next_pid;
@@ -108,7 +135,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
         return 0;
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
-        __u64 state = args->prev_state, nr = -1, address = 0;
+        __u64 state = args->prev_state, nr = -1, address = 0, stack_pointer = 0;
         __s32 holder;
 
         if (state & BLOCKED_STATES) {
@@ -117,6 +144,10 @@ TRACEPOINT_PROBE(sched, sched_switch)
             bpf_probe_read_kernel(&nr, sizeof(nr), &regs->orig_ax);
             if ((__s32)nr >= 0)
                 bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
+            if (nr == SYSCALL_FUTEX) {
+                bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), &regs->sp);
+                address = parked_for(address, stack_pointer);
+            }
         }
         holder = gil_holder(prev_pid, prev);
         event = reserve(prev_pid, prev, SCHED_OUT, ts);
@@ -291,12 +322,12 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
 #endif
         pid = child;
     }
-    if (!(flags & CLONE_VM))
-        inherit_gil(bpf_get_current_pid_tgid() >> 32, child);
     if (threads.update(&child, &pid)) {
         count_loss(LOSS_THREAD_MAP);
         return 0;
     }
+    if (!(flags & CLONE_VM)) /* not before: the exit of a thread that is not traced takes nothing out of the map */
+        inherit_gil(bpf_get_current_pid_tgid() >> 32, child);
     event = reserve(pid, child, SCHED_FORK, ts);
     if (event) {
         event->other = parent;

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pytrace_ebpf.record import parking
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.gil import Holders
+from pytrace_ebpf.record.memory import Memory
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.tables import Columns, sched_columns
 from pytrace_ebpf.record.target import living_threads
@@ -31,6 +33,7 @@ class SchedProbes:
             "THREADS": 65536,
             "PROCESSES": 16384,
             "ALERT_RING_PAGES": 1,
+            **parking.KNOBS,
         }
         if follow:
             knobs["FOLLOW"] = True
@@ -67,6 +70,7 @@ class SchedProbes:
         """
         self._holders.expect(pid)
         self.interval_s = _STARTING_INTERVAL_S
+        memory = Memory(pid)
         seen: set[int] = set()
         while True:
             new = [tid for tid in living_threads(pid) if tid not in seen]
@@ -74,15 +78,15 @@ class SchedProbes:
                 break
             for tid in new:
                 seen.add(tid)
-                row = self._snapshot(pid, tid)
+                row = self._snapshot(memory, tid)
                 if row is not None:
                     self._snapshots.append(row)
                 self._threads[self._threads.Key(tid)] = self._threads.Leaf(pid)
 
-    def _snapshot(self, pid: int, tid: int) -> np.ndarray | None:
-        folder = Path(f"/proc/{pid}/task/{tid}")
+    def _snapshot(self, memory: Memory, tid: int) -> np.ndarray | None:
+        folder = Path(f"/proc/{memory.pid}/task/{tid}")
         row = np.zeros(1, self.dtype)
-        row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), pid, tid
+        row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), memory.pid, tid
         row["kind"], row["syscall"], row["holder"] = SchedKind.SNAPSHOT, -1, -1
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -92,6 +96,8 @@ class SchedProbes:
             return None
         if call[0] not in ("running", "-1"):
             row["syscall"], row["address"] = int(call[0]), int(call[1], 16)
+            if int(call[0]) == parking.FUTEX:
+                row["address"] = parking.parked_for(memory, int(call[1], 16), int(call[7], 16))
         return row
 
     def close(self) -> None:
