@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from children.measuring import Measuring
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "rounds.py"
@@ -21,25 +22,12 @@ PACKAGES = Path(__file__).parents[2] / ".build" / "bench"
 MODES = ("plain", "agent", "viztracer", "cprofile")
 
 
-class Fib:
-    """A process that measures a round of fib whenever asked."""
-
-    def __init__(self, python: str, root: str | None, mode: str, packages: Path | None) -> None:
-        command = [python, str(CHILD), "plain" if mode == "agent" else mode]
-        if packages:
-            command = ["/usr/bin/env", f"PYTHONPATH={packages}", *command]
-        if root:
-            shared = [word for folder in (CHILD.parent, packages) if folder for word in ("--at", str(folder))]
-            command = [str(Path(__file__).parents[1] / "in-root.sh"), *shared, root, *command]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.round()
-
-    def round(self) -> float:
-        """Nanoseconds per call."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+def fib(python: str, root: str | None, mode: str, packages: Path | None) -> Measuring:
+    """A process that runs rounds of fib in a mode."""
+    command = [python, str(CHILD), "plain" if mode == "agent" else mode]
+    if packages is None:
+        return Measuring(command, root, CHILD.parent)
+    return Measuring(["/usr/bin/env", f"PYTHONPATH={packages}", *command], root, CHILD.parent, packages)
 
 
 def version_of(python: str, root: str | None) -> str:
@@ -62,9 +50,9 @@ def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
     version = version_of(python, root)
     packages = viztracer_for(version)
     modes = [mode for mode in MODES if packages or mode != "viztracer"]
-    children = {mode: Fib(python, root, mode, packages if mode == "viztracer" else None) for mode in modes}
+    children = {mode: fib(python, root, mode, packages if mode == "viztracer" else None) for mode in modes}
     with tempfile.TemporaryDirectory() as scratch:
-        traced = children["agent"].process.pid
+        traced = children["agent"].pid
         recording = Recording(traced, Path(scratch) / "cost", "agent")
         taken: dict[str, list[float]] = {mode: [] for mode in modes}
         for _ in range(rounds):
@@ -77,7 +65,7 @@ def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
             children["agent"].round()
         load = recording.stop()
     for child in children.values():
-        child.process.kill()
+        child.close()
     print(f"Python {version}, fib(24), medians of {rounds} rounds in turn; {figures['lost']:.0f} events lost")
     added = {mode: [a - b for a, b in zip(taken[mode], taken["plain"], strict=True)] for mode in modes}
     for mode in modes:

@@ -9,11 +9,12 @@ same probes, the same semaphores raised), one under the whole tracer. Quote the 
 import argparse
 import shutil
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from children.measuring import Measuring
 
 import pytrace_ebpf
 from pytrace_ebpf.record.bpf import Programs
@@ -26,26 +27,14 @@ TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "fib_child.py"
 N = 20
 
 
-class Fib:
-    """A running target that times one round of fib whenever asked: ns per call."""
-
-    def __init__(self, python: str, root: str | None) -> None:
-        command = [python, str(TARGET), str(N)]
-        if root:
-            command = [str(Path(__file__).parents[1] / "in-root.sh"), "--at", str(TARGET.parent), root, *command]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.round()
-
-    def round(self) -> float:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+def fib(python: str, root: str | None) -> Measuring:
+    """A process that runs rounds of fib."""
+    return Measuring([python, str(TARGET), str(N)], root, TARGET.parent)
 
 
-def attach_floor(fib: Fib) -> Programs:
-    """Put empty programs on the probes of `fib`; they go when this process ends."""
-    programs, target = Programs("floor.c", {}), inspect(fib.process.pid)
+def attach_floor(pid: int) -> Programs:
+    """Put empty programs on the probes of a process; they go when this one ends."""
+    programs, target = Programs("floor.c", {}), inspect(pid)
     assert target.layout
     for point in plan(target.binary, target.layout).points:
         if not point.program.startswith("function_"):
@@ -96,25 +85,25 @@ def main() -> None:
         copy = args.python
         if not args.root:  # a file of its own, so that the kernel keeps the floor's uprobes apart from the tracer's
             copy = shutil.copy(args.python, folder / Path(args.python).name)
-        without, with_floor, with_tracer = (Fib(python, args.root) for python in (args.python, copy, args.python))
-        held = attach_floor(with_floor)
-        recording = Recording(with_tracer.process.pid, folder / "cost")
+        without, with_floor, with_tracer = (fib(python, args.root) for python in (args.python, copy, args.python))
+        held = attach_floor(with_floor.pid)
+        recording = Recording(with_tracer.pid, folder / "cost")
         plain, empty, ours = [], [], []
         for _ in range(args.rounds):
             plain.append(without.round())
             empty.append(with_floor.round())
             ours.append(with_tracer.round())
         recording.stop()
-        recording = Recording(with_tracer.process.pid, folder / "load")
+        recording = Recording(with_tracer.pid, folder / "load")
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
             with_tracer.round()
         load = recording.stop()
-        recording = Recording(with_tracer.process.pid, folder / "rest")
+        recording = Recording(with_tracer.pid, folder / "rest")
         time.sleep(args.seconds / 2)
         rest = recording.stop()["cpu_share"]
-        for fib in (without, with_floor, with_tracer):
-            fib.process.kill()
+        for each in (without, with_floor, with_tracer):
+            each.close()
         held.close()
     ratios = [a / b for a, b in zip(ours, empty, strict=True)]
     print(f"fib({N}) on {args.python}, medians of {args.rounds} rounds in turn")
@@ -126,6 +115,7 @@ def main() -> None:
     print(f"  CPU an event             {load['collector_ns_per_event']:8.0f} ns  (drain, cut, write, usage samples, all threads of the tracer)")
     print(f"  on disk a call           {load['bytes_per_call']:8.1f} bytes (events/)")
     print(f"  tracer at rest           {rest * 100:8.1f} % of a core")
+
 
 if __name__ == "__main__":
     main()

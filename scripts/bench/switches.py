@@ -12,10 +12,11 @@ import ctypes
 import os
 import re
 import statistics
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from children.measuring import Measuring
 
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.sched import SchedProbes
@@ -25,30 +26,9 @@ CHILD = Path(__file__).parent / "children" / "pingpong.py"
 BPF, ENABLE_STATS = 321, 32  # x86-64; the attribute's only field, which statistics, is 0: run times
 
 
-class PingPong:
-    """A pair that plays a round whenever asked."""
-
-    def __init__(self, python: str, kind: str) -> None:
-        command = [python, str(CHILD), kind]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.round()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process that is asked, and its child where it has one."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [self.process.pid, *map(int, children)]
-
-    def round(self) -> float:
-        """Nanoseconds of CPU per switch."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-    def close(self) -> None:
-        """It ends with its input, and its child with it."""
-        self.process.communicate()
+def family(pid: int) -> list[int]:
+    """A process and its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 @contextmanager
@@ -77,14 +57,14 @@ def in_programs_ns() -> int:
 
 def measure(python: str, kind: str, rounds: int) -> None:
     """Print the table of one kind of pair."""
-    pair = PingPong(python, kind)
+    pair = Measuring([python, str(CHILD), kind])
     taken: dict[str, list[float]] = {"without the probes": [], "beside a recording": [], "recorded": []}
     in_programs, lost = [], 0
     for _ in range(rounds):
         taken["without the probes"].append(pair.round())
         probes = SchedProbes(Options(Path()).sched_ring_pages, follow=True)
         taken["beside a recording"].append(pair.round())
-        for pid in pair.pids:
+        for pid in family(pair.pid):
             probes.start(pid)
         probes.drain()
         taken["recorded"].append(pair.round())
