@@ -13,7 +13,7 @@ from pytrace_ebpf.errors import PytraceError
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
-COMMANDS = ("doctor", "run", "attach", "report", "export", "info")
+COMMANDS = ("doctor", "run", "attach", "report", "export", "info", "experiment")
 
 
 def parser(chosen: str | None) -> argparse.ArgumentParser:
