@@ -41,12 +41,13 @@ _PER_ELEMENT = {
         hardtanh_backward leaky_relu leaky_relu_backward log max max_pool1d max_pool2d max_pool1d_with_indices
         max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d maximum mean min minimum mul neg
         nll_loss nll_loss_backward nll_loss_forward nll_loss_nd pow reciprocal relu relu6 round rsqrt sign sin sqrt sub sum
-        threshold_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_avg_pool2d_backward index_add scatter_add
+        threshold_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_avg_pool2d_backward
+        adaptive_max_pool2d_backward index_add scatter_add
         max_pool3d_with_indices rsub square""",
     2: "addcdiv addcmul dropout native_dropout native_dropout_backward mse_loss l1_loss linalg_vector_norm norm std var lerp elu",
     3: """sigmoid sigmoid_backward tanh_backward tanh hardswish hardsigmoid silu mse_loss_backward log_sigmoid_backward
         log_sigmoid_forward log_sigmoid softplus hardswish_backward""",
-    5: """softmax log_softmax _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data cross_entropy_loss gelu
+    5: """softmax log_softmax _softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data cross_entropy_loss gelu
         binary_cross_entropy binary_cross_entropy_with_logits binary_cross_entropy_backward silu_backward""",
     8: """batch_norm native_batch_norm _batch_norm_impl_index _native_batch_norm_legit layer_norm native_layer_norm group_norm
         native_group_norm instance_norm gelu_backward""",

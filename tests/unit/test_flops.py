@@ -5,7 +5,7 @@ import pytest
 from pytrace_ebpf.analyze.flops import bytes_moved, cost, flops, product
 
 F = "float32"
-N, C, L, K, O, G = 4, 6, 10, 3, 8, 2  # batch, channels, length, kernel, channels out, groups
+N, C, L, K, D, G = 4, 6, 10, 3, 8, 2  # batch, channels, length, kernel, channels out, groups
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,19 @@ N, C, L, K, O, G = 4, 6, 10, 3, 8, 2  # batch, channels, length, kernel, channel
         ("linear", [(7, 64, 128), (103, 128), None], None, 2 * 7 * 64 * 128 * 103),
         ("linear", [(128,), (103, 128)], None, 2 * 128 * 103),
         ("conv1d", [(64, 300, 124), (128, 300, 2), (128,)], [(64, 128, 123)], 2 * 64 * 123 * 128 * 300 * 2),
-        ("conv1d", [(C, L), (O, C, K), None], [(O, L)], 2 * L * O * C * K),
-        ("_convolution", [(N, C, L), (O, C, K), None], [(N, O, L - 2)], 2 * N * (L - 2) * O * C * K),
-        ("convolution", [(N, C, L), (O, C // G, K), None], [(N, O, L)], 2 * N * L * O * C // G * K),
+        ("conv1d", [(C, L), (D, C, K), None], [(D, L)], 2 * L * D * C * K),
+        ("_convolution", [(N, C, L), (D, C, K), None], [(N, D, L - 2)], 2 * N * (L - 2) * D * C * K),
+        ("convolution", [(N, C, L), (D, C // G, K), None], [(N, D, L)], 2 * N * L * D * C // G * K),
         ("convolution", [(N, C, L, L), (C, 1, K, K), None], [(N, C, L, L)], 2 * N * L * L * C * K * K),
         # Transposed: each element that is given meets each weight.
-        ("convolution", [(N, C, L), (C, O, K), None], [(N, O, L + 2)], 2 * N * L * O * C * K),
+        ("convolution", [(N, C, L), (C, D, K), None], [(N, D, L + 2)], 2 * N * L * D * C * K),
         ("convolution", [(N, C, L), (C, C, K), None], [(N, C, L + 2)], 2 * N * L * C * C * K),
         ("convolution", [(N, C, L), (C, C, K), None], [(N, C, L - 2)], 2 * N * (L - 2) * C * C * K),
-        ("conv_transpose1d", [(N, C, L), (C, O, K), None], [(N, O, 2 * L)], 2 * N * L * O * C * K),
-        ("convolution_backward", [(N, O, L), (N, C, L), (O, C, K)], [(N, C, L), (O, C, K), (O,)], 2 * 2 * N * L * O * C * K),
-        ("convolution_backward", [(N, O, L), (N, C, L), (O, C, K)], [None, (O, C, K), (O,)], 2 * N * L * O * C * K),
+        ("conv_transpose1d", [(N, C, L), (C, D, K), None], [(N, D, 2 * L)], 2 * N * L * D * C * K),
+        ("convolution_backward", [(N, D, L), (N, C, L), (D, C, K)], [(N, C, L), (D, C, K), (D,)], 2 * 2 * N * L * D * C * K),
+        ("convolution_backward", [(N, D, L), (N, C, L), (D, C, K)], [None, (D, C, K), (D,)], 2 * N * L * D * C * K),
         ("convolution_backward", [(N, C, L), (N, C, L), (C, 1, K)], [None, (C, 1, K), None], 2 * N * L * C * K),
-        ("convolution_backward", [(N, O, L), (N, C, L), (O, C, K)], None, None),
+        ("convolution_backward", [(N, D, L), (N, C, L), (D, C, K)], None, None),
         ("scaled_dot_product_attention", [(2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 3)], None, 2 * 8 * 5 * 6 * (8 + 3)),
         ("mkldnn_rnn_layer", [(7, 4, 16), (48, 16), (48, 12), (48,), (48,)], None, 2 * 7 * 4 * 48 * (16 + 12)),
         ("relu", [(4, 5)], [(4, 5)], 20),
@@ -55,7 +55,7 @@ N, C, L, K, O, G = 4, 6, 10, 3, 8, 2  # batch, channels, length, kernel, channel
         ("mm", [(2, 3)], None, None),
         ("mm", [None, (3, 5)], None, None),
         ("relu", [], None, None),
-        ("conv1d", [(N, C, L), (O, C, K), None], None, None),  # stride and padding are not in the shapes
+        ("conv1d", [(N, C, L), (D, C, K), None], None, None),  # stride and padding are not in the shapes
     ],
 )  # fmt: skip
 def test_flops(name: str, given: list[tuple[int, ...] | None], returned: list[tuple[int, ...] | None] | None, expected: int | None) -> None:
