@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.last_at import last_at
 from pytrace_ebpf.analyze.preorder import begin_end
+from pytrace_ebpf.analyze.split import thread_keys
 
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "depth", "pid", "tid", "start_ns", "end_ns")
 NO_CALL = -1
@@ -27,19 +29,11 @@ def innermost(calls: pd.DataFrame, pid: Numbers, tid: Numbers, ts: Numbers) -> I
     id_, parent, start, end = (calls[c].to_numpy(np.int64) for c in ("call_id", "parent_id", "start_ns", "end_ns"))
     when = np.where(is_end, end[row], start[row])
     after = np.where(is_end, parent[row], id_[row])
-    keys, owner = np.unique(_keys(calls["pid"].to_numpy(), calls["tid"].to_numpy()), return_inverse=True)
+    keys = thread_keys(calls["pid"].to_numpy(), calls["tid"].to_numpy())[row]
     # begin_end takes the threads in the order of their first row; searching needs them in that of their number.
-    owner = owner[row]
-    order = np.argsort(owner, kind="stable")
-    when, after, owner = when[order], after[order], owner[order]
-    wanted = _keys(np.asarray(pid), np.asarray(tid))
-    thread = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    origin = int(when.min()) - 1
-    bits = (int(when.max()) - origin + 1).bit_length()
-    moments = np.clip(np.asarray(ts, np.int64) - origin, 0, (1 << bits) - 1)
-    at = np.searchsorted((owner << bits) | (when - origin), (thread << bits) | moments, side="right") - 1
-    found = (at >= 0) & (owner[at] == thread) & (keys[thread] == wanted)
-    return np.where(found, after[at], NO_CALL)
+    order = np.argsort(keys, kind="stable")
+    at = last_at(keys[order], when[order], thread_keys(np.asarray(pid), np.asarray(tid)), np.asarray(ts, np.int64))
+    return np.where(at >= 0, after[order][at], NO_CALL)
 
 
 def innermost_in(trace: Any, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:
@@ -57,7 +51,3 @@ def innermost_in(trace: Any, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:
         out[asked] = innermost(calls, pid[asked], tid[asked], ts[asked])
         going_on, upto = calls[calls["start_ns"] <= earlier_end_ns], first
     return out
-
-
-def _keys(pid: Numbers, tid: Numbers) -> Ints:
-    return (pid.astype(np.int64) << 32) | tid.astype(np.int64)

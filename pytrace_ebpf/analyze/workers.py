@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze import split
+from pytrace_ebpf.analyze.last_at import last_at
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, SchedKind
 
@@ -99,9 +100,8 @@ def worked_for(sched: pd.DataFrame, timeline: pd.DataFrame, python: Ints) -> pd.
     wakers = split.thread_keys(wakes["pid"].to_numpy(), wakes["other_tid"].to_numpy())[order]
     masters = _masters(keys, when, wakers, python)
     slices = timeline[timeline["state"].astype("object") == "on_cpu"]
-    place = _last(
-        keys, when, split.thread_keys(slices["pid"].to_numpy(), slices["tid"].to_numpy()), slices["start_ns"].to_numpy()
-    )
+    own = split.thread_keys(slices["pid"].to_numpy(), slices["tid"].to_numpy())
+    place = last_at(keys, when, own, slices["start_ns"].to_numpy())
     master = np.where(place >= 0, masters[place], _NOBODY) if len(masters) else np.full(len(slices), _NOBODY)
     return slices[["start_ns", "end_ns"]].assign(master=master)[master != _NOBODY]
 
@@ -109,27 +109,12 @@ def worked_for(sched: pd.DataFrame, timeline: pd.DataFrame, python: Ints) -> pd.
 def _masters(keys: Ints, when: Ints, wakers: Ints, python: Ints) -> Ints:
     """The Python thread behind each wake-up, however many workers are between; _NOBODY where none is."""
     direct = np.isin(wakers, python)
-    above = _last(keys, when, wakers, when - 1)  # the wake-up that the waker itself runs on
+    above = last_at(keys, when, wakers, when - 1)  # the wake-up that the waker itself runs on
     above = np.where(direct | (above < 0), np.arange(len(keys)), above)
     while np.any(above[above] != above):
         above = above[above]
     found: Ints = np.where(direct[above], wakers[above], _NOBODY)
     return found
-
-
-def _last(keys: Ints, when: Ints, thread: Ints, ts: Ints) -> Ints:
-    """Position in the sorted (keys, when) of the last one of `thread` before or at `ts`; -1 none."""
-    if not len(keys) or not len(thread):
-        return np.full(len(thread), -1, np.int64)
-    unique, group = np.unique(keys, return_inverse=True)
-    wanted = np.searchsorted(unique, thread)
-    origin = int(when.min()) - 1
-    bits = (int(max(when.max(), ts.max())) - origin).bit_length()
-    place = (
-        np.searchsorted((group << bits) | (when - origin), (wanted << bits) | np.maximum(ts - origin, 0), side="right")
-        - 1
-    )
-    return np.where(np.isin(thread, unique) & (place >= 0) & (group[place] == wanted), place, -1)
 
 
 def _threads_with_calls(trace: Trace) -> Ints:
