@@ -15,7 +15,8 @@ FUTEX = 202
 
 
 def rows(trace: Any) -> list[dict[str, Any]]:
-    return list(waits.rows(trace, trace.calls(columns=["call_id", "func_id"])).to_dict("records"))
+    table, _ = waits.found(trace, trace.calls(columns=["call_id", "func_id"]), {})
+    return list(table.to_dict("records"))
 
 
 def shown(table: pd.DataFrame, width: int) -> list[str]:
