@@ -87,7 +87,7 @@ def _cost_of_probes(target: Target) -> Finding:
             "usdt cost",
             "warning",
             "while it is traced every opcode is slower (about 8 times on pure call code, as the semaphore of `line` is "
-            "raised), every call takes about 2.5 us more, and CPython 3.11 has a use-after-free on that path that may "
+            "raised), every call takes about 3 us more, and CPython 3.11 has a use-after-free on that path that may "
             "crash a program which makes and frees very large code objects",
         )
     return _finding(
@@ -98,7 +98,7 @@ def _cost_of_probes(target: Target) -> Finding:
 def _cost_of_agent(target: Target) -> Finding:
     minor = (target.python_version or (3, 0))[:2]
     if minor >= (3, 12):
-        return _finding("agent cost", "ok", "while it is traced every call takes about 0.1 us more")
+        return _finding("agent cost", "ok", "while it is traced every call takes 0.1 to 0.2 us more")
     return _finding("agent cost", "ok", "while it is traced every call takes about 0.3 us more, and one of a C function about 0.1 us")
 
 
