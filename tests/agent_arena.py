@@ -14,31 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from pytrace_ebpf.record.arena import ACTIVE, CHUNK_HEADER, CHUNKS_START, FREE, FUNCTIONS_START, QUIET, REFUSED, Library
+from pytrace_ebpf.trace.schema import CallKind
+
+__all__ = ["ACTIVE", "AGENT", "ENTRY", "OPEN", "QUIET", "REFUSED", "RESUME", "Arena", "Session", "unbalanced"]
+
 AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
-FUNCTIONS_START, CHUNKS_START, CHUNK_HEADER = 4096, 64 << 20, 64
-STARTING, ACTIVE, QUIET, REFUSED = range(4)
-FREE, WRITING, FULL = range(3)
-ENTRY, RETURN, OPEN, _, UNWIND, RESUME, YIELD = range(7)
+ENTRY, OPEN, RESUME = CallKind.ENTRY.value, CallKind.OPEN.value, CallKind.RESUME.value
 EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
-
-
-def layout() -> dict[str, np.dtype]:
-    """The structs of agent.h by name, as the library itself tells them."""
-    library = ctypes.CDLL(str(AGENT))
-    text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "pytrace_layout"))).decode()
-    fields: dict[str, list[tuple[str, str, int]]] = {}
-    for line in text.splitlines():
-        holder, name, kind, offset, count = line.split()
-        fields.setdefault(holder, []).append((name, f"S{int(count)}" if kind == "S1" else kind, int(offset)))
-    return {
-        holder: np.dtype(
-            {"names": [f[0] for f in rows], "formats": [f[1] for f in rows], "offsets": [f[2] for f in rows]}
-        )
-        for holder, rows in fields.items()
-    }
-
-
-LAYOUT = layout() if AGENT.exists() else {}
+LAYOUT = Library(AGENT).dtypes if AGENT.exists() else {}
 
 
 @dataclass(frozen=True)
