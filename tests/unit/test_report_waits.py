@@ -14,9 +14,12 @@ from pytrace_ebpf.view import waits
 FUTEX = 202
 
 
+def found(trace: Any) -> pd.DataFrame:
+    return waits.found(trace, trace.calls(columns=["call_id", "func_id"]), {})[0]
+
+
 def rows(trace: Any) -> list[dict[str, Any]]:
-    table, _ = waits.found(trace, trace.calls(columns=["call_id", "func_id"]), {})
-    return list(table.to_dict("records"))
+    return list(found(trace).to_dict("records"))
 
 
 def shown(table: pd.DataFrame, width: int) -> list[str]:
@@ -61,7 +64,7 @@ def test_the_main_function_and_the_main_partner(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [60, 80, 99])
 def test_no_line_is_too_long(tmp_path: Path, width: int) -> None:
     trace = pytrace_ebpf.open(sample(tmp_path))
-    lines = shown(waits.rows(trace, trace.calls(columns=["call_id", "func_id"])), width)
+    lines = shown(found(trace), width)
     assert len(lines) > 4 and max(map(len, lines)) <= width
 
 
