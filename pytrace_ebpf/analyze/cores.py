@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.by_function import outermost, values
-from pytrace_ebpf.analyze.split import thread_keys
-from pytrace_ebpf.analyze.workers import Curve
+from pytrace_ebpf.analyze.curve import Curve
+from pytrace_ebpf.analyze.split import on_cores, thread_keys
 
 Ints = npt.NDArray[np.int64]
 
@@ -15,11 +15,6 @@ COLUMNS = (
     "on_cpu_ns", "self_on_cpu_ns", "first_cpu", "migrations",
 )  # fmt: skip
 WAITS = ("call_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after")  # columns of schema.WAITS that are needed
-
-
-def on_cores(timeline: pd.DataFrame) -> pd.DataFrame:
-    """The rows of analyze.split's timeline in which a thread had a core."""
-    return timeline[timeline["state"].astype("object") == "on_cpu"]
 
 
 def parallelism(timeline: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:

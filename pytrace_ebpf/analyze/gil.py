@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.curve import Curve
 from pytrace_ebpf.analyze.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
 from pytrace_ebpf.analyze.reasons import functions_of
 
@@ -91,15 +92,8 @@ def _covered(start: Ints, end: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
     order = np.argsort(start, kind="stable")
     start, reach = start[order], np.maximum.accumulate(end[order])
     first = np.append(True, start[1:] > reach[:-1])
-    begin, until = start[first], reach[np.append(first[1:], True)]
-    before = np.cumsum(until - begin) - (until - begin)
-
-    def upto(ts: Ints) -> Ints:
-        at = np.maximum(np.searchsorted(begin, ts, side="right") - 1, 0)
-        spent: Ints = before[at] + np.clip(ts - begin[at], 0, until[at] - begin[at])
-        return spent
-
-    return upto(to_ns) - upto(from_ns)
+    covered = Curve.of(start[first], reach[np.append(first[1:], True)])
+    return covered.at(to_ns) - covered.at(from_ns)
 
 
 def _whole(of_gil: pd.DataFrame, held: pd.DataFrame) -> pd.DataFrame:

@@ -298,6 +298,11 @@ def timeline(sched: pd.DataFrame, processes: pd.DataFrame, end_ns: int, losses: 
     return frame[(rows.to < UNKNOWN) & (end > rows.ts)].reset_index(drop=True)
 
 
+def on_cores(timeline: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a `timeline` in which a thread had a core."""
+    return timeline[timeline["state"].astype("object") == "on_cpu"]
+
+
 def thread_keys(pid: npt.NDArray[np.integer], tid: npt.NDArray[np.integer]) -> Ints:
     """One number for (pid, tid), in their order."""
     return (pid.astype(np.int64) << 32) | tid.astype(np.int64)

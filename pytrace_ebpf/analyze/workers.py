@@ -5,8 +5,6 @@ or made it, directly or through other such threads, from then until it is woken 
 is counted for every call that is open on that thread at that moment.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze import split
+from pytrace_ebpf.analyze.curve import Curve
 from pytrace_ebpf.analyze.last_at import last_at
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, SchedKind
@@ -62,31 +61,6 @@ class Workers:
         return calls.set_column(at, CALLS.arrow.field(COLUMN), pa.array(spent, mask=unknown))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Time on cores up to a moment, of several slices together; straight between the moments `when`."""
-
-    when: Ints
-    total: Ints  # up to each
-    slope: Ints  # slices that are open from each on
-
-    @classmethod
-    def of(cls, start: Ints, end: Ints) -> "Curve":
-        """Of the slices [start, end)."""
-        when = np.concatenate((start, end))
-        step = np.concatenate((np.ones_like(start), -np.ones_like(end)))
-        order = np.argsort(when, kind="stable")
-        when, slope = when[order], np.cumsum(step[order])
-        total = np.concatenate(([0], np.cumsum(slope[:-1] * np.diff(when))))
-        return cls(when, total, slope)
-
-    def at(self, ts: Ints) -> Ints:
-        """Nanoseconds up to each of `ts`."""
-        place = np.searchsorted(self.when, ts, side="right") - 1
-        found: Ints = np.where(place >= 0, self.total[place] + self.slope[place] * (ts - self.when[place]), 0)
-        return found
-
-
 def worked_for(sched: pd.DataFrame, timeline: pd.DataFrame, python: Ints) -> pd.DataFrame:
     """Slices of workers on a core, and for whom: columns start_ns, end_ns, master (pid << 32 | tid of a Python thread).
 
@@ -99,7 +73,7 @@ def worked_for(sched: pd.DataFrame, timeline: pd.DataFrame, python: Ints) -> pd.
     # A waker is of the same process or it is nobody's: threads of others are not in `python` under this pid.
     wakers = split.thread_keys(wakes["pid"].to_numpy(), wakes["other_tid"].to_numpy())[order]
     masters = _masters(keys, when, wakers, python)
-    slices = timeline[timeline["state"].astype("object") == "on_cpu"]
+    slices = split.on_cores(timeline)
     own = split.thread_keys(slices["pid"].to_numpy(), slices["tid"].to_numpy())
     place = last_at(keys, when, own, slices["start_ns"].to_numpy())
     master = np.where(place >= 0, masters[place], _NOBODY) if len(masters) else np.full(len(slices), _NOBODY)

@@ -63,7 +63,7 @@ def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Calla
     stolen = stolen_ns() - stolen
     usage = trace.usage()
     of_threads = usage[usage["kind"].astype("object") == "thread"].sort_values("ts")
-    on = cores.on_cores(timeline_of(trace))
+    on = split.on_cores(timeline_of(trace))
     ends = of_threads.groupby("id")[["ts", "user_s", "system_s"]].agg(["first", "last"])
     counted = sliced = 0.0
     for tid, row in ends.iterrows():

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pytrace_ebpf.analyze import cores
+from pytrace_ebpf.analyze import cores, split
 
 TIMELINE = pd.DataFrame(
     # Thread 1 is on core 0, moves to core 1; thread 2 is on core 1 and then, while 1 has it, off.
@@ -35,7 +35,7 @@ def test_each_function_has_its_own_time_on_each_core() -> None:
     table = cores.by_function(CALLS, TIMELINE)
     found = {(f, c): ns for f, c, ns in zip(table["func_id"], table["cpu"], table["self_on_cpu_ns"], strict=True) if ns}
     assert found == {(10, 0): 40 - 10 - 5, (10, 1): 50 - 10, (11, 0): 10 + 5, (11, 1): 10, (12, 1): 40}
-    assert sum(found.values()) == cores.on_cores(TIMELINE).eval("end_ns - start_ns").sum()
+    assert sum(found.values()) == split.on_cores(TIMELINE).eval("end_ns - start_ns").sum()
     assert table.set_index("func_id")["busy_cores"].drop_duplicates().round(3).to_dict() == {10: 1.3, 12: 1.75, 11: round(50 / 35, 3)}
 
 
