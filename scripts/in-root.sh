@@ -8,7 +8,8 @@
 #   --pid-namespace      as in a container: the command is process 1 in there, and a child of this process
 #
 # Without --pid-namespace the command is this same process. All is mounted in a mount namespace of the
-# command's own, so nothing stays behind and a root can be removed at any time.
+# command's own, so nothing stays mounted and a root can be removed at any time. What stays in it are the
+# empty directories that --at and --tmpfs were mounted on, where there were none.
 set -euo pipefail
 
 all=("$@")
