@@ -63,9 +63,8 @@ static inline void leave(struct writer *w, struct function_entry *function, cons
 /* layers.c. All under the GIL. From now on collections are told; until then, and where it fails, they are not. */
 void collections_start(void);
 void collections_stop(void);
-/* importlib's function begins, and has ended by `kind`: the import of a module is around it. */
-void import_begins(struct writer *writer, const void *frame);
-void import_ends(struct writer *writer, const void *frame, uint64_t kind);
+/* importlib's function begins or has ended, by `kind`: the import of a module is around it. */
+void import_event(struct writer *writer, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind);
 
 /* frames.c. The innermost frame of a thread state, as events number frames; NULL = none or not known. */
 void *innermost_frame(void *thread_state);

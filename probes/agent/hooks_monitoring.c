@@ -66,21 +66,10 @@ static inline uint32_t line_left(struct function_entry *function, PyObject *cons
 /* What function_of leaves out, of a thread that has its writer. */
 static __attribute__((noinline)) PyObject *left_out(PyObject *const *arguments, uint64_t kind)
 {
-    struct writer *w = this_writer;
-    void *frame = current_frame();
     struct function_entry *function = function_importing(arguments[0]);
     if (!function)
         return never_again();
-    bool wanted = !(function->flags & UNWANTED);
-    if (kind == CALL_ENTRY) {
-        import_begins(w, frame);
-        if (wanted)
-            enter(w, function, frame, kind);
-    } else {
-        if (wanted)
-            leave(w, function, frame, line_left(function, arguments), kind);
-        import_ends(w, frame, kind);
-    }
+    import_event(this_writer, function, current_frame(), kind == CALL_ENTRY ? 0 : line_left(function, arguments), kind);
     return py.none;
 }
 

@@ -35,22 +35,11 @@ static bool yields(const void *frame)
 }
 
 /* What function_of leaves out: of no interest, or an import. */
-static __attribute__((noinline)) void left_out(struct writer *w, const void *told, PyObject *object, PyObject *code, int what, bool raised)
+static __attribute__((noinline)) void left_out(struct writer *w, const void *told, PyObject *object, PyObject *code, uint64_t kind)
 {
     struct function_entry *function = function_importing(code);
-    if (!function)
-        return;
-    bool wanted = !(function->flags & UNWANTED);
-    if (what == PROFILE_CALL) {
-        import_begins(w, told);
-        if (wanted)
-            enter(w, function, told, CALL_ENTRY);
-    } else {
-        uint64_t kind = raised ? CALL_UNWIND : CALL_RETURN;
-        if (wanted)
-            leave(w, function, told, py.PyFrame_GetLineNumber(object), kind);
-        import_ends(w, told, kind);
-    }
+    if (function)
+        import_event(w, function, told, kind == CALL_ENTRY ? 0 : py.PyFrame_GetLineNumber(object), kind);
 }
 
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
@@ -67,7 +56,7 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
     const void *told = LIKELY(frames_known) ? frame : NULL;
     struct function_entry *function = function_of(code);
     if (UNLIKELY(!function)) {
-        left_out(w, told, object, code, what, !argument);
+        left_out(w, told, object, code, what == PROFILE_CALL ? CALL_ENTRY : argument ? CALL_RETURN : CALL_UNWIND);
         return 0;
     }
     if (what == PROFILE_CALL) {

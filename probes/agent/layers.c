@@ -103,16 +103,30 @@ static uint32_t number_of_import(const void *frame)
     return frame ? frame_number(frame) + 1 : 0;
 }
 
-void import_begins(struct writer *w, const void *frame)
+static void import_begins(struct writer *w, const void *frame)
 {
     write_event(w, import_here(), number_of_import(frame), 0, CALL_ENTRY);
     w->imports++;
 }
 
-void import_ends(struct writer *w, const void *frame, uint64_t kind)
+static void import_ends(struct writer *w, const void *frame, uint64_t kind)
 {
     if (!w->imports) /* it was open when the session began */
         return;
     w->imports--;
     write_event(w, import_here(), number_of_import(frame), 0, kind);
+}
+
+void import_event(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
+{
+    bool wanted = !(function->flags & UNWANTED);
+    if (kind == CALL_ENTRY) {
+        import_begins(w, frame);
+        if (wanted)
+            enter(w, function, frame, kind);
+    } else {
+        if (wanted)
+            leave(w, function, frame, line, kind);
+        import_ends(w, frame, kind);
+    }
 }
