@@ -1,7 +1,8 @@
-"""Write a trace for another viewer: perfetto (ui.perfetto.dev), speedscope (speedscope.app) or folded stacks.
+"""Write a trace for another viewer: perfetto (ui.perfetto.dev), speedscope (speedscope.app), folded stacks or an icicle.
 
 perfetto holds calls and scheduling; speedscope the calls of each thread; folded the self
-time of every distinct stack in nanoseconds, for flame graphs (--value says which time).
+time of every distinct stack in nanoseconds, for flame graphs (--value says which time);
+icicle is a page for any browser with the layers of one thread (--tid says which).
 """
 
 import argparse
@@ -13,15 +14,16 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze import split
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import folded, perfetto, speedscope
+from pytrace_ebpf.view.export import folded, icicle, perfetto, speedscope
 from pytrace_ebpf.view.text import size
 
 NAME = "export"
-_FORMATS = {"perfetto": perfetto.SUFFIX, "speedscope": speedscope.SUFFIX, "folded": folded.SUFFIX}
+_FORMATS = {"perfetto": perfetto.SUFFIX, "speedscope": speedscope.SUFFIX, "folded": folded.SUFFIX, "icicle": icicle.SUFFIX}
 _OPEN_WITH = {
     "perfetto": "open it at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
     "folded": "feed it to flamegraph.pl --countname=ns or any flame graph viewer",
+    "icicle": "open it in a browser",
 }
 
 
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=tuple(_FORMATS), required=True, help="format")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output (TRACE's name with a suffix)")
     parser.add_argument("--value", choices=folded.VALUES, default="wall", help="folded: which self time, in ns (wall)")
+    parser.add_argument("--tid", type=int, help="icicle: which thread (the one that was longest on a core)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,5 +58,7 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> None:
         perfetto.write(trace, timeline, out)
     elif args.to == "speedscope":
         speedscope.write(trace, out)
+    elif args.to == "icicle":
+        icicle.write(trace, args.tid, out)
     else:
         folded.write(trace, args.value, out)
