@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pytrace_ebpf.record.filters import Filters
-from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.options import LAYER_NAMES, Options
 from pytrace_ebpf.record.session import Status
 
 _SENTENCES = 3  # of processes without calls: more of them say the same
@@ -35,6 +35,14 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
+        "--layers", type=_layers, default=(), metavar="NAMES",
+        help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
+    )  # fmt: skip
+    parser.add_argument(
+        "--operators", action="append", default=[], metavar="PATTERN",
+        help="of torch, these operators instead of about 250 usual ones: aten::conv*, or all; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
         "--ring-mib", type=_power_of_two, metavar="N",
         help="memory for function events that are not read yet, a power of two (usdt 64, agent 256 for each process)",
     )  # fmt: skip
@@ -49,6 +57,8 @@ def options(args: argparse.Namespace) -> Options:
         args.source,
         not args.no_follow,
         filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth),
+        layers=args.layers or (("operator",) if args.operators else ()),
+        operators=tuple(args.operators),
     )
     if args.ring_mib is not None:
         asked = replace(asked, call_ring_pages=int(args.ring_mib * 256), arena_bytes=int(args.ring_mib * 1048576))
@@ -60,6 +70,14 @@ def _depth(text: str) -> int:
     if depth < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a depth; give a number from 1")
     return depth
+
+
+def _layers(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in LAYER_NAMES:
+            raise argparse.ArgumentTypeError(f"{name} is no layer; there are {', '.join(LAYER_NAMES)}")
+    return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
 
 
 def _power_of_two(text: str) -> float:

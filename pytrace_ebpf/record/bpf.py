@@ -109,6 +109,10 @@ class Programs:
         """Close what attach_uprobe returned; the kernel lowers the semaphore."""
         self._library.bpf_close_perf_event_fd(descriptor)
 
+    def instructions(self, function: str) -> bytes:
+        """The BPF instructions of a program, which refer to this object's maps."""
+        return bytes(self._bpf.dump_func(function.encode()))
+
     def table(self, name: str) -> Any:
         """A map by name, as bcc shows it."""
         return self._bpf[name]
@@ -120,7 +124,7 @@ class Programs:
         return np.dtype(
             {
                 "names": list(fields),
-                "formats": [f"S{part[0].shape[0]}" if part[0].shape else part[0] for part in fields.values()],
+                "formats": [f"S{part[0].shape[0]}" if part[0].base == np.dtype("S1") else part[0] for part in fields.values()],
                 "offsets": [part[1] for part in fields.values()],
                 "itemsize": layout.itemsize,
             }

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from pytrace_ebpf.record import tables
+from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
@@ -19,9 +20,11 @@ class Collector:
     def __init__(self, start_ns: int) -> None:
         self._calls: list[tables.Columns] = []
         self._scheduling: dict[str, list[tables.Columns]] = {"sched": [], "cputime": []}
+        self._native: dict[str, list[tables.Columns]] = {"arguments": [], "errors": []}
         self.usage: list[dict[str, Any]] = []
         self.counts = {"call": 0, "sched": 0, "function": 0}
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
+        self.native = False  # whether native layers are recorded
         self.waiting = 0  # function events that are not in a segment yet
         self._losses: list[dict[str, Any]] = []
         self.drained_ns = start_ns  # the rings hold nothing older
@@ -41,6 +44,12 @@ class Collector:
                 self._scheduling[name].append(rows)
                 self.counts["sched"] += len(rows["ts"])
 
+    def add_native(self, arguments: tables.Columns, errors: tables.Columns) -> None:
+        """Take in columns of `arguments` and `errors`, as NativeLayers.drain gives them."""
+        for name, rows in (("arguments", arguments), ("errors", errors)):
+            if len(rows["ts"]):
+                self._native[name].append(rows)
+
     def lose(self, cumulative: dict[str, int]) -> None:
         """Take in the cumulative loss counters: what was added since the last look lies between the two looks."""
         now = time.monotonic_ns()
@@ -59,11 +68,15 @@ class Collector:
         self.waiting = sum(len(batch["ts"]) for batch in self._calls)
         cut: dict[str, pa.Table] = {}
         if calls is not None:
-            cut["events"] = tables.events_table(calls)
+            cut["events"] = tables.events_table(calls, self.native)
         for name, batches in self._scheduling.items():
             rows, self._scheduling[name] = tables.cut_at(batches, end)
             if rows is not None:
                 cut[name] = tables.by_time(schema.TABLES[name], rows)
+        for name, make in (("arguments", arguments_table), ("errors", tables.errors_table)):
+            rows, self._native[name] = tables.cut_at(self._native[name], end)
+            if rows is not None:
+                cut[name] = make(rows)
         for name, few in (("usage", self.usage), ("losses", self._losses)):
             if few:
                 cut[name] = tables.rows_table(schema.TABLES[name], few)

@@ -6,10 +6,11 @@ USDT notes: https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+import numpy as np
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
@@ -17,8 +18,11 @@ from elftools.elf.elffile import ELFFile
 Version = tuple[int, int, int]
 
 PROVIDER = "python"
+_FUNCTION, _INDIRECT_FUNCTION = 2, 10  # kinds of symbols
 _CODE_BEFORE = 64  # bytes of machine code kept before a probe's nop: frame_register() decodes them
 _DEBUG_OFFSETS_SIZE = 1024  # 888 on 3.15; kept whole for layout.py
+
+_SYMBOL = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")])
 
 # register -> field of the kernel's struct pt_regs
 PT_REGS: Mapping[str, str] = {
@@ -101,6 +105,53 @@ class Binary:
         return offset
 
 
+@dataclass(frozen=True)
+class Functions:
+    """The functions that a library defines for others: name -> (address, size)."""
+
+    segments: tuple[Segment, ...]
+    symbols: dict[str, tuple[int, int]]
+
+    def file_offset(self, vaddr: int) -> int:
+        """The file offset of an address. Raises ValueError for an address that the file does not hold."""
+        offset = _file_offset(self.segments, vaddr)
+        if offset is None:
+            raise ValueError(f"address {vaddr:#x} is not in the file")
+        return offset
+
+
+def read_functions(file: BinaryIO) -> Functions:
+    """The exported functions of an x86-64 ELF file. Raises ValueError for anything else."""
+    try:
+        elf = ELFFile(file)
+        symbols = {name: (value, size) for name, kind, value, size in _symbols(elf) if kind in (_FUNCTION, _INDIRECT_FUNCTION)}
+        return Functions(_segments(elf), symbols)
+    except (ELFError, struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"it is not a readable ELF file ({error})") from None
+
+
+def hidden_functions(file: BinaryIO, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """(address, size) of those functions that a library has for itself, as far as it was not stripped."""
+    elf = ELFFile(file)
+    table, texts = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".strtab")
+    if not table or not texts:
+        return {}
+    rows, text = np.frombuffer(table.data(), _SYMBOL), texts.data()  # half a million of them
+    found = {}
+    for name in names:
+        at = text.find(b"\0" + name.encode() + b"\0") + 1
+        here = rows[(rows["name"] == at) & (rows["info"] & 15 == _FUNCTION) & (rows["section"] != 0)] if at else rows[:0]
+        if len(here):
+            found[name] = int(here[0]["value"]), int(here[0]["size"])
+    return found
+
+
+def section(file: BinaryIO, name: str) -> bytes:
+    """The contents of a section, b"" where there is none."""
+    found = ELFFile(file).get_section_by_name(name)
+    return bytes(found.data()) if found else b""
+
+
 def read_binary(file: BinaryIO) -> Binary:
     """Parse an x86-64 ELF file. Raises ValueError with one sentence for anything else."""
     try:
@@ -151,6 +202,26 @@ def _file_offset(segments: tuple[Segment, ...], vaddr: int) -> int | None:
         if segment.vaddr <= vaddr < segment.vaddr + segment.file_size:
             return vaddr - segment.vaddr + segment.offset
     return None
+
+
+def _segments(elf: ELFFile) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(s["p_vaddr"], s["p_offset"], s["p_filesz"], bool(s["p_flags"] & 1))
+        for s in elf.iter_segments()
+        if s["p_type"] == "PT_LOAD"
+    )
+
+
+def _symbols(elf: ELFFile) -> Iterator[tuple[str, int, int, int]]:
+    """(name, kind, address, size) of the defined dynamic symbols; of all where there are no dynamic ones."""
+    table = elf.get_section_by_name(".dynsym") or elf.get_section_by_name(".symtab")
+    if not table:
+        return
+    # pyelftools takes 20 us a symbol; an interpreter has about 2,000, PyTorch's library 74,000.
+    names = elf.get_section(table["sh_link"]).data()
+    for name, info, _other, place, value, size in struct.iter_unpack("<IBBHQQ", table.data()):
+        if place:
+            yield names[name : names.index(b"\0", name)].decode("latin-1"), info & 15, value, size
 
 
 def _argument(operand: str) -> Argument:
@@ -207,12 +278,8 @@ class _Reader:
     def __init__(self, elf: Any, file: BinaryIO) -> None:
         self.elf = elf
         self.file = file
-        self.segments = tuple(
-            Segment(s["p_vaddr"], s["p_offset"], s["p_filesz"], bool(s["p_flags"] & 1))
-            for s in elf.iter_segments()
-            if s["p_type"] == "PT_LOAD"
-        )
-        self.symbols = dict(self._symbols())
+        self.segments = _segments(elf)
+        self.symbols = {name: (value, size) for name, _, value, size in _symbols(elf)}
 
     def binary(self) -> Binary:
         runtime = self._section_address(".PyRuntime") or self._value("_PyRuntime")
@@ -240,16 +307,6 @@ class _Reader:
             return b""
         self.file.seek(offset)
         return self.file.read(size)
-
-    def _symbols(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        table = self.elf.get_section_by_name(".dynsym") or self.elf.get_section_by_name(".symtab")
-        if not table:
-            return
-        # pyelftools takes 20 us a symbol; an interpreter has about 2,000.
-        names = self.elf.get_section(table["sh_link"]).data()
-        for name, _info, _other, section, value, size in struct.iter_unpack("<IBBHQQ", table.data()):
-            if section:
-                yield names[name : names.index(b"\0", name)].decode("latin-1"), (value, size)
 
     def _probes(self) -> dict[str, tuple[Probe, ...]]:
         section = self.elf.get_section_by_name(".note.stapsdt")

@@ -40,10 +40,14 @@ class Functions:
         name = _NAMES[layer] + name
         return self._ids.get(("", name, -layer - 1)) or self._add("", name, name, -layer - 1, 0, layer)
 
-    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int) -> int:
+    def intern_native(self, layer: int, name: str, qualname: str, module: str, file: str) -> int:
+        """The func_id of a native function; `module`: the library by its name, `file`: by its path, "" where that says no more."""
+        return self._add(file, name, qualname, -layer - 1, 0, layer, module)
+
+    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int, module: str = "") -> int:
         func_id = self._ids.setdefault((file, qualname, first_line), len(self._ids))
         if func_id == len(self.places):
-            module = f"<{LAYERS[layer]}>" if layer else module_of(file)
+            module = module or (f"<{LAYERS[layer]}>" if layer else module_of(file))
             self.places.append(None if layer else (file, module))
             self._new.append(
                 {

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pytrace_ebpf.record.filters import Filters
 
+LAYER_NAMES = {"torch": "operator", "blas": "blas", "cuda": "cuda"}  # as a user calls them: as the trace does
+
 
 @dataclass(frozen=True)
 class Options:
@@ -19,3 +21,5 @@ class Options:
     sched_ring_pages: int = 4096
     filters: Filters = field(default_factory=Filters)
     rootless: bool = False
+    layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
+    operators: tuple[str, ...] = ()  # patterns; () for the default set

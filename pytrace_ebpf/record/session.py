@@ -18,6 +18,7 @@ from pytrace_ebpf.record.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.following import Following
 from pytrace_ebpf.record.functions import Functions
 from pytrace_ebpf.record.launch import Launched, Started
+from pytrace_ebpf.record.native import NativeLayers
 from pytrace_ebpf.record.neighbours import Neighbours
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.perf_switches import PerfSwitches
@@ -30,7 +31,7 @@ from pytrace_ebpf.record.sources import Sources
 from pytrace_ebpf.record.target import Target, inspect, links_libpython, maps_libpython
 from pytrace_ebpf.record.writer import Writer
 from pytrace_ebpf.trace import schema
-from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 
 _NS = 1_000_000_000
 # A busy target is read sooner, so that what it writes to is still in the processor's cache.
@@ -66,6 +67,7 @@ class Session:
         self._functions, self._processes, self._neighbours = Functions(), Processes(), Neighbours()
         self._recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
         self._sources: Sources | None = None
+        self._native = NativeLayers(self._recording, options.layers, options.operators) if options.layers else None
         self._following: Following | None = None
         self._launched: Launched | Started | None = None
         self._main = 0
@@ -170,6 +172,7 @@ class Session:
         self._main = target["pid"]
         self._start_ns = time.monotonic_ns()
         self._collector = Collector(self._start_ns)
+        self._collector.native = self._native is not None
         manifest = new_manifest(self._start_ns, target, self._argv, asdict(self._options))
         self._writer = Writer(self._options.output, manifest | self._news())
         return True
@@ -233,6 +236,9 @@ class Session:
     def _drain(self) -> None:
         began_ns = time.monotonic_ns()
         self.sources.drain()
+        if self._native is not None:
+            self._native.look(self._processes.living)
+            self._collector.add_native(*self._native.drain())
         self._collector.counts["function"] = len(self._functions)
         scheduling = self._scheduling.drain()
         self._collector.add_scheduling(scheduling)
@@ -244,13 +250,18 @@ class Session:
                 self._scheduling.start(pid)
         if self._following is not None and "sched" in scheduling:
             held = self._launched.pid if self._launched is not None and self._launched.held else None
-            self._following.follow(self._processes.take_in(scheduling["sched"]), held)
+            news = self._processes.take_in(scheduling["sched"])
+            self._following.follow(news, held)
+            if self._native is not None:
+                self._native.reset({row["pid"]: row["tid"] for kind, row in news if kind == SchedKind.EXEC})
             self._following.attach_to_started()
         self._collector.drained_ns = began_ns
         self._count_losses()
 
     def _count_losses(self) -> None:
         losses = self._scheduling.losses() + self.sources.losses()
+        if self._native is not None:
+            losses += self._native.losses()
         self._collector.lose(dict(zip(LOSS_CLASSES, losses.tolist(), strict=True)))
 
     def _cut(self, final: bool = False) -> None:
@@ -280,6 +291,8 @@ class Session:
     def finish(self) -> int | None:
         """Detach, write what is left and the last manifest. Returns the launched program's exit code, else None."""
         self.sources.stop()
+        if self._native is not None:
+            self._native.stop()
         self._drain()
         end_ns = time.monotonic_ns()
         self.sources.leave()
@@ -299,4 +312,6 @@ class Session:
             self._launched.release()
         if self._sources is not None:
             self._sources.close()
+        if self._native is not None:
+            self._native.close()
         self._scheduling.close()

@@ -64,10 +64,10 @@ def cut_at(batches: list[Columns], ts: int) -> tuple[Columns | None, list[Column
     return {name: np.concatenate([batch[name] for batch in before]) for name in before[0]}, after
 
 
-def events_table(columns: Columns) -> pa.Table:
-    """The `events` table, grouped by thread, each in its own order."""
-    if np.isin(columns["kind"], (CallKind.OPEN, CallKind.RESET)).any():
-        # OPEN and RESET rows come in beside the ring: their time says where they belong.
+def events_table(columns: Columns, streams: bool = False) -> pa.Table:
+    """The `events` table, grouped by thread, each in its own order; `streams`: a thread's rows may come from several rings."""
+    if streams or np.isin(columns["kind"], (CallKind.OPEN, CallKind.RESET)).any():
+        # Only their time says where rows belong that come in beside the ring, as OPEN and RESET do.
         order = np.lexsort((columns["ts"], columns["tid"]))
     elif (columns["tid"][1:] != columns["tid"][:-1]).any():
         order = np.argsort(columns["tid"], kind="stable")
@@ -82,6 +82,11 @@ def by_time(table: schema.Table, columns: Columns) -> pa.Table:
     nullable = {column.name for column in table.columns if column.nullable}
     arrays = {name: pa.array(row, mask=row < 0 if name in nullable else None) for name, row in rows.items()}
     return pa.table(arrays, schema=table.arrow)
+
+
+def errors_table(columns: Columns) -> pa.Table:
+    """The `errors` table."""
+    return pa.table(columns, schema=schema.ERRORS.arrow)
 
 
 def warm_up() -> None:

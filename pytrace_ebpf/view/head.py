@@ -15,7 +15,8 @@ LOST = {
     "function_map": "functions: their calls are shown as unknown",
     "sched_ring": "scheduling events: the split of that time is unknown",
     "thread_map": "threads: their scheduling was not seen",
-    "stack_depth": "frames too deep to be read at the start",
+    "stack_depth": "frames too deep to be read",
+    "argument_ring": "tensors: those calls of operators have no shapes",
 }
 
 

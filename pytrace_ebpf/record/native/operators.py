@@ -1,0 +1,80 @@
+"""ATen's operators in libtorch_cpu: `at::_ops::NAME::call`, where every call of one passes the dispatcher.
+
+NAME joins the operator's name and overload by an underscore, as both may have some themselves: which is which, and what
+it returns, stands in its schema, a text in the library such as "conv1d.padding(Tensor input, ...) -> Tensor".
+"""
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from pytrace_ebpf.record.elf import Functions, section
+from pytrace_ebpf.record.native.library import Found
+from pytrace_ebpf.record.native.signature import places
+
+LIBRARY = "libtorch_cpu.so"
+DEFAULT = frozenset(Path(__file__).with_name("default_operators.txt").read_text().split())
+
+_SYMBOL = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
+_SCHEMA = re.compile(rb"\0(?:aten::)?([A-Za-z_]\w*)(?:\.(\w+))?\([^\0]*\) -> ([^\0]+)(?=\0)")
+_TENSOR = re.compile(r"Tensor(\(\w+\))?( \w+)?")
+_TENSOR_REFERENCE = re.compile(r"Tensor\(\w+!\)( \w+)?")
+_IN_REGISTER = frozenset(("bool", "int", "float", "ScalarType", "Layout", "MemoryFormat", "Device", "QScheme"))
+
+
+def wanted(name: str, patterns: Sequence[str]) -> bool:
+    """Whether `aten::NAME` is to be probed: one of the default set where there are no patterns, else of these."""
+    if not patterns:
+        return name in DEFAULT
+    return any(pattern == "all" or fnmatch.fnmatchcase(name, pattern.removeprefix("aten::")) for pattern in patterns)
+
+
+class Operators:
+    """Finds the operators that match `patterns` in libtorch_cpu."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+
+    def __call__(self, file: BinaryIO, functions: Functions) -> list[Found]:
+        """Those of one library, in the order of their names."""
+        symbols = {_name(symbol): symbol for symbol in functions.symbols if symbol.startswith("_ZN2at4_ops") and "4callE" in symbol}
+        found = []
+        for name, overload, returned in _schemas(section(file, ".rodata")):
+            symbol = symbols.pop(f"{name}_{overload}" if overload else name, None)
+            if symbol is None or not wanted(name, self._patterns):
+                continue
+            in_memory, results = _returned(returned)
+            tensors = () if in_memory is None else places(symbol, in_memory)
+            full = f"aten::{name}.{overload}" if overload else f"aten::{name}"
+            found.append(Found(symbol, "operator", f"aten::{name}", full, "<operator>", tensors, results))
+        return sorted(found, key=lambda each: each.qualname)
+
+
+def _name(symbol: str) -> str:
+    match = _SYMBOL.match(symbol)
+    return match[2][: int(match[1])] if match else ""
+
+
+def _schemas(data: bytes) -> list[tuple[str, str, str]]:
+    """(name, overload, what it returns) of every operator's schema in a library's read-only data."""
+    return [(name.decode(), overload.decode(), returned.decode()) for name, overload, returned in _SCHEMA.findall(data)]
+
+
+@cache
+def _returned(text: str) -> tuple[bool | None, int]:
+    """(whether the result goes to memory that the caller gives, None = not known; how many tensors it is, 0 = not read)."""
+    parts = [part.strip() for part in text.removeprefix("(").removesuffix(")").split(",")] if text.startswith("(") else [text]
+    if parts in ([""], []):
+        return False, 0
+    if len(parts) == 1:
+        if _TENSOR_REFERENCE.fullmatch(parts[0]):
+            return False, 1
+        if _TENSOR.fullmatch(parts[0]):
+            return True, 1
+        return parts[0].split()[0] not in _IN_REGISTER, 0
+    if any(_TENSOR_REFERENCE.fullmatch(part) for part in parts):
+        return None, 0  # whether a tuple of references goes in registers is the compiler's library's affair
+    return True, len(parts) if all(_TENSOR.fullmatch(part) for part in parts) else 0
