@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.innermost import functions_of
+
 WAITS = (
     "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",
     "waker_pid", "waker_tid", "holder_tid",
@@ -27,11 +29,7 @@ def by_wait(waits: pd.DataFrame, calls: pd.DataFrame, threads: pd.DataFrame, nei
     rows["queued"] = rows["end_ns"] - rows["blocked_until_ns"]
     lock, gil = rows["kind"] == "lock", rows["kind"] == "gil"
     rows["lock_pid"], rows["lock_address"] = rows["pid"].where(lock).astype("Int64"), rows["lock_address"].where(lock)
-    ids = calls["call_id"].to_numpy(np.int64)
-    at = np.searchsorted(ids, rows["call_id"])
-    known = rows["call_id"].to_numpy() >= 0
-    rows["func_id"] = -1
-    rows.loc[known, "func_id"] = calls["func_id"].to_numpy()[at[known]]
+    rows["func_id"] = functions_of(calls, rows["call_id"].to_numpy())
     rows["partner_tid"] = rows["waker_tid"].fillna(-1).where(~gil, rows["holder_tid"]).astype(np.int64)
     rows["partner_pid"] = rows["waker_pid"].fillna(-1).where(~gil, rows["pid"]).astype(np.int64)
     grouped = rows.groupby(_KEY, dropna=False)

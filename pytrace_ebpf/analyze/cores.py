@@ -6,6 +6,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.by_function import outermost, values
 from pytrace_ebpf.analyze.curve import Curve
+from pytrace_ebpf.analyze.innermost import functions_of
 from pytrace_ebpf.analyze.split import on_cores, thread_keys
 
 Ints = npt.NDArray[np.int64]
@@ -108,8 +109,7 @@ def migrations(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     `waits` needs WAITS; `calls` call_id and func_id, in the order of call_id.
     """
     moves = waits[(waits["cpu_before"] != waits["cpu_after"]).fillna(False)]
-    moves = moves[["call_id", "cpu_before", "cpu_after"]].merge(calls[["call_id", "func_id"]], how="left", on="call_id")
-    moves["func_id"] = moves["func_id"].fillna(-1).astype("int32")
+    moves = moves.assign(func_id=functions_of(calls, moves["call_id"].to_numpy()))
     out = moves.groupby(["func_id", "cpu_before", "cpu_after"], as_index=False).size().rename(columns={"size": "times"})
     return out.sort_values("times", ascending=False, ignore_index=True)
 

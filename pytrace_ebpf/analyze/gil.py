@@ -9,7 +9,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.curve import Curve
 from pytrace_ebpf.analyze.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
-from pytrace_ebpf.analyze.reasons import functions_of
+from pytrace_ebpf.analyze.innermost import functions_of
 
 SHORT_HOLD_NS = (
     2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long

@@ -1,4 +1,4 @@
-"""Which call was open innermost on a thread at a moment."""
+"""Which call was open innermost on a thread at a moment, and which function a call is of."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pytrace_ebpf.analyze.preorder import begin_end
 from pytrace_ebpf.analyze.split import thread_keys
 
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "depth", "pid", "tid", "start_ns", "end_ns")
-NO_CALL = -1
+NO_CALL = NO_FUNCTION = -1
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -34,6 +34,15 @@ def innermost(calls: pd.DataFrame, pid: Numbers, tid: Numbers, ts: Numbers) -> I
     order = np.argsort(keys, kind="stable")
     at = last_at(keys[order], when[order], thread_keys(np.asarray(pid), np.asarray(tid)), np.asarray(ts, np.int64))
     return np.where(at >= 0, after[order][at], NO_CALL)
+
+
+def functions_of(calls: pd.DataFrame, call_id: Ints) -> Ints:
+    """The func_id (int64) of each call_id in `calls` (call_id and func_id, in the order of call_id); -1 for what is not there, as NO_CALL."""
+    if not len(calls):
+        return np.full(len(call_id), NO_FUNCTION, np.int64)
+    ids = calls["call_id"].to_numpy()
+    at = np.minimum(np.searchsorted(ids, call_id), len(ids) - 1)
+    return np.where(ids[at] == call_id, calls["func_id"].to_numpy(np.int64)[at], NO_FUNCTION)
 
 
 def innermost_in(trace: Any, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:

@@ -3,15 +3,13 @@
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.innermost import innermost_in
+from pytrace_ebpf.analyze.innermost import functions_of, innermost_in
 
 WAIT_COLUMNS = ("call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "waker_pid", "waker_tid", "holder_tid", "holder_call_id")  # fmt: skip
 UNKNOWN, NOBODY = -1, -2
 
-Ints = npt.NDArray[np.int64]
 Part: TypeAlias = dict[str, Any]
 
 
@@ -44,15 +42,6 @@ def reasons(trace: Any, calls: pd.DataFrame, func_id: int) -> dict[str, list[Par
         "blocked": _sums(waits[~gil & ~preempted], ["kind", "syscall", "func_id"]),
         "runq": _sums(waits[preempted], ["func_id"]),
     }
-
-
-def functions_of(calls: pd.DataFrame, call_id: Ints) -> Ints:
-    """The func_id of each call of `calls` (call_id and func_id, in the order of call_id); UNKNOWN for -1."""
-    if not len(calls):
-        return np.full(len(call_id), UNKNOWN)
-    at = np.searchsorted(calls["call_id"].to_numpy(), np.maximum(call_id, 0))
-    found = calls["func_id"].to_numpy(np.int64)[np.minimum(at, len(calls) - 1)]
-    return np.where(call_id >= 0, found, UNKNOWN)
 
 
 def _sums(rows: pd.DataFrame, by: list[str]) -> list[Part]:

@@ -4,20 +4,23 @@ from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.analyze.innermost import functions_of
+
 _KEY = ["pid", "tid", "start_ns"]
 _LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait", "off_cpu": "off CPU", "blocked": "blocked"}
 _WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_call_id"]
 NUMBERS = ("woken by", "held by", "lock")  # annotations, in the order of the columns waker_tid, holder_tid, lock_address
 
 
-def causes(trace: Any, timeline: pd.DataFrame) -> pd.DataFrame:
+def causes(trace: Any, timeline: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """`timeline` (of analyze.split) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
-    holder_tid and lock_address (Int64, null for none and for nobody)."""
+    holder_tid and lock_address (Int64, null for none and for nobody). `calls` needs call_id and func_id, in the order of call_id;
+    `functions`: schema.FUNCTIONS."""
     waits = trace.waits(columns=_WAITS)
     for name in ("kind", "syscall"):
         waits[name] = waits[name].astype("object")
-    calls = trace.calls(columns=["call_id", "func_id"]).merge(trace.functions()[["func_id", "qualname"]], on="func_id")
-    holder = waits["holder_call_id"].map(calls.set_index("call_id")["qualname"]).astype("object")
+    func_id = pd.Series(functions_of(calls, waits["holder_call_id"].to_numpy()), waits.index)
+    holder = func_id.map(functions.set_index("func_id")["qualname"]).astype("object")
     waits["label"] = _labels(waits, holder)
     out = timeline.merge(waits.drop_duplicates(_KEY), how="left", on=_KEY, suffixes=("_number", ""), sort=False)
     state = out["state"].astype("object")

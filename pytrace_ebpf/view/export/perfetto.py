@@ -36,7 +36,7 @@ def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
     calls, functions, manifest = trace.calls(columns=list(COLUMNS)), trace.functions(), trace.manifest
     timeline = timeline[timeline["end_ns"] > timeline["start_ns"]].sort_values(["pid", "tid", "start_ns"], kind="stable")
     tracks = Tracks.of(trace.threads(), calls, timeline)
-    timeline = causes(trace, timeline)
+    timeline = causes(trace, timeline, calls, functions)
     label, labels = pd.factorize(timeline["label"])
     first_label = _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1)
     out.write(_clock(manifest))
