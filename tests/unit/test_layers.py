@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -130,3 +131,14 @@ def test_calls_of_a_range_of_ids(trace: Trace) -> None:
     ids = trace.calls(columns=["call_id"])["call_id"]
     some = trace.calls(columns=["call_id"], ids=(int(ids[3]), int(ids[9])))["call_id"]
     pd.testing.assert_series_equal(some, ids[3:10].reset_index(drop=True))
+
+
+def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(tmp_path / "trace")
+    monkeypatch.chdir(tmp_path)
+    document = (Path(__file__).parents[2] / "docs/layers.md").read_text()
+    space: dict[str, Any] = {}
+    for cell in (part.partition("```")[0] for part in document.split("```python\n")[1:]):
+        if "operators" not in cell:  # this trace has none
+            exec(cell, space)
+    assert space["entry"].below == 0 and list(space["named"]) == ["python"]
