@@ -15,20 +15,20 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.analyze.by_function import values
+from pytrace_ebpf.analyze.arrow import to_arrow
+from pytrace_ebpf.analyze.by_function import SPLIT, values
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
 
 GENERATOR, COROUTINE, ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags
 NOBODY = -1
-_SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
 _CALLS = (
-    "call_id", "parent_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *_SPLIT, "frame", "resumed", "yielded", "status",
+    "call_id", "parent_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "yielded", "status",
 )  # fmt: skip
 _ROW = np.dtype(
     [
         ("coroutine_id", "i8"), ("parent_call", "i8"), ("pid", "i4"), ("tid", "i4"), ("func_id", "i4"), ("frame", "i8"),
-        ("start_ns", "i8"), ("end_ns", "i8"), ("resumes", "i8"), ("run_ns", "i8"), *((name, "i8") for name in _SPLIT),
+        ("start_ns", "i8"), ("end_ns", "i8"), ("resumes", "i8"), ("run_ns", "i8"), *((name, "i8") for name in SPLIT),
         ("longest_ns", "i8"), ("longest_call_id", "i8"), ("resumed", "?"), ("thrown", "?"), ("yielded", "?"), ("status", "i1"),
     ]
 )  # fmt: skip
@@ -46,7 +46,7 @@ def derive(trace: Trace, into: Path) -> None:
         stream.part(calls)
     rows, parents = stream.finish(trace)
     if len(rows):
-        pq.write_table(_to_arrow(rows, parents), into / "part-00000.parquet", compression="lz4")
+        pq.write_table(_table(rows, parents), into / "part-00000.parquet", compression="lz4")
 
 
 class Tasks:
@@ -131,7 +131,7 @@ def _rows(calls: pd.DataFrame) -> _Rows:
     out["coroutine_id"] = out["longest_call_id"] = calls["call_id"].to_numpy()
     out["parent_call"], out["resumes"] = calls["parent_id"].to_numpy(), 1
     out["run_ns"] = out["longest_ns"] = calls["wall_ns"].to_numpy()
-    for name in _SPLIT:
+    for name in SPLIT:
         own, known = values(calls[name])
         out[name] = np.where(known, own, -1)
     out["status"] = calls["status"].astype("object").map(_STATUS).to_numpy(np.int8)
@@ -162,9 +162,9 @@ def _join(rows: _Rows, first: Ints) -> _Rows:
     out = rows[first]
     for name in ("end_ns", "yielded", "thrown"):
         out[name] = rows[name][last]
-    for name in ("resumes", "run_ns", *_SPLIT):
+    for name in ("resumes", "run_ns", *SPLIT):
         out[name] = np.add.reduceat(rows[name], first)
-    for name in _SPLIT:
+    for name in SPLIT:
         out[name][np.minimum.reduceat(rows[name], first) < 0] = -1
     out["longest_ns"] = np.maximum.reduceat(rows["longest_ns"], first)
     is_longest = np.flatnonzero(rows["longest_ns"] == np.repeat(out["longest_ns"], last - first + 1))
@@ -192,15 +192,11 @@ def _outermost(ids: Ints, parents: Ints) -> Ints:
         top = further
 
 
-def _to_arrow(rows: _Rows, parents: Ints) -> pa.Table:
+def _table(rows: _Rows, parents: Ints) -> pa.Table:
     columns: dict[str, pa.Array] = {
         "task_id": pa.array(_outermost(rows["coroutine_id"], parents)),
         "parent_id": pa.array(parents),
         "awaited_ns": pa.array(rows["end_ns"] - rows["start_ns"] - rows["run_ns"]),
         "status": pa.DictionaryArray.from_arrays(rows["status"].astype(np.int32), list(TASK_STATUSES)),
     }
-    for column in TASKS.columns:
-        if column.name not in columns:
-            numbers = rows[column.name]
-            columns[column.name] = pa.array(numbers, mask=numbers < 0 if column.nullable else None)
-    return pa.table([columns[name] for name in TASKS.arrow.names], schema=TASKS.arrow)
+    return to_arrow(TASKS, rows, columns)

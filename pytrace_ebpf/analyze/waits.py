@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze import split, wait_kinds
+from pytrace_ebpf.analyze.arrow import to_arrow
 from pytrace_ebpf.analyze.innermost import NO_CALL, innermost_in
 from pytrace_ebpf.analyze.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, Switches
 from pytrace_ebpf.trace.reader import Trace
@@ -46,7 +47,7 @@ def derive(trace: Trace, into: Path) -> None:
     waits = waits[np.lexsort((waits["key"], waits["start_ns"]))]
     if len(waits):
         names = wait_kinds.names(waits["syscall"], trace.manifest["host"].get("machine", ""))
-        table = _to_arrow(trace, waits, names)
+        table = _table(trace, waits, names)
         pq.write_table(table, into / "part-00000.parquet", row_group_size=ROW_GROUP, compression="lz4")
 
 
@@ -144,7 +145,7 @@ def _intervals(rows: _Rows) -> tuple[Ints, Ints, Bools]:
     return begin, borders[np.searchsorted(borders, begin, side="right")], continues
 
 
-def _to_arrow(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> pa.Table:
+def _table(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> pa.Table:
     pid, tid = (waits["key"] >> 32).astype(np.int32), (waits["key"] & 0xFFFFFFFF).astype(np.int32)
     held = np.flatnonzero(waits["holder_tid"] > 0)
     start = waits["start_ns"]
@@ -164,8 +165,4 @@ def _to_arrow(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> 
         "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
         "holder_call_id": pa.array(holder_call_id),
     }
-    for column in WAITS.columns:
-        if column.name not in columns:
-            values = waits[column.name]
-            columns[column.name] = pa.array(values, mask=values < 0 if column.nullable else None)
-    return pa.table([columns[name] for name in WAITS.arrow.names], schema=WAITS.arrow)
+    return to_arrow(WAITS, waits, columns)
