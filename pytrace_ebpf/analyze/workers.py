@@ -1,4 +1,4 @@
-"""Time that threads without Python spend for a call: a worker belongs to the Python thread that woke it, until it blocks again.
+"""Time that threads without Python spend for a call: a worker belongs to the Python thread that woke it, until it is woken again.
 
 The rule: a thread that never makes a Python call (of OpenMP, of a BLAS, of torch's pools) works for the thread that woke
 or made it, directly or through other such threads, from then until it is woken again. What it has of a core meanwhile
