@@ -3,16 +3,22 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import pytrace_ebpf
+from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES, CallKind
+from tests.conftest import Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
+QUIET_S = 2  # after which the agent of a tracer that was killed has left
 
 
 class Recorder:
@@ -60,6 +66,19 @@ def attach(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
 
 
 @pytest.fixture
+def traced(attach: Callable[..., Recorder]) -> Callable[..., tuple[Trace, dict[str, Any]]]:
+    """`traced(process, *options)` has a target, started with `--wait`, do its work under the tracer: (its trace, what it said)."""
+
+    def trace(process: Target, *options: str) -> tuple[Trace, dict[str, Any]]:
+        recorder = attach(process.pid, *options)
+        process.go()
+        said = process.done()
+        return pytrace_ebpf.open(recorder.finish()), said
+
+    return trace
+
+
+@pytest.fixture
 def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]:
     """`run(command, *options)` runs a program under the tracer; returns the trace directory and how it ended."""
 
@@ -68,6 +87,27 @@ def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProces
         return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=120)
 
     return start
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
+    """Come back when it holds; fail where that takes longer."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def has_agent(pid: int) -> bool:
+    """Whether the agent's thread runs in a process."""
+    return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def name_of(thread: Path) -> str:
+    """What the kernel calls a thread, /proc/PID/task/TID; nothing where it has just ended."""
+    try:
+        return (thread / "comm").read_text()
+    except OSError:
+        return ""
 
 
 def rows(directory: Path, table: str) -> pd.DataFrame:

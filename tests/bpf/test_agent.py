@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,38 +16,19 @@ import pytrace_ebpf
 from pytrace_ebpf.record.functions import module_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
-from tests.bpf.conftest import COMMAND, Recorder
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
 from tests.conftest import Python, Target
 
 pytestmark = pytest.mark.sources("agent")
 
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
 CLOCKS_DIFFER_NS = 2000  # at most
-QUIET_S = 2  # after which the agent of a tracer that was killed has left
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def look(process: Target) -> dict:
     """What inward.py finds in itself."""
     process.go()
     return process.done()
-
-
-def has_agent(pid: int) -> bool:
-    return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
-
-
-def name_of(thread: Path) -> str:
-    try:
-        return (thread / "comm").read_text()
-    except OSError:  # it has just ended
-        return ""
 
 
 def directories(tracer: int, target: int) -> set[Path]:
@@ -123,20 +103,6 @@ def test_without_following_no_child_is_told_of_the_agent(python: Python, run: Ca
     assert calls[calls["name"] == "step"].groupby("pid").size().to_list() == [11]
 
 
-def test_children_of_an_attached_program_are_followed(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
-    process = target("forks", "--wait", python=python)
-    recorder = attach(process.pid, "--source", "agent")
-    process.go()
-    facts = process.done()
-    trace = pytrace_ebpf.open(recorder.finish())
-    calls = trace.calls().merge(trace.functions(), on="func_id")
-    found = sorted(calls[calls["name"] == "step"].groupby("pid").size())
-    assert found == sorted(facts["steps"].values())
-    assert not (calls["status"] == "repaired").any()
-
-
 FILTERS = {
     "include": (["--include", "layers"], lambda file, depth: file.endswith("/layers.py")),
     "include-two": (
@@ -193,9 +159,9 @@ def edges(trace: Trace, wanted: Callable[[str, int], bool]) -> Counter:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + 15), (signal.SIGUSR1, 0)])
+@pytest.mark.parametrize(("number", "code"), [(None, 0), (signal.SIGTERM, 128 + 15)])
 def test_signals_and_exit_codes_are_the_programs_own(
-    number: signal.Signals, code: int, python: Python, tmp_path: Path
+    number: signal.Signals | None, code: int, python: Python, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
         [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), "--source", "agent", "--", *python.command("sleeper", "0.5", "--wait")],
@@ -203,21 +169,19 @@ def test_signals_and_exit_codes_are_the_programs_own(
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    if number == signal.SIGTERM:
+    if number is not None:
         process.send_signal(number)
-    assert process.communicate("\n", timeout=30)[0].startswith("done" if code == 0 else "")
+    said, _ = process.communicate("\n", timeout=30)
     assert process.returncode == code
+    assert said.startswith("done") == (code == 0)
     assert pytrace_ebpf.open(tmp_path / "trace").manifest["state"] == "complete"
 
 
 def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder], clock_seconds: int
+    python: Python, target: Callable[..., Target], traced: Callable[..., tuple], clock_seconds: int
 ) -> None:
     process = target("yields", str(clock_seconds), "--wait", python=python)
-    recorder = attach(process.pid, "--source", "agent", "--no-follow")
-    process.go()
-    process.wait()
-    trace = pytrace_ebpf.open(recorder.finish())
+    trace, _ = traced(process, "--source", "agent", "--no-follow")
     calls = trace.calls().merge(trace.functions(), on="func_id").sort_values("start_ns")
     gives = calls[(calls["name"] == "give") & (calls["status"] == "complete")]
     sched = trace.sched()
@@ -238,11 +202,8 @@ def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
 
 
 def test_a_child_that_is_still_starting_is_not_harmed(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+    python: Python, target: Callable[..., Target], traced: Callable[..., tuple]
 ) -> None:
-    process = target("births", "--wait", python=python)
-    recorder = attach(process.pid, "--source", "agent")
-    process.go()
-    assert process.done()["ends"] == [[0, ""]] * 16
-    trace = pytrace_ebpf.open(recorder.finish())
+    trace, said = traced(target("births", "--wait", python=python), "--source", "agent")
+    assert said["ends"] == [[0, ""]] * 16
     assert len(trace.processes()) == 17

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND, Recorder
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
 from tests.bpf.test_counts import counted, ours
 from tests.conftest import HOST_PYTHON, MATRIX, REPOSITORY, ROOTS, TARGETS, Python, Target
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
 DOCKER = ("--tmpfs", "/tmp:size=1g", "--tmpfs", "/dev/shm:noexec,size=64m")
-QUIET_S = 2  # after which the agent of a tracer that was killed has left
 
 
 @dataclass(frozen=True)
@@ -89,17 +87,12 @@ def test_every_call_is_counted_under_its_name(
     inside: Contained,
     source: str,
     container: Callable[..., Container],
-    attach: Callable[..., Recorder],
+    traced: Callable[..., tuple],
     truth: Callable[..., dict[tuple[str, str, int], int]],
 ) -> None:
     expected = ours(truth(program, python=inside), inside)
-    process = container(program, "--wait", python=inside)
-    recorder = attach(process.pid, "--source", source)
-    process.go()
-    process.wait()
-    directory = recorder.finish()
-    assert counted(directory, inside, source) == expected
-    trace = pytrace_ebpf.open(directory)
+    trace, _ = traced(container(program, "--wait", python=inside), "--source", source)
+    assert counted(trace.directory, inside, source) == expected
     calls = trace.calls()
     # Threads have the host's numbers, those that lived for a millisecond too: else they would have no scheduling.
     assert set(calls["tid"]) <= set(trace.threads()["tid"])
@@ -129,13 +122,9 @@ def test_children_born_in_it_are_followed(
 
 @pytest.mark.usually("usdt")
 def test_waiting_for_the_gil_is_seen(
-    inside: Contained, source: str, container: Callable[..., Container], attach: Callable[..., Recorder]
+    inside: Contained, source: str, container: Callable[..., Container], traced: Callable[..., tuple]
 ) -> None:
-    process = container("gil_fight", "1.0", "--wait", python=inside)
-    recorder = attach(process.pid, "--source", source)
-    process.go()
-    facts = process.done()
-    trace = pytrace_ebpf.open(recorder.finish())
+    trace, facts = traced(container("gil_fight", "1.0", "--wait", python=inside), "--source", source)
     calls = trace.calls().merge(trace.functions(), on="func_id")
     waited = calls[calls["name"] == "compute"]["gil_wait_ns"].sum() / 1e9
     # On a busy machine a thread that was given the GIL waits for a core as well.
@@ -156,17 +145,10 @@ def test_nothing_stays_in_it(
         recorder = attach(process.pid, "--source", source)
         recorder.process.send_signal(how)
         recorder.process.wait(30)
-        deadline = time.monotonic() + QUIET_S
-        while process.left_behind() or "pytrace-agent" in names_of_threads(process.pid):
-            assert time.monotonic() < deadline, process.left_behind()
-            time.sleep(0.02)
+        wait_until(lambda: not process.left_behind() and not has_agent(process.pid))
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         assert ".arena" not in maps
     assert process.process.poll() is None
-
-
-def names_of_threads(pid: int) -> str:
-    return "".join((task / "comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
 
 
 ROOMS = {

@@ -9,8 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder
-from tests.bpf.test_agent import has_agent, wait_until
+from tests.bpf.conftest import Recorder, has_agent, wait_until
 from tests.conftest import SOURCES, TARGETS, Python, Target
 
 
@@ -21,13 +20,9 @@ def steps(trace: Trace) -> dict[int, int]:
 
 
 def test_forked_and_executed_children_are_followed(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
 ) -> None:
-    process = target("forks", "--wait", python=python)
-    recorder = attach(process.pid, "--source", source)
-    process.go()
-    facts = process.done()
-    trace = pytrace_ebpf.open(recorder.finish())
+    trace, facts = traced(target("forks", "--wait", python=python), "--source", source)
     expected = {int(pid): count for pid, count in facts["steps"].items()}
     if python.root is None:  # else the target counts by the process ids of its own namespace
         assert steps(trace) == expected
@@ -36,19 +31,18 @@ def test_forked_and_executed_children_are_followed(
     processes = trace.processes().set_index("pid")
     assert set(steps(trace)) <= set(processes.index)
     assert (processes.loc[list(steps(trace)), "source"] == source).all()
-    # A forked child is born with the frames of its creator.
     calls = trace.calls().merge(trace.functions(), on="func_id")
+    assert not (calls["status"] == "repaired").any()
+    # A forked child is born with the frames of its creator.
     for pid in facts["forked"] if python.root is None else []:
         born = calls[(calls["pid"] == pid) & (calls["status"] == "open_at_start")]
         names = [name for name in born.sort_values("depth")["name"] if name != "<listcomp>"]
         assert names[:3] == ["<module>", "main", "forked"]
 
 
-def test_no_follow_records_the_one_process(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_no_follow_records_the_one_process(target: Callable[..., Target], traced: Callable[..., tuple]) -> None:
     process = target("forks", "--wait")
-    recorder = attach(process.pid, "--no-follow")
-    process.go()
-    trace = pytrace_ebpf.open(recorder.finish())
+    trace, _ = traced(process, "--no-follow")
     assert steps(trace) == {process.pid: 31}
     assert set(trace.sched()["pid"]) == {process.pid}
 
@@ -145,5 +139,3 @@ def test_run_sees_through_a_wrapper(source: str, wrapper: list[str], run: Callab
 def test_run_of_a_program_killed_by_a_signal_says_so(run: Callable[..., tuple]) -> None:
     _, ended = run(["/usr/bin/python3.11", "-c", "import os; os.kill(os.getpid(), 9)"])
     assert ended.returncode == 128 + 9
-
-
