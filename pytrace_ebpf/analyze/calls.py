@@ -1,7 +1,8 @@
 """Rebuild calls from function and scheduling events: one pass over the segments, the open calls carried over.
 
 Memory is bounded by one segment; besides, analyze/workers.py reads the scheduling of the threads without calls whole.
-Everything is done for all threads at once; what does not match is mended first (analyze/repair.py), then levels alone tell what belongs together (analyze/pairing.py).
+Everything is done for all threads at once; what does not match is mended first (analyze/repair.py),
+then levels alone tell what belongs together (analyze/pairing.py).
 """
 
 from collections.abc import Iterator
