@@ -7,8 +7,10 @@ replaced that file since the process started. The process is not stopped and not
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.elf import Binary, Version, needed, read_binary
@@ -19,6 +21,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
 _LIBPYTHON = re.compile(r"libpython\d[^/]*\.so[^/]*$")
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def links_libpython(pid: int) -> bool:
     """Whether the program of `pid` names a libpython that its loader is to map."""
     try:
         with Path(f"/proc/{pid}/exe").open("rb") as file:
-            return any(_LIBPYTHON.search(name) for name in needed(file))
+            return any(_LIBPYTHON.search(name) for name in _once(file, needed, _needed))
     except OSError:
         return False
 
@@ -147,7 +150,7 @@ def _inspect(pid: int) -> Target:
     executable = str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")
     mappings = read_mappings(pid)
     path, name, binary = _interpreter(pid, executable, mappings)
-    bias = _bias(binary, [m for m in mappings if m.path == name])
+    bias = load_bias(binary, [m for m in mappings if m.path == name])
     runtime = binary.runtime_vaddr + bias if binary.runtime_vaddr else None
     version = binary.version
     return Target(
@@ -216,32 +219,42 @@ def _interpreter(pid: int, executable: str, mappings: list[Mapping]) -> tuple[st
     """(path to open, name, parsed) of the mapped file that holds the interpreter: the program or its libpython."""
     path = f"/proc/{pid}/exe"
     try:
-        binary = _parse(path)
+        binary = parse(path)
     except ValueError as error:
         raise TargetError(f"process {pid} runs {executable}, which cannot be traced: {error}") from None
     if binary.symbol("Py_GetVersion"):
         return path, executable, binary
     for mapping in mappings:
         if mapping.executable and _LIBPYTHON.search(mapping.path):
-            path = _mapped_file(pid, mapping)
-            return path, mapping.path, _parse(path)
+            path = mapped_file(pid, mapping)
+            return path, mapping.path, parse(path)
     raise TargetError(f"process {pid} runs {executable}, which is not a Python")
 
 
-_parsed: dict[tuple[int, int, int, int], Binary] = {}  # a handful of interpreters, for any number of processes
+_Identity = tuple[int, int, int, int]
+_parsed: dict[_Identity, Binary] = {}  # a handful of interpreters and C libraries, for any number of processes
+_needed: dict[_Identity, tuple[str, ...]] = {}
 
 
-def _parse(path: str) -> Binary:
+def _once(file: BinaryIO, read: Callable[[BinaryIO], Said], known: dict[_Identity, Said]) -> Said:
+    status = os.fstat(file.fileno())
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if identity not in known:
+        known[identity] = read(file)
+    return known[identity]
+
+
+def parse(path: str) -> Binary:
+    """The ELF file at `path`, parsed once. Raises OSError, and ValueError with one sentence for what is none."""
     with Path(path).open("rb") as file:
-        status = os.fstat(file.fileno())
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if identity not in _parsed:
-            _parsed[identity] = read_binary(file)
-        return _parsed[identity]
+        return _once(file, read_binary, _parsed)
 
 
-def _mapped_file(pid: int, mapping: Mapping) -> str:
-    """A path that opens the file behind a mapping; a name on disk only where that is the same file."""
+def mapped_file(pid: int, mapping: Mapping) -> str:
+    """A path that opens the file behind a mapping; a name on disk only where that is the same file.
+
+    Raises PermissionError where there is none for this user, FileNotFoundError where it is not mapped any more.
+    """
     exact = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     try:
         Path(exact).stat()  # needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE
@@ -254,7 +267,8 @@ def _mapped_file(pid: int, mapping: Mapping) -> str:
         raise
 
 
-def _bias(binary: Binary, mappings: list[Mapping]) -> int:
+def load_bias(binary: Binary, mappings: Iterable[Mapping]) -> int:
+    """What to add to the binary's addresses where it is mapped so. Raises ProcessLookupError where it is not."""
     if not binary.is_pie:
         return 0
     for mapping in mappings:

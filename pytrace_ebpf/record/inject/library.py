@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.elf import Binary, read_binary
+from pytrace_ebpf.record.elf import read_binary
 from pytrace_ebpf.record.memory import Memory, MemoryFault
 from pytrace_ebpf.record.target import Mapping as FileMapping
-from pytrace_ebpf.record.target import Target, read_mappings
+from pytrace_ebpf.record.target import Target, load_bias, mapped_file, parse, read_mappings
 
 _PAGE = 4096
 _LIBC = re.compile(r"/libc(-[\d.]+)?\.so[^/]*$")
@@ -32,7 +32,7 @@ class Loader:
 
 
 def loader(target: Target) -> Loader:
-    """Find it. Raises TargetError for a program without glibc, HostError where its files may not be read."""
+    """Find it. Raises TargetError for a program without glibc, PermissionError where its files may not be read."""
     mappings = read_mappings(target.pid)
     libc = [m for m in mappings if _LIBC.search(m.path)]
     if not libc:
@@ -132,25 +132,12 @@ def _symbols(pid: int, mappings: list[FileMapping]) -> dict[str, int]:
     code = next((m for m in mappings if m.executable), None)
     if code is None:
         return {}
-    binary = _read(pid, code)
-    segment = next(s for s in binary.segments if s.executable and s.offset // _PAGE * _PAGE == code.offset)
-    bias = code.start - segment.vaddr // _PAGE * _PAGE
+    try:
+        binary = parse(mapped_file(pid, code))
+    except ValueError as error:
+        raise TargetError(f"{code.path} of process {pid} cannot be read: {error}") from None
+    bias = load_bias(binary, [code])
     return {name: bias + value for name, value in binary.symbols.items()}
-
-
-def _read(pid: int, mapping: FileMapping) -> Binary:
-    # map_files leads to the mapped file also when it was replaced, but needs more privileges.
-    exact = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
-    for path in (exact, f"/proc/{pid}/root{mapping.path}", mapping.path):
-        try:
-            with Path(path).open("rb") as file:
-                if path == exact or Path(path).stat().st_ino == mapping.inode:
-                    return read_binary(file)
-        except OSError:
-            continue
-        except ValueError as error:
-            raise TargetError(f"{mapping.path} of process {pid} cannot be read: {error}") from None
-    raise HostError(f"{mapping.path} of process {pid} may not be read by this user; run the command as root (sudo)")
 
 
 def _sigreturn(pid: int, libc: list[FileMapping]) -> int:
