@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.named_layers import named_layers
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
@@ -75,6 +76,20 @@ def test_states_of_the_thread_add_up_to_its_calls(trace: Trace) -> None:
         assert sum(b[part] for b in states) == sum(b[part] for b in outer)
 
 
+@pytest.mark.parametrize(("source", "part"), (("bpf", "blocked"), ("perf", "off")))
+def test_a_wait_is_told_where_the_recording_tells_it(tmp_path: Path, source: str, part: str) -> None:
+    script = Script(10, 10).snapshot().enter(1).run(1000).wait(50_000, queued=0).run(500).preempted(700, by=9).run(100).leave()
+    path = write_trace(tmp_path / "t", events=script.events, sched=script.sched, functions=SAMPLE_FUNCTIONS, manifest={"scheduling": {"source": source, "why": ""}})
+    ((*states,),) = boxes(data(page(pytrace_ebpf.open(path)))["states"])
+    assert {name: sum(b[name] for b in states) for name in PARTS if any(b[name] for b in states)} == {"on_cpu": 1600, "runq_wait": 700, part: 50_000}
+
+
+def test_without_switches_the_calls_are_shown_alone(tmp_path: Path) -> None:
+    script = Script(10, 10).enter(1).run(1000).enter(2).run(10).leave().leave()
+    shown = data(page(pytrace_ebpf.open(write_trace(tmp_path / "t", events=script.events, functions=SAMPLE_FUNCTIONS))))
+    assert shown["states"] == [] and [b["unknown"] for layer in boxes(shown["rows"]) for b in layer] == [1010, 10]
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("most", (1, 20, 60))
 def test_merged_boxes_keep_what_was_in_them(seed: int, most: int) -> None:
@@ -119,6 +134,28 @@ def test_a_page_of_many_calls_stays_small(tmp_path: Path) -> None:
     text = page(trace)
     assert len(text) < 2_000_000 and data(text)["calls"] == 40_001
     assert 5_000 < sum(len(layer) for layer in boxes(data(text)["rows"])) <= 30_000
+
+
+def test_modules_and_operators_have_their_own_layer(tmp_path: Path) -> None:
+    functions = [
+        (0, "/app/train.py", "train", "train", 1, "train", 0, "python"),
+        (1, "/lib/torch/nn/modules/module.py", "_call_impl", "Module._call_impl", 1, "torch.nn.modules.module", 0, "python"),
+        (2, "/app/net.py", "forward", "Net.forward", 9, "net", 0, "python"),
+        (3, "", "aten::conv1d", "aten::conv1d.padding", -1, "<operator>", 0, "operator"),
+        (4, "/lib/libmkl.so", "sgemm", "sgemm", -1, "MKL", 0, "blas"),
+    ]
+    script = Script(10, 10).snapshot()
+    for func in range(5):
+        script.run(100).enter(func)
+    for _ in range(5):
+        script.run(100).leave()
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "t", events=script.events, sched=script.sched, functions=functions))
+    shown = data(page(trace))
+    named = [(name, place, shown["layers"][layer]) for name, place, layer in shown["functions"]]
+    assert [layer for _, _, layer in named] == ["python", "python", "module", "operator", "blas"]
+    assert named[3][:2] == ("aten::conv1d.padding", "") and named[4][:2] == ("sgemm", "/lib/libmkl.so")
+    layers = named_layers(trace.calls(), trace.functions())
+    assert [int(layers["blas"][f"in_{name}"].iloc[0]) for name in ("module", "python", "operator")] == trace.calls()["call_id"].tolist()[2:3] * 2 + [3]
 
 
 def test_names_cannot_leave_their_place(tmp_path: Path) -> None:

@@ -82,9 +82,11 @@ def _states(trace: Any, pid: int, tid: int, calls: pd.DataFrame) -> pd.DataFrame
     first, last = int(calls["start_ns"].min()), int(calls["end_ns"].max())
     start, end = rows["start_ns"].clip(lower=first), rows["end_ns"].clip(upper=last)
     rows = rows.assign(start_ns=start, end_ns=end, wall_ns=end - start, depth=0, func_id=-1, worker_on_cpu_ns=0)
+    # perf does not tell when a thread that had left its core by itself was woken: such a wait is no part of the four.
+    untold = rows["state"].isin(["gil_wait", "blocked"]) & (trace.scheduling["source"] != "bpf")
     for part in PARTS[:4]:
         amount = rows["wall_ns"].where(rows["state"] == part, 0).astype("Int64")
-        rows[f"{part}_ns"] = amount.mask(rows["state"].isna())
+        rows[f"{part}_ns"] = amount.mask(rows["state"].isna() | (untold & (part != "on_cpu")))
     return rows[rows["wall_ns"] > 0]
 
 

@@ -72,6 +72,7 @@ const boxes = rows => rows.map(([gap, length, f, n, wall, ...rest]) => {
   });
 });
 const rows = boxes(trace.rows), states = boxes(trace.states)[0] || [];
+const occurs = PARTS.map((_, i) => [...rows, states].some(row => row.some(box => box.p[i])));
 const total = rows[0].reduce((sum, box) => sum.map((x, i) => x + box.p[i]), PARTS.map(() => 0));
 let view = [0, trace.wall_ns], history = [], by = "state", wanted = "", width = 0, pointed = null, drag = null;
 
@@ -216,7 +217,7 @@ const whole = () => { history = []; go(0, trace.wall_ns, false); };
 
 function legend() {
   const present = new Set(trace.functions.map(f => trace.layers[f[2]])), all = total.reduce((a, b) => a + b);
-  const items = by === "state" ? PARTS.map(([what, colour], i) => total[i] && [what + " ", colour, share(total[i] / all)])
+  const items = by === "state" ? PARTS.map(([what, colour], i) => occurs[i] && [what + " ", colour, total[i] ? share(total[i] / all) : ""])
                                : trace.layers.map(layer => present.has(layer) && [layer, LAYERS[layer], ""]);
   $("legend").replaceChildren(...items.filter(Boolean).map(([what, colour, value]) => {
     const item = element("span", what, colour); item.append(element("b", value)); return item;
