@@ -59,4 +59,6 @@ def innermost_in(trace: Any, pid: Numbers, tid: Numbers, ts: Numbers) -> Ints:
         asked = order[first:upto]
         out[asked] = innermost(calls, pid[asked], tid[asked], ts[asked])
         going_on, upto = calls[calls["start_ns"] <= earlier_end_ns], first
+        if not upto:
+            break
     return out

@@ -29,7 +29,7 @@ def sentence(trace: Any, calls: pd.DataFrame, table: pd.DataFrame) -> str | None
     names = dict(trace.functions().set_index("func_id")["qualname"])
     if top["func_id"] not in names:
         return None
-    return top_function(top, int(table["self_ns"].sum()), reasons(trace, calls, top["func_id"]), names) or None
+    return top_function(top, int(table["self_ns"].sum()), lambda: reasons(trace, calls, top["func_id"]), names) or None
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

@@ -1,7 +1,7 @@
 """One sentence that a person would say of where a function's time went; none where nothing dominates."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from pytrace_ebpf.analyze.reasons import NOBODY, UNKNOWN
 from pytrace_ebpf.view import text
@@ -19,13 +19,14 @@ _WAITING = {
 }
 
 Part = Mapping[str, Any]
+Reasons: TypeAlias = Callable[[], Mapping[str, Sequence[Part]]]
 
 
-def top_function(row: Part, all_ns: int, reasons: Mapping[str, Sequence[Part]], names: Mapping[int, str]) -> str:
+def top_function(row: Part, all_ns: int, reasons: Reasons, names: Mapping[int, str]) -> str:
     """The sentence for the function with the most self time; "" where nothing dominates or is known.
 
-    `row`: its row of analyze.by_function; all_ns: the time of all functions; `reasons`: analyze.reasons of it;
-    `names`: what to call each func_id.
+    `row`: its row of analyze.by_function; all_ns: the time of all functions; `reasons` gives analyze.reasons of it, and is asked only
+    where the sentence needs them; `names`: what to call each func_id.
     """
     whole = int(row["self_ns"])
     parts = [row[f"self_{state}_ns"] for state in ("on_cpu", "runq_wait", "gil_wait", "blocked")]
@@ -34,11 +35,11 @@ def top_function(row: Part, all_ns: int, reasons: Mapping[str, Sequence[Part]], 
     on_cpu, queued, gil, blocked = (int(part) / whole for part in parts)
     name = _quoted(names[int(row["func_id"])])
     if gil >= _MATTERS and gil >= max(queued, blocked):
-        return f"{_part(gil)} of {name} is waiting for the GIL{_holder(reasons['gil'], int(row['func_id']), names)}."
+        return f"{_part(gil)} of {name} is waiting for the GIL{_holder(reasons()['gil'], int(row['func_id']), names)}."
     if blocked >= _DOMINATES:
-        return _blocked(name, blocked, reasons["blocked"], names)
+        return _blocked(name, blocked, reasons()["blocked"], names)
     if on_cpu + queued >= _COMPUTES:
-        return f"{name} computes{_rivals(queued, reasons['runq'], int(row['func_id']), names)}."
+        return f"{name} computes{_rivals(queued, reasons, int(row['func_id']), names)}."
     return ""
 
 
@@ -97,10 +98,10 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     return f"{subject} {doing}, woken by {'nobody of this program' if most == NOBODY else _quoted(names[most])}."
 
 
-def _rivals(queued: float, parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
+def _rivals(queued: float, reasons: Reasons, own: int, names: Mapping[int, str]) -> str:
     if queued < 0.2:
         return ""
-    most, share = _most(parts)
+    most, share = _most(reasons()["runq"])
     much = "half" if 0.45 <= queued < 0.55 else _part(queued)
     lacks = f"; {much} of its time it has no core"
     if share < _DOMINATES or most not in (*names, NOBODY):

@@ -242,11 +242,14 @@ def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
 )  # fmt: skip
 def test_a_sentence_a_person_would_say(split: tuple[int, int, int, int], reasons: dict[str, Any], said: str) -> None:
     everything = {"gil": [], "blocked": [], "runq": []} | reasons
-    assert top_function(row(*split), 100, everything, {0: "load", 1: "tokenize", 2: "put"}) == said
+    assert top_function(row(*split), 100, lambda: everything, {0: "load", 1: "tokenize", 2: "put"}) == said
 
 
 def test_quiet_where_nothing_dominates_or_is_known() -> None:
-    nothing: dict[str, Any] = {"gil": [], "blocked": [], "runq": []}
-    assert top_function(row(100, 0, 0, 0), 2_000, nothing, {0: "load"}) == ""
-    assert top_function(row(100, 0, 0, 0) | {"self_gil_wait_ns": None}, 100, nothing, {0: "load"}) == ""
+    def unasked() -> dict[str, Any]:
+        raise AssertionError("the waits were read for nothing")
+
+    assert top_function(row(100, 0, 0, 0), 2_000, unasked, {0: "load"}) == ""
+    assert top_function(row(100, 0, 0, 0) | {"self_gil_wait_ns": None}, 100, unasked, {0: "load"}) == ""
+    assert top_function(row(100, 0, 0, 0), 100, unasked, {0: "load"}) == "`load` computes."
     assert waited_for([]) == ""
