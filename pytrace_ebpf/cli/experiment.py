@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown.add_argument("--top", type=int, default=8, metavar="N", help="rows of a table; 0 for all (8)")
     shown.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
     shown.add_argument("--plot", type=Path, metavar="DIR", help="where to draw the pictures (after the runs the experiment's own directory; else none)")
+    before = len(parser._actions)
     run_command.add_arguments(parser)
+    for action in parser._actions[before:]:
+        if action.dest != "output":
+            action.type = None  # it is passed on as it was written
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +86,7 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
         raise UsageError("experiment needs a program to start: pytrace-ebpf experiment --cpus 0 --cpus 0,1 -- python3 program.py")
     if shutil.which(command[0]) is None:
         raise TargetError(f"cannot run {command[0]}: there is no such program.")
-    chosen = settings(args.cpus, args.threads)
+    options, chosen = _again(args), settings(args.cpus, args.threads)
     directory = args.output or Path(time.strftime("experiment-%Y%m%d-%H%M%S"))
     _claim(directory)
     rows = [{"setting": s.name, "cpus": s.cpus and list(s.cpus), "threads": s.threads, "cores": s.cores} for s in chosen]
@@ -94,7 +98,7 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
             folder = directory / TRACES / setting.folder
             folder.mkdir(parents=True, exist_ok=True)
             trace, log = folder / str(repeat), folder / f"{repeat}.log"
-            _record(setting, command, [*_again(args), "-q", "-o", str(trace)], log, stopped)
+            _record(setting, command, [*options, "-q", "-o", str(trace)], log, stopped)
             experiment.add(pytrace_ebpf.open(trace), setting.name, repeat, log)
             if not args.quiet:
                 print(f"{number + 1}/{count}  {setting.name}  {experiment.runs[-1]['wall_ns'] / 1e9:.2f} s", file=sys.stderr, flush=True)
@@ -112,20 +116,15 @@ def _claim(directory: Path) -> None:
 
 
 def _again(args: argparse.Namespace) -> list[str]:
-    """The words of `run`'s options in `args` that are not as they are without being given."""
-    parser, words = argparse.ArgumentParser(add_help=False), list[str]()
+    """The words of `run`'s options in `args`, but for where to and how loud; says what is wrong with them and exits where something is."""
+    parser, words = argparse.ArgumentParser(prog=f"pytrace-ebpf {NAME}", add_help=False), list[str]()
     run_command.add_arguments(parser)
     for action in parser._actions:
         value = getattr(args, action.dest)
-        if not action.option_strings or value == action.default or action.dest in ("output", "quiet"):
-            continue
-        flag = action.option_strings[-1]
-        if value is True:
-            words.append(flag)
-        elif isinstance(value, list):
-            words += [word for each in value for word in (flag, str(each))]
-        else:
-            words += [flag, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+        if action.option_strings and value != action.default and action.dest not in ("output", "quiet"):
+            flag = action.option_strings[-1]
+            words += [flag] if value is True else [word for each in ([value] if isinstance(value, str) else value) for word in (flag, each)]
+    parser.parse_args(words)
     return words
 
 
