@@ -118,3 +118,20 @@ def counted(operators: pd.DataFrame, calls: pd.DataFrame) -> npt.NDArray[np.bool
     mask = np.zeros(len(operators), bool)
     mask[has] = outermost(rows.assign(last_descendant_id=last), layer)
     return mask
+
+
+def enclosing(calls: pd.DataFrame, ids: Ints, layer: str) -> Ints:
+    """The nearest call of `layer` that each of the calls `ids` lies in, -1 where there is none.
+
+    `calls` has all of them: call_id, parent_id and layer, in the order of call_id.
+    """
+    known, parent = (calls[name].to_numpy(np.int64) for name in ("call_id", "parent_id"))
+    found = (calls["layer"] == layer).to_numpy()
+    out = parent[np.searchsorted(known, ids)]
+    while len(out):
+        at = np.minimum(np.searchsorted(known, out), len(known) - 1)
+        further = (out >= 0) & ~found[at]
+        if not further.any():
+            break
+        out = np.where(further, parent[at], out)
+    return out

@@ -75,6 +75,14 @@ class Tensors:
         return np.array(numbers, np.int64)[rows.indices.to_numpy()] if numbers else np.zeros(0, np.int64)
 
 
+def distinct_shapes(shapes: "pd.Series[Any]") -> tuple[Ints, list[tuple[tuple[int, ...] | None, ...]]]:
+    """(the number of each row's, UNREAD for null; what the numbers stand for) of a column `shapes` of schema.OPERATORS."""
+    column = pa.array(shapes, _SHAPES)
+    rows = _rows(*_shape_words(column)).dictionary_encode()
+    values = [_shapes_of(np.frombuffer(raw.as_buffer(), np.int64).tolist()) for raw in rows.dictionary]
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), rows.indices.to_numpy().astype(np.int64), UNREAD), values
+
+
 def _borders(lists: pa.ListArray) -> Ints:
     """Where each list begins in flatten(), and where the last ends."""
     return np.concatenate(([0], np.cumsum(lists.value_lengths().fill_null(0).to_numpy()))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core, by coroutine, what was waited for, or who waited for whose GIL.
+"""Show where the time went: by function, module, thread or core, by coroutine or operator, what was waited for, who waited for whose GIL.
 
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.
@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `report`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
     parser.add_argument("--by", choices=BY, default="function", help="what a row is (function)")
+    parser.add_argument("--errors", action="store_const", dest="by", const="errors", help="which operators failed, with their shapes and lines")
+    parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--sort", choices=("self", "total"), default="self", help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     by = BY[args.by]
     calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", *by.columns])))
     facts |= {"calls": len(calls), "cost": summary.cost(trace, len(calls))}
-    facts |= {"compensated": args.compensate, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
+    facts |= {"compensated": args.compensate, "shapes": args.shapes, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
     if args.compensate:
         if not facts["cost"]:
             raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")

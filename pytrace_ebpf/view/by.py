@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import RenderableType
 
 from pytrace_ebpf.analyze.cores import COLUMNS as OF_CORES
-from pytrace_ebpf.view import cores, functions, gil, tasks, threads, waits
+from pytrace_ebpf.view import blas, cores, errors, functions, gil, operators, tasks, threads, waits
 
 Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
 Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
@@ -38,5 +38,8 @@ BY = {
     "core": By(cores.found, cores.report, OF_CORES),
     "task": By(tasks.found, tasks.report),
     "wait": By(waits.found, waits.report, with_bar=False),
+    "operator": By(operators.found, operators.report),
+    "blas": By(blas.found, blas.report, ("layer",), with_bar=False),
+    "errors": By(errors.found, errors.report, errors.COLUMNS, with_bar=False),
     "gil": By(gil.found, gil.report, with_bar=False),
 }

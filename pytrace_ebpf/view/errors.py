@@ -1,0 +1,73 @@
+"""`report --errors` as a terminal shows it: each error that left an operator, what that was given, and the line of Python it came from."""
+
+import textwrap
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.failures import CALLS, OPERATORS, failures
+from pytrace_ebpf.view import text
+
+COLUMNS = CALLS
+_INDENT = 2
+_LINES = 4  # of a message; what may follow is a C++ backtrace
+
+
+def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.failures' rows of a Trace and its calls; `errors_raised`, how many errors native code raised, caught ones included."""
+    by_probe = any(row["source"] == "usdt" for row in trace.manifest["sources"])
+    table = failures(trace.operators(columns=list(OPERATORS)), calls, trace.functions(), by_probe)
+    return table, {"errors_raised": len(trace.errors())}
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """A few lines per row of `table` (see found), in the order of time."""
+    if not len(table):
+        return [Text(text.fit("No operator was left by an error while this was recorded.", width))]
+    shown = f"   {min(top, len(table)):,} of {len(table):,}, in the order of time"
+    parts: list[RenderableType] = [Text.assemble(("Errors that left an operator", "bold"), text.fit(shown, width - 28))]
+    for row in table.head(top).to_dict("records"):
+        parts += [Text(), *_error(facts, row, width)]
+    return parts
+
+
+def _error(facts: dict[str, Any], row: dict[str, Any], width: int) -> list[RenderableType]:
+    after = text.duration(max(0, int(row["end_ns"]) - facts["start_ns"]))
+    times = f"{row['times']:,} times, first " if row["times"] > 1 else ""
+    name = text.clean(row["name"]) + (f".{text.clean(row['overload'])}" if row["overload"] else "")
+    lines = _wrapped(f"{name} failed   {times}after {after} on thread {row['tid']}", width, 0, "bold red")
+    lines += _wrapped(_given(row["shapes"], row["dtypes"]), width, _INDENT)
+    if text.known(row["inner"]):
+        given = f" of {row['inner_shapes']}" if text.known(row["inner_shapes"]) else ""
+        lines += _wrapped(f"in {text.clean(row['inner'])}{text.clean(given)}, which it called", width, _INDENT)
+    if text.known(row["qualname"]):
+        lines += _wrapped(_place(row, ""), width, _INDENT)
+    if text.known(row["caller_qualname"]) and row["caller_file"] != row["file"]:
+        lines += _wrapped(_place(row, "caller_"), width, _INDENT)
+    message = row["error"] if text.known(row["error"]) else "(the message was not read)"
+    for line in str(message).strip().splitlines()[:_LINES]:
+        lines += _wrapped(text.clean(line), width, _INDENT, "yellow")
+    return [*lines]
+
+
+def _given(shapes: Any, dtypes: Any) -> str:
+    if not text.known(shapes):
+        return "what it was given was not read"
+    if not shapes:
+        return "it was given no tensor"
+    types = list(dict.fromkeys(t for t in str(dtypes).split(", ") if t != "-")) if text.known(dtypes) else []
+    return f"given {text.clean(shapes)}" + (f" of {text.clean(', '.join(types))}" if types else "")
+
+
+def _place(row: dict[str, Any], side: str) -> str:
+    name, file, line = (row[f"{side}{key}"] for key in ("qualname", "file", "line"))
+    where = f"at {text.clean(file)}:{line}" if text.known(line) else f"in {text.clean(file)}, which went on: the line is not known"
+    return f"called {'for' if side else 'by'} {text.clean(name)} {where}"
+
+
+def _wrapped(line: str, width: int, indent: int, style: str = "") -> list[Text]:
+    space = " " * indent
+    found = textwrap.wrap(line, width, initial_indent=space, subsequent_indent=space + "  ", break_on_hyphens=False)
+    return [Text(part, style) for part in found]
