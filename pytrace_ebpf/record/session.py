@@ -89,6 +89,8 @@ class Session:
             self._start_scheduling(pid)
             self._recording.declare(target.pid, source.name, why)
             source.attach(target)
+            if self._native is not None:
+                self._native.look([target.pid])
         return f"{source.name}: {why}"
 
     def launch(self, command: Sequence[str]) -> int:

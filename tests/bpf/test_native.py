@@ -1,0 +1,133 @@
+"""Native layers on libraries that export what PyTorch's, a BLAS and the CUDA runtime do: every call, its shapes, its place."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.trace.reader import Trace
+from tests.bpf.conftest import Recorder
+from tests.conftest import SOURCES, Target
+
+LIBRARIES = {"libtorch_cpu.so": "TORCH", "libc10.so": "C10", "libopenblas.so.0": "BLAS", "libcudart.so.12": "CUDART"}
+ROUNDS = 300
+OPERATORS = {
+    "aten::conv1d": 2,
+    "aten::cat": 1,
+    "aten::max_pool1d_with_indices": 1,
+    "aten::add_": 1,
+    "aten::matmul": 2,
+    "aten::mm": 2,
+}
+CALLER = {
+    **dict.fromkeys(("aten::conv1d", "aten::cat", "aten::max_pool1d_with_indices", "aten::add_"), {"forward"}),
+    "aten::matmul": {"multiply", "multiply_wrongly"},
+    "aten::mm": {"aten::matmul"},
+    "sgemm": {"gemm"},
+    "dgemm": {"gemm"},
+    "cudaLaunchKernel": {"launch"},
+    "cudaMemcpyAsync": {"launch"},
+    "cudaStreamSynchronize": {"launch"},
+}
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-ins."""
+    folder = tmp_path_factory.mktemp("libraries")
+    source = Path(__file__).with_name("native_standin.c")
+    for name, part in LIBRARIES.items():
+        options = ["-O1", "-w", "-fPIC", "-shared", "-fno-optimize-sibling-calls", f"-D{part}"]
+        subprocess.run(["cc", *options, "-o", str(folder / name), str(source)], check=True)
+    return folder
+
+
+@pytest.fixture
+def native(
+    libraries: Path, target: Callable[..., Target], traced: Callable[..., tuple[Trace, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Trace]:
+    """`native(*options)`: the trace of ROUNDS rounds."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def record(*options: str) -> Trace:
+        trace, said = traced(target("native", "--wait", str(libraries), str(ROUNDS)), *options)
+        assert said["errors"] == ROUNDS
+        return trace
+
+    return record
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_call_below_its_caller(native: Callable[..., Trace], source: str) -> None:
+    trace = native("--source", source, "--layers", "torch,blas,cuda")
+    assert trace.manifest["lost"] == {}
+    functions = trace.functions().set_index("func_id")
+    calls = trace.calls().set_index("call_id")
+    calls["name"] = calls["func_id"].map(functions["name"])
+    ours = calls[calls["layer"].isin(["operator", "blas", "cuda"])]
+    expected = {name: times * ROUNDS for name, times in OPERATORS.items()} | {
+        "sgemm": ROUNDS, "dgemm": ROUNDS, "cudaLaunchKernel": 2 * ROUNDS, "cudaMemcpyAsync": ROUNDS, "cudaStreamSynchronize": ROUNDS,
+    }  # fmt: skip
+    assert Counter(ours["name"]) == expected
+    parents = ours["parent_id"].map(calls["name"])
+    assert {name: set(parents[ours["name"] == name]) for name in expected} == CALLER
+    # Half of the products were left by an exception, and nothing else was.
+    assert Counter(ours[ours["status"] != "complete"]["name"]) == {"aten::matmul": ROUNDS, "aten::mm": ROUNDS}
+    assert set(ours["status"]) == {"complete", "unwound"}
+    assert set(calls.loc[calls["layer"] == "python", "status"]) <= {"complete", "open_at_start", "open_at_end"}
+    split = ours[["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]].sum(axis=1)
+    assert (split == ours["wall_ns"]).all()
+
+
+def test_shapes_and_messages(native: Callable[..., Trace]) -> None:
+    trace = native("--layers", "torch,blas")
+    names = trace.functions().set_index("func_id")["qualname"]
+    rows = trace.arguments()
+    rows["name"] = rows["func_id"].map(names)
+
+    def seen(name: str, result: bool = False) -> list[tuple[list[Any], list[Any]]]:
+        found = rows[(rows["name"] == name) & (rows["result"] == result)]
+        return [([None if s is None else list(s) for s in shapes], list(types)) for shapes, types in zip(found["shapes"], found["dtypes"], strict=True)]
+
+    with_bias, without = seen("aten::conv1d")[::2], seen("aten::conv1d")[1::2]
+    f = "float32"
+    assert with_bias == [([[n, 3, 10], [4, 3, 2], [4]], [f, f, f]) for n in range(ROUNDS)]
+    assert without == [([[n, 3, 10], [4, 3, 2], None], [f, f, None]) for n in range(ROUNDS)]
+    assert seen("aten::conv1d", result=True)[::2] == [([[n, 4, 9]], [f]) for n in range(ROUNDS)]
+    assert seen("aten::cat") == [([[2], [2]], ["int64", "int64"])] * ROUNDS
+    assert seen("aten::max_pool1d_with_indices", result=True) == [([[n, 1], [n, 1]], [f, "int64"]) for n in range(ROUNDS)]
+    assert seen("aten::add_.Tensor") == [([[1, 2, 3, 4, 5], []], [f, f])] * ROUNDS
+    assert seen("aten::mm")[1::2] == [([[2, 3], [5, 4]], [f, f])] * ROUNDS
+    assert seen("sgemm_") == [([[5, 7], [7, 6]], [f, f])] * ROUNDS
+    assert seen("cblas_dgemm64_") == [([[5, 7], [7, 6]], ["float64", "float64"])] * ROUNDS
+    errors = trace.errors()
+    assert errors["text"].tolist() == ["shapes cannot be multiplied"] * ROUNDS
+    wrong = trace.calls()
+    wrong = wrong[wrong["func_id"].map(names) == "aten::mm"]
+    wrong = wrong[wrong["status"] == "unwound"]
+    assert ((wrong["start_ns"].to_numpy() < errors["ts"]) & (errors["ts"] < wrong["end_ns"].to_numpy())).all()
+
+
+def test_only_the_operators_that_were_asked_for(native: Callable[..., Trace]) -> None:
+    trace = native("--operators", "aten::mat*", "--operators", "mm", "--operators", "cat")
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    asked = ("aten::matmul", "aten::mm", "aten::cat")
+    assert Counter(calls[calls["layer"] == "operator"]["name"]) == {name: OPERATORS[name] * ROUNDS for name in asked}
+    assert set(calls["layer"]) <= {"python", "operator", "gc", "import"}
+
+
+def test_a_tracer_that_is_killed_leaves_no_probe(
+    libraries: Path, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("native", "--wait", str(libraries), str(ROUNDS))
+    recorder = attach(process.pid, "--layers", "torch,blas,cuda")
+    recorder.process.kill()
+    recorder.process.wait()
+    process.go()
+    assert process.done()["errors"] == ROUNDS
+    assert process.wait() == 0
+    assert pytrace_ebpf.open(recorder.directory).manifest["state"] == "recording"
