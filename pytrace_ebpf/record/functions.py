@@ -72,12 +72,24 @@ class Functions:
         return len(self._ids)
 
 
+def no_func_ids() -> np.ndarray:
+    """func_ids by somebody else's ids, int32: UNKNOWN all of them."""
+    return np.full(1024, UNKNOWN, np.int32)
+
+
+def grown(func_ids: np.ndarray, largest: int) -> np.ndarray:
+    """The same array, or a longer one where it has no place for the id `largest`."""
+    if largest < len(func_ids):
+        return func_ids
+    return np.concatenate((func_ids, np.full(2 * largest - len(func_ids), UNKNOWN, np.int32)))
+
+
 class ProbeIds:
     """Ids that one BPF program handed out -> func_ids."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-        self._func_ids = np.full(1024, UNKNOWN, np.int32)
+        self._func_ids = no_func_ids()
 
     def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify], read: ReadCode) -> None:
         """Take in function_event records; `qualify(pid)` names functions of that process.
@@ -87,11 +99,7 @@ class ProbeIds:
         """
         if not len(rows):
             return
-        largest = int(rows["id"].max())
-        if largest >= len(self._func_ids):
-            grown = np.full(2 * largest, UNKNOWN, np.int32)
-            grown[: len(self._func_ids)] = self._func_ids
-            self._func_ids = grown
+        self._func_ids = grown(self._func_ids, int(rows["id"].max()))
         for row in rows:  # one step per function, not per call
             if row["layer"]:
                 name = _text(row["name"]) or str(row["line"])

@@ -16,7 +16,7 @@ from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library, s
 from pytrace_ebpf.record.arena import Arena, Piece
 from pytrace_ebpf.record.calibrate import FibChild
 from pytrace_ebpf.record.filters import Filters
-from pytrace_ebpf.record.functions import UNKNOWN, Qualify
+from pytrace_ebpf.record.functions import Qualify, grown, no_func_ids
 from pytrace_ebpf.record.namespaces import UNKNOWN_THREAD, Ids
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.tables import where
@@ -30,7 +30,6 @@ _ROUNDS = 5
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 _BATCH = 500_000  # events after which the agent gets its memory back
-_MOST_FUNCTIONS = 1 << 20
 
 
 @dataclass(eq=False)
@@ -42,7 +41,7 @@ class _Traced:
     start_ns: int
     qualify: Qualify
     replaced: bool = False  # by the program that exec put in its place
-    func_ids: np.ndarray = field(default_factory=lambda: np.full(1024, UNKNOWN, np.int32))  # by the agent's id
+    func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
 
 
 class AgentCalls:
@@ -238,10 +237,7 @@ class AgentCalls:
 
     def _introduce(self, traced: _Traced) -> None:
         for function in traced.arena.new_functions():  # one step per function, not per call
-            if function.id >= len(traced.func_ids):
-                grown = np.full(min(2 * function.id, _MOST_FUNCTIONS), UNKNOWN, np.int32)
-                grown[: len(traced.func_ids)] = traced.func_ids
-                traced.func_ids = grown
+            traced.func_ids = grown(traced.func_ids, function.id)
             functions = self._recording.functions
             if function.first_line < 0:
                 traced.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
