@@ -41,7 +41,7 @@ def boxes(rows: list[list[list[int]]]) -> list[list[dict[str, int]]]:
     layers = []
     for gap, length, func, calls, wall, *parts, workers in rows:
         end = np.cumsum(np.add(gap, length))
-        wall = np.where(np.array(wall) == 0, length, wall)
+        wall = np.add(wall, length)
         columns = {"start": end - length, "end": end, "func": func, "calls": calls, "wall": wall, "workers": workers}
         columns |= {"on_cpu": wall - np.sum(parts, axis=0), **dict(zip(PARTS[1:], parts, strict=True))}
         layers.append(pd.DataFrame(columns).to_dict("records"))

@@ -91,11 +91,11 @@ def _states(trace: Any, pid: int, tid: int, calls: pd.DataFrame) -> pd.DataFrame
 
 
 def _rows(boxes: pd.DataFrame, origin: int) -> list[list[list[int]]]:
-    """Per layer the columns of its boxes: start (since the end of the box before), length, function, calls, wall (0: the length), PARTS but on_cpu, workers."""
+    """Per layer the columns of its boxes: start (since the end of the box before), length, function, calls, wall less the length, PARTS but on_cpu, workers."""
     out = []
     for _, layer in boxes.groupby("depth"):
         start, end, wall = (layer[c].to_numpy(np.int64) for c in ("start_ns", "end_ns", "wall_ns"))
         columns = [start - np.append(origin, end[:-1]), end - start, layer["func_id"], layer["calls"]]
-        columns += [np.where(wall == end - start, 0, wall), *(layer[part] for part in PARTS[1:]), layer["workers"]]
+        columns += [wall - (end - start), *(layer[part] for part in PARTS[1:]), layer["workers"]]
         out.append([np.asarray(column, np.int64).tolist() for column in columns])
     return out

@@ -66,7 +66,7 @@ const lane = trace.states.length ? LANE + 4 : 0;
 const boxes = rows => rows.map(([gap, length, f, n, wall, ...rest]) => {
   let at = 0;
   return gap.map((g, i) => {
-    const s = at + g, p = rest.slice(0, -1).map(part => part[i]), w = wall[i] || length[i];
+    const s = at + g, p = rest.slice(0, -1).map(part => part[i]), w = length[i] + wall[i];
     at = s + length[i];
     return {s, e: at, f: f[i], n: n[i], w, p: [w - p.reduce((a, b) => a + b), ...p], k: rest.at(-1)[i]};
   });
