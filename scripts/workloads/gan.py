@@ -76,7 +76,7 @@ def distance(args: argparse.Namespace, draws: nn.Module, data: training.Data) ->
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=32, batches=48, learning_rate=0.001)
+    parser = training.parser("gan", __doc__, batch_size=32, batches=48, learning_rate=0.001)
     parser.add_argument("--latent", type=training.positive, default=32, help="numbers that an image is drawn from")
     parser.add_argument("--width", type=training.positive, default=16, help="channels of the outer convolutions")
     return parser

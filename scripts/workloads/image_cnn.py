@@ -39,7 +39,7 @@ def stage(inside: int, outside: int) -> nn.Sequential:
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=32, batches=32, learning_rate=0.001)
+    parser = training.parser("image_cnn", __doc__, batch_size=32, batches=32, learning_rate=0.001)
     parser.add_argument("--size", type=training.positive, default=32, help="of an image, in pixels, both ways")
     parser.add_argument("--channels", type=training.positive, nargs="+", default=[16, 32, 64], help="of each stage")
     parser.add_argument("--hidden", type=training.positive, default=128, help="units between the linear layers")

@@ -37,7 +37,7 @@ class KimCNN(nn.Module):
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=64, batches=32, learning_rate=0.001)
+    parser = training.parser("kim_cnn", __doc__, batch_size=64, batches=32, learning_rate=0.001)
     parser.add_argument("--embed-dim", type=training.positive, default=300)
     parser.add_argument("--filters", type=training.positive, default=128, help="of each size")
     parser.add_argument("--filter-size", type=training.positive, nargs="+", default=[2])

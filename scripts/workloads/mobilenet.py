@@ -78,7 +78,7 @@ def scaled(channels: int, width: float) -> int:
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=32, batches=16, learning_rate=0.002)
+    parser = training.parser("mobilenet", __doc__, batch_size=32, batches=16, learning_rate=0.002)
     parser.add_argument("--size", type=training.positive, default=32, help="of an image, in pixels, both ways")
     parser.add_argument("--width", type=float, default=0.25, help="factor of all numbers of channels")
     parser.add_argument("--stages", type=training.positive, default=len(STAGES), help="how many of the paper's stages")

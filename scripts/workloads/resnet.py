@@ -52,7 +52,7 @@ class ResNet(nn.Module):
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=32, batches=16, learning_rate=0.002)
+    parser = training.parser("resnet", __doc__, batch_size=32, batches=16, learning_rate=0.002)
     parser.add_argument("--size", type=training.positive, default=32, help="of an image, in pixels, both ways")
     parser.add_argument("--width", type=training.positive, default=16, help="channels of the first stage")
     parser.add_argument("--depth", type=training.positive, nargs="+", default=[2, 2, 2, 2], help="blocks of each stage")

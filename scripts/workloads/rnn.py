@@ -45,7 +45,7 @@ def story(sentences: int, chance: random.Random) -> tuple[list[str], str]:
 
 
 def options() -> argparse.ArgumentParser:
-    parser = training.parser(__doc__, batch_size=64, batches=64, learning_rate=0.01)
+    parser = training.parser("rnn", __doc__, batch_size=64, batches=64, learning_rate=0.01)
     parser.add_argument("--cell", choices=CELLS, default="lstm")
     parser.add_argument("--embed-dim", type=training.positive, default=32)
     parser.add_argument("--hidden", type=training.positive, default=64)

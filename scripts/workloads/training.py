@@ -10,7 +10,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +18,14 @@ from torch import nn
 Data = tuple[torch.Tensor, torch.Tensor]  # inputs and targets, one row a sample
 
 
-def parser(description: str | None, *, batch_size: int, batches: int, learning_rate: float) -> argparse.ArgumentParser:
-    """The options that every workload has, with its own defaults."""
+def parser(
+    name: str, description: str | None, *, batch_size: int, batches: int, learning_rate: float
+) -> argparse.ArgumentParser:
+    """The options that every workload has, with its own defaults; `workload` is its name."""
     options = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+        f"{name}.py", description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    options.set_defaults(workload=name)
     options.add_argument("--epochs", type=positive, default=1, help="how often all samples are seen")
     options.add_argument("--batches", type=positive, default=batches, help="batches in an epoch")
     options.add_argument("--batch-size", type=positive, default=batch_size, help="samples in a batch")
@@ -116,7 +118,7 @@ def train(args: argparse.Namespace, data: Data, train_batch: Callable[..., float
 def say(args: argparse.Namespace, model: nn.Module, figures: dict[str, Any]) -> None:
     """The last line of the output: what was done, as JSON."""
     told = {
-        "workload": Path(sys.modules["__main__"].__file__ or "").stem,
+        "workload": args.workload,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "samples": samples(args),
         "threads": torch.get_num_threads(),
