@@ -24,7 +24,7 @@ def blas_calls(operators: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     rows = operators[operators["layer"] == "blas"].astype({"library": object, "name": object}).reset_index(drop=True)
     ids = rows["call_id"].to_numpy(np.int64)
     names = operators.set_index("call_id")["name"].astype(object)
-    rows["operator"] = names.reindex(enclosing(calls, ids, "operator")).to_numpy()
+    rows["operator"] = names.reindex(enclosing(calls, ids, (calls["layer"] == "operator").to_numpy())).to_numpy()
     numbers, shapes = distinct_shapes(rows["shapes"])
     sizes = pd.DataFrame([product(s) or (None,) * 3 for s in (*shapes, ())], columns=["m", "n", "k"], dtype="Int64")
     rows[["m", "n", "k"]] = sizes.iloc[numbers].reset_index(drop=True)

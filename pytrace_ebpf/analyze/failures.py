@@ -40,7 +40,7 @@ def failures(operators: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFra
     differs = innermost != ids
     out["inner"] = by_id["name"].astype(object).reindex(innermost).where(differs).to_numpy()
     out["inner_shapes"] = texts.reindex(innermost).where(differs).to_numpy()
-    nearest = enclosing(calls, ids, "python")
+    nearest = enclosing(calls, ids, (calls["layer"] == "python").to_numpy())
     for side, of in zip(_SIDES, (nearest, _outside(calls, functions, nearest)), strict=True):
         out = pd.concat([out, _place(calls, functions, of, ids, lines_anyway).add_prefix(side)], axis=1)
     same = [name for name in out if name not in ("end_ns", "pid", "tid")]
@@ -72,13 +72,11 @@ def _last_of(calls: pd.DataFrame, ids: Ints) -> Ints:
 def _outside(calls: pd.DataFrame, functions: pd.DataFrame, ids: Ints) -> Ints:
     """The nearest Python call around each, or itself, that is not of LIBRARY; -1 where there is none."""
     own = functions.loc[[LIBRARY in PurePath(file).parts[:-1] for file in functions["file"]], "func_id"]
-    is_own = calls["func_id"].isin(own).to_numpy()
+    others = (calls["layer"] == "python").to_numpy() & ~calls["func_id"].isin(own).to_numpy()
+    further = (ids >= 0) & ~others[_at(calls, ids)]
     out = ids.copy()
-    while True:
-        further = (out >= 0) & is_own[_at(calls, out)]
-        if not further.any():
-            return out
-        out[further] = enclosing(calls, out[further], "python")
+    out[further] = enclosing(calls, ids[further], others)
+    return out
 
 
 def _place(calls: pd.DataFrame, functions: pd.DataFrame, ids: Ints, failed: Ints, lines_anyway: bool) -> pd.DataFrame:

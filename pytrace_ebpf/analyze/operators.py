@@ -40,7 +40,8 @@ class Operators:
         """The rows of schema.FUNCTIONS of native code, and the table schema.ERRORS."""
         self.tensors = Tensors()
         self._functions = functions.set_index("func_id")
-        self._functions["overload"] = [q[len(n) + 1 :] for n, q in zip(functions["name"], functions["qualname"], strict=True)]
+        pairs = zip(functions["name"], functions["qualname"], strict=True)
+        self._functions["overload"] = [full.removeprefix(f"{name}.") if full.startswith(f"{name}.") else "" for name, full in pairs]
         self._errors = errors.sort_values(["pid", "tid", "ts"], kind="stable", ignore_index=True)
         self._costs: dict[tuple[int, ...], tuple[int | None, int | None]] = {}
 
@@ -120,17 +121,17 @@ def counted(operators: pd.DataFrame, calls: pd.DataFrame) -> npt.NDArray[np.bool
     return mask
 
 
-def enclosing(calls: pd.DataFrame, ids: Ints, layer: str) -> Ints:
-    """The nearest call of `layer` that each of the calls `ids` lies in, -1 where there is none.
+def enclosing(calls: pd.DataFrame, ids: Ints, among: npt.NDArray[np.bool_]) -> Ints:
+    """The nearest call of those that the mask `among` selects of `calls`, that each of the calls `ids` lies in; -1 where there is none.
 
-    `calls` has all of them: call_id, parent_id and layer, in the order of call_id.
+    `calls` has call_id and parent_id, in the order of call_id, and with the calls `ids` all that is looked for between them and those they lie in.
     """
     known, parent = (calls[name].to_numpy(np.int64) for name in ("call_id", "parent_id"))
-    found = (calls["layer"] == layer).to_numpy()
     out = parent[np.searchsorted(known, ids)]
     while len(out):
         at = np.minimum(np.searchsorted(known, out), len(known) - 1)
-        further = (out >= 0) & ~found[at]
+        out = np.where(known[at] == out, out, -1)
+        further = (out >= 0) & ~among[at]
         if not further.any():
             break
         out = np.where(further, parent[at], out)

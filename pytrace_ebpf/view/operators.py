@@ -24,11 +24,12 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
 
 
 def _sentence(table: pd.DataFrame, layers: list[dict[str, Any]]) -> str | None:
-    if not layers or layers[0]["layer"] != "operator" or not layers[0]["self_ns"]:
+    if not layers or layers[0]["layer"] != "operator" or not table["self_ns"].sum():
         return None
-    first = table[table["layer"] == "operator"].iloc[0]
-    most = f"most of it in `{text.clean(first['name'])}` itself ({text.percent(first['self_ns'], layers[0]['self_ns'])})"
-    return f"PyTorch's operators took {text.duration(layers[0]['total_ns'])}, {most}."
+    first = table.iloc[0]
+    share = text.percent(first["self_ns"], int(table["self_ns"].sum()))
+    what = text.clean(first["name"]) + (f"` of {text.clean(first['library'])}" if text.known(first["library"]) else "`")
+    return f"PyTorch's operators took {text.duration(layers[0]['total_ns'])}; of the time of native code {share} is `{what}'s own."
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

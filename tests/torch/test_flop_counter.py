@@ -1,7 +1,6 @@
 """FLOPs by our formulas against torch.utils.flop_counter, operator by operator, to the unit."""
 
 import json
-import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -11,15 +10,12 @@ import pytest
 
 from pytrace_ebpf.analyze.flops import flops
 
-PYTHON = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch")) / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[dict[str, Any]]:
-    if not PYTHON.exists():
-        pytest.skip("PyTorch is not installed: scripts/torch.sh")
+def rows(torch_python: Path) -> list[dict[str, Any]]:
     program = str(Path(__file__).with_name("flop_counter_says.py"))
-    out = subprocess.run([str(PYTHON), program], check=True, capture_output=True, text=True, timeout=120).stdout
+    out = subprocess.run([str(torch_python), program], check=True, capture_output=True, text=True, timeout=120).stdout
     rows: list[dict[str, Any]] = json.loads(out.splitlines()[-1])
     return rows
 
