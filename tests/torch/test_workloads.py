@@ -14,7 +14,7 @@ SMALL = {
     "kim_cnn": "--embed-dim 32 --filters 32 --filter-size 2 3 --vocabulary 1000 --batch-size 16 --batches 40",
     "image_cnn": "--size 16 --channels 16 32 --learning-rate 0.003 --batches 20 --epochs 3",
     "rnn": "--cell gru --sentences 2",
-    "gan": "--width 8 --batches 40",
+    "gan": "--batches 40",
     "resnet": "--size 16 --width 8 --depth 1 1 --batches 40 --learning-rate 0.005",
     "mobilenet": "--size 16 --stages 4 --batches 40 --learning-rate 0.005",
 }
