@@ -33,7 +33,7 @@ unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view view_as 
 resize cudnn_is_acceptable empty empty_like empty_strided new_empty new_empty_strided set is_nonzero""")
 _MOVES = _names("""arange bernoulli cat clone concat constant_pad_nd copy fill flip full full_like gather index index_put
 index_select masked_fill masked_select nonzero normal ones ones_like pad random randint randn rand randperm repeat roll scatter
-select_backward slice_backward sort stack topk to _to_copy tril triu uniform where zero zeros zeros_like embedding eq ne lt le gt ge
+select_backward slice_backward sort stack topk to _to_copy to_mkldnn upsample_nearest2d tril triu uniform where zero zeros zeros_like embedding eq ne lt le gt ge
 logical_and logical_or logical_not one_hot new_zeros new_ones new_full""")
 _PER_ELEMENT = {
     1: """abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add all any amax amin argmax argmin
@@ -43,10 +43,11 @@ _PER_ELEMENT = {
         nll_loss nll_loss_backward nll_loss_forward nll_loss_nd pow reciprocal relu relu6 round rsqrt sign sin sqrt sub sum
         threshold_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_avg_pool2d_backward
         adaptive_max_pool2d_backward index_add scatter_add
-        max_pool3d_with_indices rsub square""",
+        max_pool3d_with_indices rsub square prod outer ger nll_loss2d_forward nll_loss2d_backward""",
     2: "addcdiv addcmul dropout native_dropout native_dropout_backward mse_loss l1_loss linalg_vector_norm norm std var lerp elu",
     3: """sigmoid sigmoid_backward tanh_backward tanh hardswish hardsigmoid silu mse_loss_backward log_sigmoid_backward
-        log_sigmoid_forward log_sigmoid softplus hardswish_backward""",
+        log_sigmoid_forward log_sigmoid softplus hardswish_backward
+        smooth_l1_loss kl_div""",
     5: """softmax log_softmax _softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data cross_entropy_loss gelu
         binary_cross_entropy binary_cross_entropy_with_logits binary_cross_entropy_backward silu_backward""",
     8: """batch_norm native_batch_norm _batch_norm_impl_index _native_batch_norm_legit layer_norm native_layer_norm group_norm

@@ -11,7 +11,6 @@ import pytest
 from pytrace_ebpf.analyze.flops import flops
 
 
-
 @pytest.fixture(scope="module")
 def rows(torch_python: Path) -> list[dict[str, Any]]:
     program = str(Path(__file__).with_name("flop_counter_says.py"))
