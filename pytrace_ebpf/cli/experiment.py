@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytrace_ebpf
@@ -91,18 +92,37 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
     _claim(directory)
     rows = [{"setting": s.name, "cpus": s.cpus and list(s.cpus), "threads": s.threads, "cores": s.cores} for s in chosen]
     experiment = Experiment(directory, list(command), rows, [])
-    count = args.repeat * len(chosen)
     with recording.stop_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as stopped:
-        for number in range(count):
-            repeat, setting = number // len(chosen) + 1, chosen[number % len(chosen)]
-            folder = directory / TRACES / setting.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            trace, log = folder / str(repeat), folder / f"{repeat}.log"
-            _record(setting, command, [*options, "-q", "-o", str(trace)], log, stopped)
-            experiment.add(pytrace_ebpf.open(trace), setting.name, repeat, log)
-            if not args.quiet:
-                print(f"{number + 1}/{count}  {setting.name}  {experiment.runs[-1]['wall_ns'] / 1e9:.2f} s", file=sys.stderr, flush=True)
+        try:
+            _take_turns(experiment, chosen, args.repeat, options, stopped, args.quiet)
+        except (PytraceError, KeyboardInterrupt):
+            if experiment.runs and not args.quiet:
+                print(_look_again(directory), file=sys.stderr)
+            raise
+        finally:
+            hand_over(directory)
     return experiment
+
+
+def _take_turns(
+    experiment: Experiment, chosen: Sequence[Setting], repeats: int, options: list[str], stopped: recording.Stopped, quiet: bool
+) -> None:
+    """The runs, a b a b, so that what else goes on meets all settings alike; `options` are words of `run`."""
+    turns = [(repeat, setting) for repeat in range(1, repeats + 1) for setting in chosen]
+    for number, (repeat, setting) in enumerate(turns, 1):
+        if stopped():
+            raise KeyboardInterrupt
+        folder = experiment.directory / TRACES / setting.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        trace, log = folder / str(repeat), folder / f"{repeat}.log"
+        _record(setting, experiment.command, [*options, "-q", "-o", str(trace)], log, stopped)
+        experiment.add(pytrace_ebpf.open(trace), setting.name, repeat, log)
+        if not quiet:
+            print(f"{number}/{len(turns)}  {setting.name}  {experiment.runs[-1]['wall_ns'] / 1e9:.2f} s", file=sys.stderr, flush=True)
+
+
+def _look_again(directory: Path) -> str:
+    return f"experiment in {directory}    look at it: pytrace-ebpf experiment --report {directory}"
 
 
 def _claim(directory: Path) -> None:
@@ -137,12 +157,13 @@ def _record(setting: Setting, command: Sequence[str], options: list[str], log: P
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment}
         )
+        told = False
         while process.poll() is None:
-            try:
+            if stopped() and not told:  # the recorder passes it on to the program, and finishes
+                process.terminate()
+                told = True
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
-            except subprocess.TimeoutExpired:
-                if stopped():  # the recorder passes it on to the program, and finishes
-                    process.terminate()
     if stopped():
         raise KeyboardInterrupt
     if process.returncode:
@@ -180,4 +201,4 @@ def _show(experiment: Experiment, args: argparse.Namespace) -> None:
     if args.report is None:
         hand_over(experiment.directory)
         if not args.quiet:
-            print(f"experiment in {experiment.directory}    look at it again: pytrace-ebpf experiment --report {experiment.directory}", file=sys.stderr)
+            print(_look_again(experiment.directory), file=sys.stderr)

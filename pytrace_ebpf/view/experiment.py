@@ -39,7 +39,7 @@ def report(
     parts: list[RenderableType] = [
         *([Text(f"LOST {lost:,} events in these runs: pytrace-ebpf info says of each trace what that means.", "bold red")] if lost else []),
         Text(text.fit(shlex.join(experiment.command), width), "bold"),
-        *_wrapped(" ".join(sentences(experiment, runs, tables.get("function") if sort == "self" else None)), width),
+        *(line for each in sentences(experiment, runs, tables.get("function") if sort == "self" else None) for line in _wrapped(each, width)),
         Text(),
         *_runs(experiment, runs, width, ascii_only),
         *(Text(line.plain, "bright_black") for line in [Text(), *_wrapped(_LEGEND, width)]),

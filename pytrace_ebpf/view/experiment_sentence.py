@@ -15,19 +15,24 @@ _DISTURBED = 0.2
 
 
 def sentences(experiment: Experiment, runs: pd.DataFrame, functions: pd.DataFrame | None) -> list[str]:
-    """One for each setting but the first; `functions` by self time, where there is such a table, says which changed most."""
+    """One for each setting that clearly differs from the first, then one for the others and, where it is so, one on the machine.
+
+    `functions`: by self time, says which changed most; None where there is no such table.
+    """
     by_setting = {row["setting"]: row for row in runs.to_dict("records")}
     first = by_setting.get(experiment.settings[0]["setting"])
     others = [by_setting[s["setting"]] for s in experiment.settings[1:] if s["setting"] in by_setting]
     if first is None:
         return []
-    return [_sentence(first, row) + _where(first, row, functions) for row in others] + _disturbed(runs)
+    chance = [row["setting"] for row in others if text.known(row["clear"]) and not row["clear"]]
+    found = [_sentence(first, row) + _where(first, row, functions) for row in others if row["setting"] not in chance]
+    if chance:
+        found.append(f"No clear difference from {first['setting']}, as the ranges of the repeats overlap: {'; '.join(chance)}.")
+    return found + _disturbed(runs)
 
 
 def _sentence(first: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     spent, instead = text.duration(row["wall_ns"]), text.duration(first["wall_ns"])
-    if text.known(row["clear"]) and not row["clear"]:
-        return f"With {row['setting']} a run takes {spent}, with {first['setting']} {instead}: that may be chance, as the repeats' ranges overlap"
     if abs(row["speed_up"] - 1) < _AS_LONG:
         return f"With {row['setting']} a run takes as long as with {first['setting']} ({spent}, {instead})"
     return f"With {row['setting']} a run takes {spent} instead of {instead} (speed-up {row['speed_up']:.2f}, efficiency {text.percent(row['efficiency'], 1)})"
@@ -35,7 +40,7 @@ def _sentence(first: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 def _where(first: Mapping[str, Any], row: Mapping[str, Any], functions: pd.DataFrame | None) -> str:
     """Which function's own time changed most, and which part of it."""
-    if functions is None or not len(functions) or (text.known(row["clear"]) and not row["clear"]):
+    if functions is None or not len(functions):
         return "."
     key = ["layer", "module", "qualname", "first_line"]
     here, before = (functions[functions["setting"] == each["setting"]].set_index(key) for each in (row, first))
