@@ -1,7 +1,15 @@
-"""Run by PyTorch's own Python: prints each operator of some training steps with its tensors and what torch.utils.flop_counter counts of it."""
+"""Run by PyTorch's own Python: what torch.utils.flop_counter counts; JSON.
 
+Without words each operator of some training steps, with its tensors; of a workload (its name and options) each operator's total.
+"""
+
+import contextlib
+import importlib
+import io
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,24 +76,35 @@ def networks() -> Iterator[tuple[nn.Module, Tensor]]:
     yield nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.randn(3, 7, 16)
 
 
-for network, x in networks():
-    with Watch():
-        out = network(x.requires_grad_())
-        (out[0] if isinstance(out, tuple) else out).sum().backward()
+def operators() -> list[dict[str, Any]]:
+    for network, x in networks():
+        with Watch():
+            out = network(x.requires_grad_())
+            (out[0] if isinstance(out, tuple) else out).sum().backward()
 
-r = torch.randn
-whole("conv1d", functional.conv1d, r(4, 6, 10), r(8, 6, 3), r(8))
-whole("conv1d", functional.conv1d, r(6, 10), r(8, 6, 3))
-whole("conv2d", functional.conv2d, r(4, 6, 10, 10), r(8, 3, 3, 3), groups=2)
-whole("conv2d", functional.conv2d, r(4, 6, 10, 10), r(8, 6, 3, 3), padding="same")
-whole("conv3d", functional.conv3d, r(2, 3, 5, 6, 7), r(4, 3, 2, 2, 2), stride=2)
-whole("conv_transpose2d", functional.conv_transpose2d, r(4, 6, 5, 5), r(6, 3, 4, 4), stride=2, groups=2)
-whole("linear", functional.linear, r(4, 6), r(8, 6), r(8))
-whole("linear", functional.linear, r(3, 4, 6), r(8, 6), r(8))
-whole("linear", functional.linear, r(3, 4, 6), r(8, 6))
-whole("linear", functional.linear, r(6), r(8, 6))
-whole("matmul", torch.matmul, r(2, 1, 4, 6), r(3, 6, 5))
-whole("matmul", torch.matmul, r(4, 6), r(6, 5))
-with sdpa_kernel(SDPBackend.MATH):  # of the kernel for the CPU it counts nothing
-    whole("scaled_dot_product_attention", functional.scaled_dot_product_attention, r(2, 3, 5, 8), r(2, 3, 6, 8), r(2, 3, 6, 8))
-print(json.dumps(ROWS))
+    r = torch.randn
+    whole("conv1d", functional.conv1d, r(4, 6, 10), r(8, 6, 3), r(8))
+    whole("conv1d", functional.conv1d, r(6, 10), r(8, 6, 3))
+    whole("conv2d", functional.conv2d, r(4, 6, 10, 10), r(8, 3, 3, 3), groups=2)
+    whole("conv2d", functional.conv2d, r(4, 6, 10, 10), r(8, 6, 3, 3), padding="same")
+    whole("conv3d", functional.conv3d, r(2, 3, 5, 6, 7), r(4, 3, 2, 2, 2), stride=2)
+    whole("conv_transpose2d", functional.conv_transpose2d, r(4, 6, 5, 5), r(6, 3, 4, 4), stride=2, groups=2)
+    whole("linear", functional.linear, r(4, 6), r(8, 6), r(8))
+    whole("linear", functional.linear, r(3, 4, 6), r(8, 6), r(8))
+    whole("linear", functional.linear, r(3, 4, 6), r(8, 6))
+    whole("linear", functional.linear, r(6), r(8, 6))
+    whole("matmul", torch.matmul, r(2, 1, 4, 6), r(3, 6, 5))
+    whole("matmul", torch.matmul, r(4, 6), r(6, 5))
+    with sdpa_kernel(SDPBackend.MATH):  # of the kernel for the CPU it counts nothing
+        whole("scaled_dot_product_attention", functional.scaled_dot_product_attention, r(2, 3, 5, 8), r(2, 3, 6, 8), r(2, 3, 6, 8))
+    return ROWS
+
+
+def workload(name: str, *options: str) -> dict[str, int]:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "workloads"))
+    with FlopCounterMode(display=False) as counter, contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module(name).main(options)
+    return {str(operator).replace(".", "::"): flops for operator, flops in counter.get_flop_counts()["Global"].items()}
+
+
+print(json.dumps(workload(*sys.argv[1:]) if sys.argv[1:] else operators()))

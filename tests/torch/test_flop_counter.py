@@ -2,21 +2,28 @@
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pytrace_ebpf
 from pytrace_ebpf.analyze.flops import flops
+
+PROGRAM = str(Path(__file__).with_name("flop_counter_says.py"))
+WORKLOADS = Path(__file__).parents[2] / "scripts" / "workloads"
+
+
+def says(python: Path, *words: str) -> Any:
+    out = subprocess.run([str(python), PROGRAM, *words], check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def rows(torch_python: Path) -> list[dict[str, Any]]:
-    program = str(Path(__file__).with_name("flop_counter_says.py"))
-    out = subprocess.run([str(torch_python), program], check=True, capture_output=True, text=True, timeout=120).stdout
-    rows: list[dict[str, Any]] = json.loads(out.splitlines()[-1])
-    return rows
+    return list(says(torch_python))
 
 
 def ours(row: dict[str, Any]) -> int | None:
@@ -48,3 +55,18 @@ def test_a_convolution_in_groups_computes_each_weight_s_gradient_once(rows: list
 
 def test_no_operator_of_these_networks_is_without_a_formula(rows: list[dict[str, Any]]) -> None:
     assert {row["name"] for row in rows if ours(row) is None} == set()
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("workload", ["kim_cnn", "gan"])
+def test_a_recorded_run_has_as_many(workload: str, torch_python: Path, tmp_path: Path) -> None:
+    """Embedding, convolutions also transposed, linear layers, and their backward passes on the engine's own terms."""
+    options = ("--batches", "2", "--batch-size", "4", "--threads", "1")
+    expected = says(torch_python, workload, *options)
+    program = [str(torch_python), str(WORKLOADS / f"{workload}.py"), *options]
+    command = [sys.executable, "-m", "pytrace_ebpf", "run", "--layers", "torch", "-o", str(tmp_path / "trace"), "--", *program]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    operators = pytrace_ebpf.open(tmp_path / "trace").operators(columns=["name", "flops"]).astype({"name": object})
+    found = operators.groupby("name")["flops"].sum()
+    assert {name: int(found[name]) for name in expected} == expected
+    assert {"aten::convolution", "aten::convolution_backward", "aten::addmm", "aten::mm"} <= set(expected)
