@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.experiment import Experiment
-from pytrace_ebpf.analyze.experiment_paths import FRAME, TIMES, repeated
+from pytrace_ebpf.analyze.experiment_paths import FRAME, PARTS, TIMES, repeated
 
 NATIVE = ("operator", "blas", "cuda")  # the layers of `by` operator; by function has the others
 KEYS = {"function": FRAME, "operator": FRAME, "module": ("module",), "path": ("path_id",)}
@@ -36,7 +36,8 @@ def compare(experiment: Experiment, by: str, sort: str) -> pd.DataFrame:
 def whole_runs(experiment: Experiment) -> pd.DataFrame:
     """The same table for the runs themselves, key `run`: wall_ns is the program's life, the rest the sum of its outermost calls.
 
-    Also cores (int) and cores_busy: how many it had of them, on average (float).
+    Also cores (int) and cores_busy: how many it had of them, on average (float); null where more than 1 % of the time in calls is
+    not known.
     """
     columns = ["depth", "calls", *TIMES]
     rows = []
@@ -49,6 +50,7 @@ def whole_runs(experiment: Experiment) -> pd.DataFrame:
     sums = pd.DataFrame(rows).astype(dict.fromkeys(TIMES, "Int64"))
     out = against_first(experiment, sums, [WHOLE])
     used = out["on_cpu_ns"] + out["worker_on_cpu_ns"].fillna(0)
+    used = used.where(out["unknown_ns"] * 100 <= out[list(PARTS)].sum(axis=1))
     cores = out["setting"].map({row["setting"]: row["cores"] for row in experiment.settings})
     return out.assign(cores=cores, cores_busy=(used / out["wall_ns"]).astype("Float64"))
 

@@ -1,5 +1,7 @@
 """Pictures of an experiment: what the time of each function was made of under each setting, and what that gained."""
 
+import shlex
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ def draw(experiment: Experiment, by: str, sort: str, runs: pd.DataFrame, table: 
     at, ticks = 0.0, dict[float, str]()
     for kind, rows in groups:
         label = name_of(kind, rows.iloc[0].to_dict(), names)
-        spent.text(0, at - 0.1, label if len(label) <= _NAME else "…" + label[1 - _NAME :], fontweight="bold", fontsize=9, va="center")
+        spent.text(0, at - 0.1, label if len(label) <= _NAME else "…" + label[1 - _NAME :], fontweight="bold", fontsize=9, va="center", parse_math=False)
         by_setting = {row["setting"]: row for row in rows.to_dict("records")}
         for i, setting in enumerate(settings):
             ticks[at + 1 + i] = setting
@@ -45,25 +47,26 @@ def draw(experiment: Experiment, by: str, sort: str, runs: pd.DataFrame, table: 
     shown = pd.concat([rows for kind, rows in groups if kind != WHOLE]) if len(groups) > 1 else runs.head(0)
     _axes(spent, gained, ticks, at, sort)
     _legend(figure, shown)
-    figure.suptitle(text.fit(" ".join(experiment.command), 110), fontsize=10)
+    figure.suptitle(text.fit(shlex.join(experiment.command), 110), fontsize=10, parse_math=False)
     written = [directory / f"{by}s.{suffix}" for suffix in FORMATS]
-    for path in written:
-        figure.savefig(path, dpi=110)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # names may be in a script that the font does not have
+        for path in written:
+            figure.savefig(path, dpi=110)
     return written
 
 
 def _spent(axes: Axes, y: float, row: Mapping[str, Any], whole: bool) -> None:
-    """The bar of one setting: its parts end to end; of a whole run its length alone, since its parts are of all threads."""
-    left, wall = 0.0, row["wall_ns"] / 1e9
-    if whole:
-        axes.barh(y, wall, color="#777777", height=0.8)
+    """The bar of one setting, its parts end to end and its workers below; a whole run is told in words, it would dwarf the others."""
+    left = 0.0
     for name, (_, colour) in {} if whole else _PARTS.items():
         if text.known(row[name]) and row[name]:
-            axes.barh(y, row[name] / 1e9, left=left, color=colour, height=0.8)
+            axes.barh(y - 0.12, row[name] / 1e9, left=left, color=colour, height=0.56)
             left += row[name] / 1e9
-    if not whole and text.known(row["worker_on_cpu_ns"]) and row["worker_on_cpu_ns"]:
-        axes.barh(y + 0.25, row["worker_on_cpu_ns"] / 1e9, color=_WORKERS, height=0.3)
-    axes.annotate(text.duration(row["wall_ns"]), (wall, y), (3, 0), textcoords="offset points", fontsize=8, va="center")
+    workers = 0.0 if whole or not text.known(row["worker_on_cpu_ns"]) else row["worker_on_cpu_ns"] / 1e9
+    if workers:
+        axes.barh(y + 0.28, workers, color=_WORKERS, height=0.24)
+    axes.annotate(text.duration(row["wall_ns"]), (max(left, workers), y), (3, 0), textcoords="offset points", fontsize=8, va="center")
 
 
 def _gained(axes: Axes, y: float, row: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
@@ -83,7 +86,7 @@ def _gained(axes: Axes, y: float, row: Mapping[str, Any], first: Mapping[str, An
 def _axes(spent: Axes, gained: Axes, ticks: Mapping[float, str], end: float, sort: str) -> None:
     spent.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
     spent.set_ylim(end, -0.8)
-    spent.set_xlabel(f"{sort} time, s, all threads together (grey: the program's life)", fontsize=8)
+    spent.set_xlabel(f"{sort} time, s, all threads together", fontsize=8)
     gained.set_xlabel("speed-up over the first setting; the line is the range of the repeats", fontsize=8)
     gained.axvline(1, color="black", linewidth=0.6, linestyle=":")
     for axes in (spent, gained):
@@ -95,6 +98,6 @@ def _axes(spent: Axes, gained: Axes, ticks: Mapping[float, str], end: float, sor
 
 def _legend(figure: Figure, shown: pd.DataFrame) -> None:
     """The colours that occur."""
-    colours = {**_PARTS, "worker_on_cpu_ns": ("workers, beside these", _WORKERS)}
+    colours = {**_PARTS, "worker_on_cpu_ns": ("threads without Python (workers)", _WORKERS)}
     handles = [Patch(color=colour, label=label) for name, (label, colour) in colours.items() if shown[name].fillna(0).any()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(colours), fontsize=8, frameon=False)
