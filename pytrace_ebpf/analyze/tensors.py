@@ -28,9 +28,11 @@ class Tensors:
         self.dtypes: list[tuple[str | None, ...]] = []
         self._number: dict[Hashable, int] = {}
         self._rows: dict[bool, list[pd.DataFrame]] = {False: [], True: []}
+        self._joined: set[bool] = set()
 
     def add(self, arguments: pa.Table) -> None:
         """Take in rows of schema.ARGUMENTS."""
+        self._joined.clear()
         shapes, dtypes = (arguments[name].combine_chunks() for name in ("shapes", "dtypes"))
         rows = pd.DataFrame({name: arguments[name].to_numpy() for name in KEY})
         rows["shapes"] = self._numbers(_shape_words(shapes), self.shapes, _shapes_of)
@@ -45,10 +47,11 @@ class Tensors:
     def given(self, calls: pd.DataFrame, result: bool) -> tuple[Ints, Ints]:
         """Numbers of the shapes and dtypes that each of `calls` (KEY) was given or, as `result`, returned; UNREAD for none."""
         parts = self._rows[result]
-        if len(parts) > 1:
-            parts[:] = [pd.concat(parts, ignore_index=True).drop_duplicates(KEY)]
         if not parts:
             return np.full(len(calls), UNREAD, np.int64), np.full(len(calls), UNREAD, np.int64)
+        if result not in self._joined:
+            parts[:] = [pd.concat(parts, ignore_index=True).drop_duplicates(KEY)]
+            self._joined.add(result)
         found = calls[KEY].merge(parts[0], how="left", on=KEY)[["shapes", "dtypes"]].fillna(UNREAD).to_numpy(np.int64)
         return found[:, 0], found[:, 1]
 

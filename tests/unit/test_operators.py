@@ -120,6 +120,13 @@ def test_an_error_is_told_by_all_that_it_left(tmp_path: Path, cuts: tuple[int, .
     assert table["flops"].isna().all()  # what failed has done nobody knows what
 
 
+def test_two_calls_at_the_same_time_do_not_become_four(tmp_path: Path) -> None:
+    events = [(10, E, RELU), (10, E, RELU), (12, R, RELU), (12, R, RELU)]
+    arguments = [(10, RELU, False, [[2]], [F]), (10, RELU, False, [[3]], [F])]
+    table = trace(tmp_path, events, arguments).operators()
+    assert [plain(shapes) for shapes in table["shapes"]] == [[[2]], [[2]]]
+
+
 def test_a_trace_without_native_calls_has_no_operators(tmp_path: Path) -> None:
     table = trace(tmp_path, [(10, E, STEP), (20, R, STEP)], []).operators()
     assert len(table) == 0
