@@ -46,9 +46,9 @@ def attach_floor(pid: int) -> Programs:
 class Recording:
     """The whole tracer on a process, in the background, until stop()."""
 
-    def __init__(self, pid: int, folder: Path, source: str = "usdt") -> None:
+    def __init__(self, pid: int, folder: Path, source: str = "usdt", layers: tuple[str, ...] = ()) -> None:
         self.folder, self._stop = folder, threading.Event()
-        self.session = Session(Options(folder, source), ["bench"])
+        self.session = Session(Options(folder, source, layers=layers), ["bench"])
         self.session.start(pid)
         self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
         self._used, self._start = time.process_time(), time.monotonic()
