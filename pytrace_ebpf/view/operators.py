@@ -84,6 +84,8 @@ def giga(number: Any) -> str:
     if not text.known(number):
         return text.NOTHING
     value = float(number) / 1e9
+    if value >= 1e5:
+        return f"{value / 1e3:.0f}k"
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.01 or not value else "<0.01"
 
 
