@@ -105,6 +105,9 @@ class Processes:
             if kind == SchedKind.FORK:
                 creator = self.threads.get((row["other_pid"], row["other_tid"]), {})
                 self._add_thread(*key, row["ts"], creator.get("name", ""))
+                # One that was listed before this event was read has the time from which its process was listed.
+                self.threads[key]["start_ns"] = row["ts"]
+                self._changed.add(key)
                 if row["pid"] == row["tid"]:
                     news.append((kind, row))
             elif kind == SchedKind.EXEC:
