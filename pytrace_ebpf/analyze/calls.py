@@ -109,7 +109,10 @@ class Calls:
         keys = split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy())
         unique, inverse = np.unique(keys, return_inverse=True)
         self._register(unique)
-        self.scheduling.load(np.array([self._number[k] for k in unique.tolist()], np.int64)[inverse], sched, start_ns, end_ns)
+        number = np.array([self._number[k] for k in unique.tolist()], np.int64)[inverse]
+        # A thread that lost its core between reading the clock and handing over the event did so in an earlier segment.
+        asked_ns = start_ns if isinstance(self.scheduling, Sampled) else int(rows.ts.min(initial=start_ns))
+        self.scheduling.load(number, sched, asked_ns, end_ns)
         self._first_slices()
         self._mark_beginnings(end_ns)
         for window_start, window_end in self._windows[self._passed :].tolist():
@@ -291,7 +294,7 @@ class Calls:
         leading = np.add.reduceat((rows.given == MARK).astype(np.int64), groups.start) if len(groups.start) else groups.count
         first = groups.start + np.minimum(leading, groups.count - 1)
         told = (leading < groups.count) & (threads["mark_ns"][groups.thread] > rows.ts[first])
-        early = np.flatnonzero((threads["begins"][groups.thread] == FIRST) & told)
+        early = np.flatnonzero((threads["begins"][groups.thread] != SETTLED) & told)
         if len(early):
             when, thread = rows.ts[first[early]], groups.thread[early]
             threads["mark_ns"][thread] = when

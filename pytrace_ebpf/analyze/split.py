@@ -39,6 +39,7 @@ PREEMPTIONS, WAITS, MIGRATIONS, SLICES = 6, 7, 8, 9
 STATE, LAST_CPU, NEXT_CPU = 10, 11, 12  # NEXT_CPU: the core at the moment or the first one after it; -1 not yet seen
 STAMP = 13
 COUNTS = slice(6, 10)
+_UNKNOWN = np.array([0] * UNKNOWN_TIME + [-(1 << 60)] + [0] * 4 + [UNKNOWN, -1, -1])  # a difference to any other has unknown time
 
 SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
 _TOLD = SPLIT[1:]
@@ -74,17 +75,19 @@ class Scheduling:
     """The state timelines of all threads, one segment at a time.
 
     Threads are dense numbers; `grow` makes them known, `load` takes the next segment's rows,
-    `find` and `stamps` then answer for moments in that segment.
+    `find` and `stamps` then answer for moments in that segment and, where `load` was told so, in the one before.
     """
 
     def __init__(self, origin_ns: int, windows: Ints) -> None:
         """`windows`: when scheduling events were lost, as from `windows_of`."""
         self._origin, self._windows, self._windows_passed = origin_ns, windows, 0
-        self._start = origin_ns  # of the loaded segment
+        self._start = self._end = origin_ns  # of the loaded segment
+        self._late = False  # whether moments before it are asked for
         self._gil = np.zeros((0, 2), np.int64)
         self._now = np.zeros((0, STAMP), np.int64)  # at each thread's last switch
         self._since = np.zeros(0, np.int64)  # when that was
         self._clear()
+        self._drawn = self._base, self._when, self._owner  # the loaded segment's timeline alone
 
     def _clear(self) -> None:
         """No switch in this segment yet: every thread goes on in the state it is in."""
@@ -103,17 +106,24 @@ class Scheduling:
         self._clear()
 
     def load(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> Switches:
-        """Take the rows of the segment [start_ns, end_ns): `thread` for each row of `sched` (schema.SCHED).
+        """Take the rows of the segment that ends at `end_ns`: `thread` for each row of `sched` (schema.SCHED).
 
-        Returns those that change a thread's state.
+        `start_ns`: when it begins, or the earliest moment that will be asked for where that is before it. What is older
+        than the thread's last switch before the previous segment is unknown. Returns the rows that change a thread's state.
         """
         self._clear()
-        self._start = start_ns
-        rows = self._with_losses(thread, sched, start_ns, end_ns)
-        rows = decide(rows, self._now[:, STATE], self._gil)
-        if not len(rows.ts):
-            return rows
-        # Each thread's timeline begins with the state it comes in with.
+        rows = decide(self._with_losses(thread, sched, end_ns), self._now[:, STATE], self._gil)
+        if len(rows.ts):
+            self._draw(rows)
+        before, self._drawn = self._drawn, (self._base, self._when, self._owner)
+        self._late = start_ns < self._end
+        if self._late:
+            self._put_before(*before)
+        self._start, self._end = max(start_ns, self._origin), end_ns
+        return rows
+
+    def _draw(self, rows: Switches) -> None:
+        """Each thread's timeline: the state it comes in with, then its rows."""
         threads = np.arange(len(self._now))
         owner = np.concatenate((threads, rows.thread))
         order = np.argsort(owner, kind="stable")
@@ -134,9 +144,15 @@ class Scheduling:
         self._base, self._when, self._owner = base, when, owner
         self._now, self._since = base[last], when[last]
         self.first_slice = base[beginnings + 1 - last[beginnings], NEXT_CPU]
-        return rows
 
-    def _with_losses(self, thread: Ints, sched: pa.Table, start_ns: int, end_ns: int) -> Switches:
+    def _put_before(self, base: Ints, when: Ints, owner: Ints) -> None:
+        """Let each thread's timeline begin with that of the previous segment: totals run on from there anyway."""
+        owner = np.concatenate((owner, self._owner))
+        order = np.argsort(owner, kind="stable")
+        self._base, self._when, self._owner = np.concatenate((base, self._base))[order], np.concatenate((when, self._when))[order], owner[order]
+        self._base[:, NEXT_CPU] = _next_cpu(self._base[:, NEXT_CPU], self._owner)
+
+    def _with_losses(self, thread: Ints, sched: pa.Table, end_ns: int) -> Switches:
         """The segment's rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
         columns = {name: sched[name].to_numpy().astype(np.int64) for name in _COLUMNS}
         rows = Switches(thread=thread, row=np.arange(len(thread)), to=np.zeros(len(thread), np.int64), **columns)
@@ -145,7 +161,7 @@ class Scheduling:
         threads = np.arange(len(self._now))
         lost = [rows]
         while self._windows_passed < len(self._windows) and self._windows[self._windows_passed, 0] < end_ns:
-            at = max(int(self._windows[self._windows_passed, 0]), start_ns)
+            at = max(int(self._windows[self._windows_passed, 0]), self._origin)
             blank = np.zeros(len(threads), np.int64)
             lost.append(Switches(threads, blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank - 1, blank))
             self._windows_passed += 1
@@ -180,7 +196,9 @@ class Scheduling:
         """Stamps, shape (n, STAMP), of the moments `ts` at the positions that `find` gave."""
         out = self._base[at]
         running = np.flatnonzero(out[:, STATE] != GONE)
-        out[running, out[running, STATE]] += (ts - self._when[at])[running]
+        since = ts - self._when[at]
+        out[running, out[running, STATE]] += since[running]
+        out[since < 0] = _UNKNOWN
         return out
 
     def within(self, at: npt.NDArray[np.integer], start: Ints, end: Ints) -> dict[str, npt.NDArray[Any]]:
@@ -190,6 +208,8 @@ class Scheduling:
         """
         state = self._base[:, STATE].astype(np.int8)[at]
         core = self._base[:, LAST_CPU].astype(np.int16)[at]
+        if self._late:
+            state[start < self._when[at]] = UNKNOWN
         wall = end - start
         columns: dict[str, npt.NDArray[Any]] = {name: np.where(state == number, wall, 0) for number, name in enumerate(SPLIT)}
         columns |= {name: np.zeros(len(wall), np.int32) for name in _COUNTED}
@@ -221,7 +241,7 @@ def positions(owner: Ints, when: Ints, origin: int, thread: Ints, ts: Ints) -> I
     """The last row of (owner, when) not after each moment (thread, ts), of its thread.
 
     Rows and moments are both grouped by thread (ascending) and ascending in time; a thread's first row counts
-    as older than everything. Times before `origin` count as `origin`.
+    as older than everything. `origin`: any time before which moments need not be told apart.
     """
     span = max(int(when.max(initial=0)), int(ts.max(initial=0))) - origin + 1
     bits = max(span, 1).bit_length()
@@ -275,7 +295,7 @@ def timeline(sched: pd.DataFrame, processes: pd.DataFrame, end_ns: int, losses: 
     scheduling = Scheduling(0, windows)
     scheduling.grow(gil)
     table = pa.table({name: sched[name].to_numpy() for name in _COLUMNS})
-    rows = scheduling._with_losses(thread.astype(np.int64), table, 0, end_ns)
+    rows = scheduling._with_losses(thread.astype(np.int64), table, end_ns)
     rows = decide(rows, np.full(len(keys), UNKNOWN), gil)
     follows = np.append(rows.thread[1:] == rows.thread[:-1], False) if len(rows.ts) else np.zeros(0, bool)
     end = np.where(follows, np.append(rows.ts[1:], end_ns), end_ns)

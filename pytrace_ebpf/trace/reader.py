@@ -239,7 +239,9 @@ class Trace:
             segments = [s for s in segments if s["end_ns"] > start_ns]
             where.append(pc.field("ts") >= start_ns)
         if end_ns is not None:
-            segments = [s for s in segments if s["start_ns"] < end_ns]
+            # What a thread stamps it may hand over in a later segment; of a part that has nothing of the window the end is read.
+            if name in ("sched", "usage"):
+                segments = [s for s in segments if s["start_ns"] < end_ns]
             where.append(pc.field("ts") < end_ns)
         return to_frame(self._load(spec, self._parts(name, segments), _known(spec, columns), where), spec)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pandas as pd
 import reference
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -155,9 +156,13 @@ def story(seed: int, scenario: str) -> dict[str, Any]:
 
 def rebuilt(rows: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        frame = pytrace_ebpf.open(write_trace(Path(folder) / "trace", **rows)).calls()
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(k): v for k, v in row.items()} for row in plain.to_dict("records")]
+        return plain(pytrace_ebpf.open(write_trace(Path(folder) / "trace", **rows)).calls())
+
+
+def plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as the reference gives them."""
+    values = frame.astype(object).where(frame.notna(), None)
+    return [{str(k): v for k, v in row.items()} for row in values.to_dict("records")]
 
 
 def check_skip_list(calls: list[dict[str, Any]]) -> None:
