@@ -40,7 +40,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, LAYERS, SCHED_LOSSES, CallKind
 
 Layers = npt.NDArray[np.int32]
-ROW_GROUP = 1 << 17
+ROW_GROUP = 1 << 14
 PIECE = 1 << 17  # rows; twice as fast as a million at once
 _THREAD = np.dtype(
     [
