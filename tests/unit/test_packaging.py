@@ -1,4 +1,4 @@
-"""What is installed is what lies here: every module, and every probe beside them."""
+"""What is installed is what lies here: every module, the data they read, and every probe beside them."""
 
 import os
 import shutil
@@ -42,8 +42,9 @@ def shipped(source: Path) -> set[str]:
 
 def expected() -> set[str]:
     probes = {f"pytrace_ebpf/{name}" for name in files("probes", "*.c", "*.h")}
-    assert probes
-    return files("pytrace_ebpf", "*.py") | probes
+    data = files("pytrace_ebpf/record/native", "*.txt")
+    assert probes and data
+    return files("pytrace_ebpf", "*.py") | data | probes
 
 
 def test_a_wheel_holds_every_module_and_every_probe(source: Path) -> None:
