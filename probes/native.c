@@ -18,6 +18,7 @@ LAYOUT(error_event);
 #define OPTIONAL 1      /* optional<Tensor> & */
 #define LIST 2          /* ArrayRef<Tensor>, in two places */
 #define LIST_REFERENCE 3 /* ITensorListRef & */
+#define OPTIONALS 4     /* List<optional<Tensor>> & */
 
 struct native {
     __u32 tensors;  /* how many of the arguments below are tensors; for a gemm 0 */
@@ -88,7 +89,7 @@ static __always_inline __u64 argument(struct pt_regs *ctx, __u32 place)
     return TAKE(__u64, ctx->sp + 8 + 8 * (place - 6));
 }
 
-/* c10::TensorImpl, from sizes_and_strides_ to data_type_; verified by numel (record/native/tensors.py). */
+/* c10::TensorImpl, from sizes_and_strides_ on; verified by numel (record/native/tensors.py). */
 struct tensor_impl {
     __u64 dims;
     __s64 sizes[TENSOR_DIMS]; /* from more than TENSOR_DIMS on a pointer */
@@ -96,7 +97,10 @@ struct tensor_impl {
     __s64 storage_offset;
     __s64 numel;
     __u16 data_type;
+    __u8 device[4];
+    __u8 flags;
 };
+#define CUSTOM_SIZES 8 /* of flags: what stands here is not its sizes: nested, or symbolic ones */
 
 static __always_inline void read_tensor(struct tensor *to, __u64 tensor)
 {
@@ -112,7 +116,8 @@ static __always_inline void read_tensor(struct tensor *to, __u64 tensor)
         to->sizes[i] = impl.sizes[i];
     to->numel = impl.numel;
     to->data_type = impl.data_type;
-    to->dims = impl.dims;
+    if (!(impl.flags & CUSTOM_SIZES))
+        to->dims = impl.dims;
 }
 
 static __always_inline struct tensors_event *reserve(__u64 ts, __u64 pid_tgid, __u32 func, __u32 result)
@@ -138,22 +143,33 @@ static __always_inline void read_arguments(struct pt_regs *ctx, struct tensors_e
 
     for (i = 0; i < TENSORS; i++) {
         __u64 at, length = 1;
+        __u32 step = 8;
 
         if (i >= native->tensors || count >= TENSORS)
             break;
         at = argument(ctx, native->place[i]);
-        if (native->how[i] == OPTIONAL) {
+        switch (native->how[i]) {
+        case OPTIONAL:
             at = TAKE(__u8, at + 8) ? at : 0;
-        } else if (native->how[i] == LIST) {
+            break;
+        case LIST:
             length = argument(ctx, native->place[i] + 1);
-        } else if (native->how[i] == LIST_REFERENCE) {
-            length = TAKE(__u64, at + 8);
+            break;
+        case LIST_REFERENCE: /* an ArrayRef where the tag behind it is 0 */
+            length = TAKE(__u32, at + 16) ? 0 : TAKE(__u64, at + 8);
             at = TAKE(__u64, at);
+            break;
+        case OPTIONALS: /* a pointer to a ListImpl, with a vector of IValues behind its counter */
+            at = TAKE(__u64, at);
+            step = 16;
+            length = (TAKE(__u64, at + 24) - TAKE(__u64, at + 16)) / step;
+            at = TAKE(__u64, at + 16);
+            break;
         }
         for (j = 0; j < TENSORS; j++) {
             if (j >= length || count >= TENSORS)
                 break;
-            read_tensor(&event->tensors[count & (TENSORS - 1)], at ? at + 8 * j : 0);
+            read_tensor(&event->tensors[count & (TENSORS - 1)], at ? at + step * j : 0);
             count++;
         }
     }

@@ -57,7 +57,7 @@ def options(args: argparse.Namespace) -> Options:
         args.source,
         not args.no_follow,
         filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth),
-        layers=args.layers or (("operator",) if args.operators else ()),
+        layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
     )
     if args.ring_mib is not None:

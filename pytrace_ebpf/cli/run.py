@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         if args.rootless:
             if options.source == "usdt":
                 raise UsageError("--rootless has no probes; leave --source usdt out")
+            if options.layers:
+                raise UsageError("--rootless has no probes; leave --layers and --operators out")
             options = replace(options, source="agent", rootless=True)
         session = Session(options, sys.argv)
         try:

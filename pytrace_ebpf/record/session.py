@@ -18,7 +18,7 @@ from pytrace_ebpf.record.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.following import Following
 from pytrace_ebpf.record.functions import Functions
 from pytrace_ebpf.record.launch import Launched, Started
-from pytrace_ebpf.record.native import NativeLayers
+from pytrace_ebpf.record.native.layers import NativeLayers
 from pytrace_ebpf.record.neighbours import Neighbours
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.perf_switches import PerfSwitches
@@ -49,7 +49,7 @@ class Status:
     sched: int
     lost: int
     waited_ns: int = 0  # how long the program was held up until this process had read what it wrote
-    unserved: tuple[str, ...] = ()  # why some processes have no calls, a sentence each
+    unserved: tuple[str, ...] = ()  # why some processes have no calls, or no native ones, a sentence each
 
 
 class Session:
@@ -226,7 +226,8 @@ class Session:
             self._collector.counts["sched"],
             sum(self._collector.lost.values()),
             self._cost.get("waited_ns", 0),
-            tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None)),
+            tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None))
+            + (self._native.missing() if self._native is not None else ()),
         )
 
     def _ended(self) -> bool:
@@ -286,7 +287,7 @@ class Session:
             "events": dict(self._collector.counts),
             "lost": {name: count for name, count in self._collector.lost.items() if count},
             "cost": dict(self._cost),
-        }
+        } | ({"native": self._native.facts()} if self._native is not None else {})
 
     # -- end -----------------------------------------------------------------------
 

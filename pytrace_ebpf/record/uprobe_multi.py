@@ -4,6 +4,7 @@ bcc has no call for it, so the program that bcc compiled is loaded, and linked, 
 """
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ _UPROBE_MULTI = 48  # attach type
 _RETURN = 1
 _ATTRIBUTES = 128  # bytes; what is beyond those given is zero
 _LOG = 1 << 16
+_UNSUPPORTED = 524  # the kernel's own ENOTSUPP
+_REFUSED = (errno.EINVAL, errno.ENOEXEC, errno.EIO, errno.EOPNOTSUPP, _UNSUPPORTED)  # what it says of an instruction
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,10 +47,10 @@ def load(name: str, instructions: bytes) -> int:
     ) from refused
 
 
-def attach(program: int, path: str, offsets: Sequence[int], cookies: Sequence[int], pid: int, at_return: bool = False) -> int:
-    """Attach to file offsets in one process; returns a descriptor, whose closing detaches. Raises OSError."""
-    count = len(offsets)
-    where, told = (ctypes.c_uint64 * count)(*offsets), (ctypes.c_uint64 * count)(*cookies)
+def attach(program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False) -> int:
+    """Attach to (file offset, cookie)s in one process; returns a descriptor, whose closing detaches. Raises OSError."""
+    count = len(places)
+    where, told = ((ctypes.c_uint64 * count)(*(place[part] for place in places)) for part in (0, 1))
     name = ctypes.create_string_buffer(path.encode())
     return _bpf(
         _LINK_CREATE,
@@ -58,6 +61,50 @@ def attach(program: int, path: str, offsets: Sequence[int], cookies: Sequence[in
             *(count, _RETURN if at_return else 0, pid),
         ),
     )
+
+
+def require(program: int) -> None:
+    """Raise HostError where the kernel has no uprobe_multi, or one that sees only the first thread of a process."""
+    # It looks at the process first, where it knows that one may be wrong, and then at the file, which is none.
+    for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
+        try:
+            os.close(attach(program, "/", [(1, 0)], pid))
+        except OSError as error:
+            if error.errno == expected:
+                continue
+        raise HostError(
+            "native layers need uprobes that Linux 6.10 and later have, and 6.6 with its later updates;"
+            " boot such a kernel, or leave --layers out"
+        )
+
+
+def attach_all(
+    program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False
+) -> tuple[list[int], set[int]]:
+    """Attach to (file offset, cookie)s: (descriptors, cookies of those places whose instruction the kernel refuses).
+
+    One refusal fails the whole link, so that the places are halved until it stands alone. Raises OSError for other reasons.
+    """
+    links: list[int] = []
+    refused: set[int] = set()
+    parts = [list(places)]
+    try:
+        while parts:
+            part = parts.pop()
+            try:
+                links.append(attach(program, path, part, pid, at_return))
+            except OSError as error:
+                if error.errno not in _REFUSED:
+                    raise
+                if len(part) == 1:
+                    refused.add(part[0][1])
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+    except OSError:
+        for link in links:
+            os.close(link)
+        raise
+    return links, refused
 
 
 def _bpf(command: int, attributes: bytes) -> int:

@@ -126,7 +126,7 @@ void forward(int batch)
     Tensor result[2], scalar = MAKE(FLOAT), many = MAKE(FLOAT, 1, 2, 3, 4, 5);
     struct optional with = {bias, 1}, without = {0, 0};
     struct array one = {(int64_t[]){1}, 1};
-    struct list list = {parts, 2, 1};
+    struct list list = {parts, 2, 0};
 
     _ZN2at4_ops6conv1d4callERKNS_6TensorES4_RKSt8optionalIS2_EN3c108ArrayRefINS9_6SymIntEEESC_SC_SB_(
         result, &input, &weight, &with, one, one, one, 0);

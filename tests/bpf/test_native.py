@@ -24,7 +24,7 @@ OPERATORS = {
     "aten::mm": 2,
 }
 CALLER = {
-    **dict.fromkeys(("aten::conv1d", "aten::cat", "aten::max_pool1d_with_indices", "aten::add_"), {"forward"}),
+    **{name: {"forward"} for name in ("aten::conv1d", "aten::cat", "aten::max_pool1d_with_indices", "aten::add_")},
     "aten::matmul": {"multiply", "multiply_wrongly"},
     "aten::mm": {"aten::matmul"},
     "sgemm": {"gemm"},

@@ -10,11 +10,12 @@ _RETURNS = frozenset(("ret", "repz ret", "bnd ret"))
 _disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
 
 
-def returns(code: bytes, address: int) -> tuple[int, ...]:
+def returns(code: bytes, address: int, cold: bool) -> tuple[int, ...]:
     """Addresses of the instructions by which the function at `address` is left, () where its code cannot be followed.
 
-    They are its returns, and jumps through a register, which hand its caller over to another function. Jumps out of
-    `code` to a constant are not among them: they lead to its cold part, from where exceptions go.
+    They are its returns, and jumps through a register, which hand its caller over to another function. `cold`: jumps out
+    of `code` are not among them, as they lead to its cold part, from where exceptions go; else they are ends too, and of
+    a kind that is not followed: what they lead to returns for it.
     """
     found = []
     end = address
@@ -22,4 +23,10 @@ def returns(code: bytes, address: int) -> tuple[int, ...]:
         end = at + size
         if mnemonic in _RETURNS or (mnemonic == "jmp" and not operand.startswith("0x") and "ptr" not in operand):
             found.append(at)
+        elif not cold and mnemonic.startswith("j") and not _inside(operand, address, len(code)):
+            return ()
     return tuple(found) if end == address + len(code) else ()
+
+
+def _inside(operand: str, address: int, size: int) -> bool:
+    return operand.startswith("0x") and address <= int(operand, 16) < address + size

@@ -62,7 +62,7 @@ def locate(file: BinaryIO, path: str, functions: Functions, wanted: Sequence[Fou
         seen.add(vaddr)
         entry = functions.file_offset(vaddr)
         file.seek(entry)
-        ends = code.returns(file.read(size), entry)
+        ends = code.returns(file.read(size), entry, cold=found.layer == "operator")
         yield Native(
             found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm
         )

@@ -47,7 +47,7 @@ class Operators:
             if symbol is None or not wanted(name, self._patterns):
                 continue
             in_memory, results = _returned(returned)
-            tensors = () if in_memory is None else places(symbol, in_memory)
+            tensors = places(symbol, in_memory)
             full = f"aten::{name}.{overload}" if overload else f"aten::{name}"
             found.append(Found(symbol, "operator", f"aten::{name}", full, "<operator>", tensors, results))
         return sorted(found, key=lambda each: each.qualname)
@@ -64,17 +64,16 @@ def _schemas(data: bytes) -> list[tuple[str, str, str]]:
 
 
 @cache
-def _returned(text: str) -> tuple[bool | None, int]:
-    """(whether the result goes to memory that the caller gives, None = not known; how many tensors it is, 0 = not read)."""
+def _returned(text: str) -> tuple[bool, int]:
+    """(whether the result goes to memory that the caller gives; how many tensors it is, 0 = not read).
+
+    A tuple goes there whatever is in it: libstdc++'s is no trivial class.
+    """
     parts = [part.strip() for part in text.removeprefix("(").removesuffix(")").split(",")] if text.startswith("(") else [text]
-    if parts in ([""], []):
-        return False, 0
-    if len(parts) == 1:
-        if _TENSOR_REFERENCE.fullmatch(parts[0]):
-            return False, 1
-        if _TENSOR.fullmatch(parts[0]):
-            return True, 1
-        return parts[0].split()[0] not in _IN_REGISTER, 0
-    if any(_TENSOR_REFERENCE.fullmatch(part) for part in parts):
-        return None, 0  # whether a tuple of references goes in registers is the compiler's library's affair
-    return True, len(parts) if all(_TENSOR.fullmatch(part) for part in parts) else 0
+    if len(parts) > 1:
+        return True, len(parts) if all(_TENSOR.fullmatch(part) for part in parts) else 0
+    if _TENSOR_REFERENCE.fullmatch(parts[0]):
+        return False, 1
+    if _TENSOR.fullmatch(parts[0]):
+        return True, 1
+    return bool(parts[0]) and parts[0].split()[0] not in _IN_REGISTER, 0

@@ -21,23 +21,20 @@ class How(IntEnum):
     OPTIONAL = 1
     LIST = 2
     LIST_REFERENCE = 3
+    OPTIONALS = 4
 
 
 _TENSORS = {
     "at::Tensor const&": How.BY_REFERENCE,
     "at::Tensor&": How.BY_REFERENCE,
     "std::optional<at::Tensor> const&": How.OPTIONAL,
-    "c10::optional<at::Tensor> const&": How.OPTIONAL,
     "c10::ArrayRef<at::Tensor>": How.LIST,
-    "at::ITensorListRef const&": How.LIST_REFERENCE,
     "c10::IListRef<at::Tensor> const&": How.LIST_REFERENCE,
+    "c10::List<std::optional<at::Tensor>> const&": How.OPTIONALS,
 }
 _FLOATING = ("double", "float")
-_PAIR = re.compile(r"c10::ArrayRef<.*>|std::basic_string_view<.*>|c10::basic_string_view<.*>|(std|c10)::optional<long>")
-_IN_MEMORY = re.compile(
-    r"(std|c10)::optional<(c10::ArrayRef<.*>|std::basic_string_view<.*>|c10::basic_string_view<.*>)>|c10::OptionalArrayRef<.*>"
-)
-_OPTIONAL_DOUBLE = re.compile(r"(std|c10)::optional<double>")
+_PAIR = re.compile(r"c10::ArrayRef<.*>|std::basic_string_view<.*>|std::optional<long>|c10::Stream")
+_LARGE = re.compile(r"std::optional<(c10::ArrayRef|std::basic_string_view)<.*>>|c10::OptionalArrayRef<.*>")
 
 
 @dataclass(frozen=True)
@@ -53,33 +50,33 @@ def places(symbol: str, returns_in_memory: bool) -> tuple[Place, ...]:
 
     `returns_in_memory`: the first register holds where the result goes.
     """
-    match = _PARAMETERS.search(cxxfilt.demangle(symbol))
-    registers, stack = int(returns_in_memory), 0
+    match = _PARAMETERS.search(cxxfilt.demangle(symbol).replace(" >", ">"))
+    used, stack = int(returns_in_memory), 0
     found: list[Place] = []
     for parameter in _split(match[1]) if match else ():
-        words, in_registers = _size(parameter)
-        fits = in_registers and registers + words <= _REGISTERS
-        at = registers if fits else _REGISTERS + stack
+        registers, words = _size(parameter)
+        fits = registers is not None and used + registers <= _REGISTERS
         if parameter in _TENSORS:
-            found.append(Place(at, _TENSORS[parameter]))
-        if fits:
-            registers += words
+            found.append(Place(used if fits else _REGISTERS + stack, _TENSORS[parameter]))
+        if fits and registers is not None:
+            used += registers
         else:
             stack += words
     return tuple(found[:MOST])
 
 
-def _size(parameter: str) -> tuple[int, bool]:
-    """(eight-byte words of class INTEGER, whether they may go in registers)."""
+def _size(parameter: str) -> tuple[int | None, int]:
+    """(integer registers, None = never in registers; eight-byte words on the stack, where there are not as many left)."""
     if parameter in _FLOATING:
-        return 0, True
+        return 0, 1  # as long as there are eight of them at most
     if parameter.endswith(("&", "*")):
-        return 1, True
-    if _IN_MEMORY.fullmatch(parameter):
-        return 3, False
-    if _OPTIONAL_DOUBLE.fullmatch(parameter):
-        return 1, True
-    return (2 if _PAIR.fullmatch(parameter) else 1), True
+        return 1, 1
+    if _LARGE.fullmatch(parameter):
+        return None, 3
+    if parameter == "std::optional<double>":
+        return 1, 2  # its number goes in a vector register
+    words = 2 if _PAIR.fullmatch(parameter) else 1
+    return words, words
 
 
 def _split(text: str) -> list[str]:

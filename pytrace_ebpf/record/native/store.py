@@ -13,16 +13,20 @@ from pytrace_ebpf.record.elf import read_functions
 from pytrace_ebpf.record.native.library import Finder, Gemm, Native, locate
 from pytrace_ebpf.record.native.signature import How, Place
 
-_FORMAT = 1
+_FORMAT = 2  # one more with every change of what is found
 
 
-def natives(path: str, shown: str, key: str, find: Finder) -> Sequence[Native]:
-    """What `find` wants of the library at `path`, which the process knows as `shown`; `key` says what it wants.
+def signed(path: str, key: str) -> str:
+    """What tells the library at `path` and what is wanted of it, `key`, from all others. Raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - a path in /proc/PID/root
+    return json.dumps([_FORMAT, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, key])
+
+
+def natives(path: str, shown: str, sign: str, find: Finder) -> Sequence[Native]:
+    """What `find` wants of the library at `path`, which the process knows as `shown`; `sign` is what signed() says of it.
 
     Raises OSError, and ValueError for what is no library.
     """
-    status = os.stat(path)  # noqa: PTH116 - a path in /proc/PID/root
-    sign = json.dumps([_FORMAT, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, key])
     kept = _folder() / f"{hashlib.sha256(sign.encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         return [replace(_native(row), file=shown) for row in json.loads(kept.read_text())]

@@ -13,6 +13,8 @@ from pytrace_ebpf.record.tables import Columns
 from pytrace_ebpf.trace.schema import ARGUMENTS
 
 SIZES_OFFSET = 56  # of sizes_and_strides_ in a TensorImpl
+_ABSENT = 0xFFFF  # dims: TENSOR_ABSENT of probes/events.h
+_DIMS = 64  # a tensor has no more
 
 # By number, as in torch/headeronly/core/ScalarType.h; what comes behind is "undefined".
 _DTYPES = (
@@ -60,8 +62,12 @@ def arguments_table(columns: Columns) -> pa.Table:
 def unknown(columns: Columns) -> tuple[int, int]:
     """(tensors that were read, those of them that do not fit the layout)."""
     read = columns["tensors"]
-    there = (np.arange(read.shape[1]) < columns["count"][:, None]) & (read["dims"] <= read["sizes"].shape[-1]) & (read["data_type"] < len(_DTYPES))
-    return int(there.sum()), int((there & ~_fits(read)).sum())
+    most = read["sizes"].shape[-1]
+    undefined = (read["data_type"] >= len(_DTYPES)) & (read["dims"] == 1) & (read["numel"] == 0)
+    there = (np.arange(read.shape[1]) < columns["count"][:, None]) & (read["dims"] != _ABSENT) & ~undefined
+    # Of more dimensions than are read the sizes are somewhere else.
+    larger = (read["dims"] > most) & (read["dims"] <= _DIMS) & (read["data_type"] < len(_DTYPES))
+    return int(there.sum()), int((there & ~larger & ~_fits(read)).sum())
 
 
 def _fits(read: Any) -> np.ndarray:

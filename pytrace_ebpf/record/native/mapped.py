@@ -1,0 +1,31 @@
+"""Which of the libraries that a process has mapped belong to which native layer, by their names."""
+
+import os
+import re
+from pathlib import Path
+
+CPP, C10 = re.compile(r"libstdc\+\+\.so[\d.]*"), re.compile(r"libc10\.so")
+PATTERNS = {
+    "operator": re.compile(r"libtorch_cpu\.so"),
+    "blas": re.compile(r"libtorch_cpu\.so|lib(scipy_)?(openblas|blas|cblas|mkl_rt|mkl_intel_lp64)[\w.+-]*\.so[\d.]*|libdnnl\.so[\d.]*"),
+    "cuda": re.compile(r"lib(cudart|cuda)[\w.-]*\.so[\d.]*"),
+}
+WHAT = {"operator": "PyTorch (libtorch_cpu.so)", "blas": "BLAS that is known (MKL, oneDNN, OpenBLAS)", "cuda": "CUDA (libcudart, libcuda)"}
+
+
+def mapped_libraries(pid: int) -> set[str]:
+    """Paths of the shared libraries that a process has mapped, as it sees them itself; none where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
+    except OSError:
+        return set()
+    paths = {line[line.index(b"/") :] for line in lines if b".so" in line and b" r-xp " in line and b"/" in line}
+    return {os.fsdecode(path) for path in paths if not path.endswith(b" (deleted)")}
+
+
+def layers_of(paths: set[str]) -> dict[str, list[str]]:
+    """The libraries among `paths` of each layer, sorted; layers that have none are left out."""
+    found = {
+        layer: sorted(path for path in paths if pattern.fullmatch(path.rpartition("/")[2])) for layer, pattern in PATTERNS.items()
+    }
+    return {layer: those for layer, those in found.items() if those}
