@@ -18,6 +18,7 @@ from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.manifest import read_manifest
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, WAITS, Table
 
+_DERIVATION = 2  # one more with each change of what analyze/ makes of a trace
 _KEY_FILE = "derived.json"
 _BEFORE_ALL = -(1 << 62)
 _NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.int16(): pd.Int16Dtype()}
@@ -276,8 +277,8 @@ class Trace:
         return self._derived[spec.name]
 
     def _derived_key(self, spec: Table) -> str:
-        """What a derived table depends on: the schema and which segments there are."""
-        source = [spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
+        """What a derived table depends on: how it is derived, the schema, and which segments there are."""
+        source = [_DERIVATION, spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
         return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
     def _rebuild(self, spec: Table, kept: Path) -> Path:
