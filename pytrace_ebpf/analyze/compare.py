@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze import experiment_modules
 from pytrace_ebpf.analyze.experiment import Experiment
 from pytrace_ebpf.analyze.experiment_paths import FRAME, PARTS, TIMES, repeated
 
@@ -21,16 +22,23 @@ def compare(experiment: Experiment, by: str, sort: str) -> pd.DataFrame:
     """One row per setting and function, operator, module or call path, what takes longest first; all settings of one together.
 
     `by`: one of KEYS; `sort`: "self", times without the calls below, or "total", with them (nothing twice where
-    something calls itself). Out: the key (KEYS[by]), for all but module also qualname and file, setting, calls, TIMES (Int64 ns:
+    something calls itself). A module is an nn.Module in its place where torch_modules(), with all that was called in it but
+    in other modules; a Python module else. Out: the key (KEYS[by]), for all but module also qualname and file, setting, calls, TIMES (Int64 ns:
     those of the run with the median wall_ns, or the mean of the two in the middle, so that the parts sum to it), low_ns and
     high_ns of wall_ns over the repeats, speed_up (of the first setting's wall_ns over this one's) and efficiency (speed-up over
     how many times as many cores), both null where either has no time; clear: whether the ranges of the two settings
     do not overlap, null without repeats; unaligned_ns: the part of wall_ns on call paths that not all settings have.
     A setting that does not have the function at all has no row; a table without rows has fewer columns.
     """
-    everywhere = _everywhere(experiment)
-    sums = pd.concat([_sums(experiment, run, by, sort, everywhere) for run in experiment.runs], ignore_index=True)
+    everywhere, torch = _everywhere(experiment), by == "module" and torch_modules(experiment)
+    sums = pd.concat([_sums(experiment, run, by, sort, everywhere, torch) for run in experiment.runs], ignore_index=True)
     return against_first(experiment, sums, list(KEYS[by])) if len(sums) else sums
+
+
+def torch_modules(experiment: Experiment) -> bool:
+    """Whether a module is PyTorch's: whether any run called an nn.Module."""
+    columns = experiment_modules.COLUMNS
+    return any(experiment_modules.forwards(experiment.rows(run, columns)).any() for run in experiment.runs)
 
 
 def whole_runs(experiment: Experiment) -> pd.DataFrame:
@@ -119,12 +127,16 @@ def _everywhere(experiment: Experiment) -> npt.NDArray[np.int64]:
     return common.to_numpy()
 
 
-def _sums(experiment: Experiment, run: dict[str, Any], by: str, sort: str, everywhere: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """One run's row per key."""
+def _sums(
+    experiment: Experiment, run: dict[str, Any], by: str, sort: str, everywhere: npt.NDArray[np.int64], torch: bool
+) -> pd.DataFrame:
+    """One run's row per key; `torch`: where that is an nn.Module."""
     prefix, key = SORTS[sort], list(KEYS[by])
     rows = experiment.rows(run, [*_PLACE, "calls", *(prefix + name for name in TIMES)])
     rows = rows.rename(columns={prefix + name: name for name in TIMES})
     rows = rows.astype(dict.fromkeys(("layer", "module", "qualname", "file"), "object"))
+    if torch:
+        rows = experiment_modules.in_modules(rows)
     if not prefix:
         again = repeated(rows, rows.groupby(key, sort=False).ngroup().to_numpy(np.int64))
         rows.loc[again, list(TIMES)] = 0

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--repeat", type=_number, default=3, metavar="N", help="runs of each setting (3)")
     shown = parser.add_argument_group("report")
     shown.add_argument("--report", type=Path, metavar="DIR", help="run nothing, but show the experiment in this directory")
-    shown.add_argument("--by", choices=tuple(compare.KEYS), help="what a row is (function, operator and module, each in turn)")
+    shown.add_argument("--by", choices=tuple(compare.KEYS), help="what a row is (function, operator and module, each in turn); a module is PyTorch's, or Python's where none was called")
     shown.add_argument("--sort", choices=tuple(compare.SORTS), default="self", help="time without or with the calls below (self)")
     shown.add_argument("--top", type=int, default=8, metavar="N", help="rows of a table; 0 for all (8)")
     shown.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytrace_ebpf.analyze.compare import KEYS, WHOLE, chains
+from pytrace_ebpf.analyze.compare import KEYS, WHOLE, chains, torch_modules
 from pytrace_ebpf.analyze.experiment import FORMAT, FORMAT_VERSION, Experiment
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.experiment_sentence import sentences
@@ -27,7 +27,7 @@ _LEGEND = (
     "wall: median of the repeats, all threads together; +-: half their range. ~: it overlaps the first setting's, so the speed-up may be chance. "
     "From on CPU on: of the first setting the parts of its time, of the others what each part has more or less. workers: threads without Python."
 )
-_PLURAL = {"function": "Functions", "operator": "Operators", "module": "Modules", "path": "Call paths"}
+_PLURAL = {"function": "Functions", "operator": "Operators", "module": "Python modules", "path": "Call paths"}
 
 
 def report(
@@ -59,6 +59,7 @@ def facts(experiment: Experiment, sort: str, runs: pd.DataFrame, tables: Mapping
         "settings": experiment.settings,
         "runs": experiment.runs,
         "sort": sort,
+        "modules": "PyTorch" if torch_modules(experiment) else "Python",
         "whole": plain(runs),
         "by": {by: plain(table) for by, table in tables.items()},
         "only_in_some": plain(only),
@@ -103,7 +104,7 @@ def _runs(experiment: Experiment, runs: pd.DataFrame, width: int, ascii_only: bo
 
 
 def _table(experiment: Experiment, by: str, sort: str, table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    title, groups = Text(f"{_PLURAL[by]} by {sort} time", "bold"), leading(by, table, top)
+    title, groups = Text(_title(experiment, by, sort), "bold"), leading(by, table, top)
     if not groups:
         return [title.append("   none was recorded", "not bold")]
     title.append(f"   {len(groups):,} of {len(leading(by, table, 0)):,}", "not bold")
@@ -119,6 +120,12 @@ def _table(experiment: Experiment, by: str, sort: str, table: pd.DataFrame, widt
             _line(lines, setting["setting"], by_setting.get(setting["setting"]), first, longest, ascii_only)
         parts += [_head(by, rows, names, width), lines]
     return parts
+
+
+def _title(experiment: Experiment, by: str, sort: str) -> str:
+    if by == "module" and torch_modules(experiment):
+        return f"PyTorch modules by {sort} time in the forward pass"
+    return f"{_PLURAL[by]} by {sort} time"
 
 
 def _columns(width: int) -> list[tuple[int, str]]:
