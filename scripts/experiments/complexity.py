@@ -114,7 +114,7 @@ def picture(tables: dict[str, pd.DataFrame]) -> Figure:
     """Measured time over the work, log-log: a row for each recording, a column for each operator; lines are the fits on the large ends."""
     figure = Figure(figsize=(12, 7.6), layout="constrained")
     grid = figure.subplots(len(tables), len(COMPLEXITY), sharex="col", sharey="col")
-    for line, (says, table) in zip(grid, tables.items(), strict=True):
+    for number, (line, (says, table)) in enumerate(zip(grid, tables.items(), strict=True), 1):
         for axes, (operator, (product, factors)) in zip(line, COMPLEXITY.items(), strict=True):
             for factor in factors:
                 _series(axes, sweep(table, operator, factor), factor)
@@ -122,7 +122,7 @@ def picture(tables: dict[str, pd.DataFrame]) -> Figure:
             axes.set_title(f"{LAYER[operator]}, {says}", fontsize=10)
             axes.legend(fontsize=8, frameon=False, title="varied alone", title_fontsize=8, loc="upper left")
             plain(axes)
-            if line is grid[-1]:
+            if number == len(tables):
                 axes.set_xlabel(f"{product.replace('*', '·')} × batch", fontsize=9)
         line[0].set_ylabel("time on CPU, ms, median and quartiles", fontsize=9)
     return figure

@@ -101,12 +101,18 @@ def say(line: str) -> None:
 
 
 def named_calls(trace: Trace, names: Iterable[str], columns: Sequence[str] = ()) -> pd.DataFrame:
-    """The calls of Python functions of these qualified names, in the order of call_id, with `qualname` and `columns` of schema.CALLS."""
+    """The calls of Python functions of these qualified names, in the order of call_id, with `qualname` and `columns` of schema.CALLS.
+
+    Of several functions of one name those of the one with the most time.
+    """
     functions = trace.functions().set_index("func_id")["qualname"]
     wanted = functions[functions.isin(list(names))]
-    calls = trace.calls(columns=list(dict.fromkeys(("call_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", "on_cpu_ns", *columns))))
+    calls = trace.calls(columns=list(dict.fromkeys(("call_id", "tid", "func_id", "start_ns", "end_ns", "wall_ns", "on_cpu_ns", *columns))))
     calls = calls[calls["func_id"].isin(wanted.index)]
-    return calls.assign(qualname=calls["func_id"].map(wanted)).reset_index(drop=True)
+    time = calls.groupby("func_id")["wall_ns"].sum().sort_values()
+    longest = dict(zip(time.index.map(wanted), time.index, strict=True))
+    calls = calls.assign(qualname=calls["func_id"].map(wanted))
+    return calls[calls["func_id"] == calls["qualname"].map(longest)].reset_index(drop=True)
 
 
 def machine(trace: Trace) -> str:
