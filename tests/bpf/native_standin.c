@@ -28,7 +28,8 @@ const char schemas[] =
     "\0max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)"
     "\0matmul(Tensor self, Tensor other) -> Tensor"
     "\0mm(Tensor self, Tensor mat2) -> Tensor"
-    "\0add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)";
+    "\0add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
+    "\0relu(Tensor self) -> Tensor";
 
 static Tensor make(int dtype, int dims, const int64_t *sizes)
 {
@@ -78,6 +79,12 @@ __attribute__((noinline)) Tensor *_ZN2at4_ops11add__Tensor4callERNS_6TensorERKS2
 {
     __asm__ volatile("");
     return self;
+}
+
+/* The kernel puts no probe on an instruction with a lock prefix. */
+__attribute__((naked)) Tensor *_ZN2at4_ops4relu4callERKNS_6TensorE(Tensor *slot, Tensor *self)
+{
+    __asm__("lock addl $0, (%rsp); mov %rdi, %rax; ret");
 }
 
 static jmp_buf handler;

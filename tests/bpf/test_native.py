@@ -1,16 +1,19 @@
 """Native layers on libraries that export what PyTorch's, a BLAS and the CUDA runtime do: every call, its shapes, its place."""
 
+import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, wait_until
 from tests.conftest import SOURCES, Target
 
 LIBRARIES = {"libtorch_cpu.so": "TORCH", "libc10.so": "C10", "libopenblas.so.0": "BLAS", "libcudart.so.12": "CUDART"}
@@ -118,6 +121,93 @@ def test_only_the_operators_that_were_asked_for(native: Callable[..., Trace]) ->
     asked = ("aten::matmul", "aten::mm", "aten::cat")
     assert Counter(calls[calls["layer"] == "operator"]["name"]) == {name: OPERATORS[name] * ROUNDS for name in asked}
     assert set(calls["layer"]) <= {"python", "operator", "gc", "import"}
+
+
+def test_what_was_not_found_is_said(native: Callable[..., Trace]) -> None:
+    trace = native("--layers", "blas", "--operators", "aten::mat*", "--operators", "nothing*", "--operators", "relu")
+    facts = trace.manifest["native"]
+    assert facts["layers"] == ["blas", "operator"]
+    libraries = {path.rpartition("/")[2]: count for path, count in facts["functions"].items()}
+    # Not even a function whose first instruction cannot be probed keeps the others from it.
+    assert libraries == {"libtorch_cpu.so": 1, "libopenblas.so.0": 2}
+    assert facts["tensors_read"] > ROUNDS and facts["tensors_unknown"] == 0
+    pattern, refused = facts["missing"]
+    assert pattern.startswith("--operators nothing* matches no operator")
+    assert refused.startswith("1 functions of ") and "libtorch_cpu.so have no probe: the kernel cannot" in refused
+
+
+def test_without_the_libraries_there_is_a_sentence_for_each_layer(
+    run: Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]],
+) -> None:
+    directory, ended = run([sys.executable, "-c", "pass"], "--layers", "torch,blas,cuda")
+    assert ended.returncode == 0
+    for what in ("PyTorch", "BLAS", "CUDA"):
+        assert ended.stderr.count(f"no traced process has loaded {what}") == 1
+    facts = pytrace_ebpf.open(directory).manifest["native"]
+    assert [sentence[:29] for sentence in facts["missing"]] == ["no traced process has loaded "] * 3
+    assert facts["functions"] == {}
+
+
+def conv1d_of(recorder: Recorder, pid: int) -> pd.DataFrame:
+    """What the first operator of every round was given, in a trace that may still be written."""
+    trace = pytrace_ebpf.open(recorder.directory)
+    given = trace.arguments().merge(trace.functions(), on="func_id")
+    return given[(given["name"] == "aten::conv1d") & (given["pid"] == pid) & ~given["result"]].sort_values("ts")
+
+
+@pytest.fixture
+def loop(libraries: Path, target: Callable[..., Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Target]:
+    """`loop(where)`: calls operators until tmp_path/enough is there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return lambda where: target("native_loop", "--wait", str(libraries), str(tmp_path / "enough"), where)
+
+
+def test_a_child_of_a_probed_process_is_traced(loop: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:
+    process = loop("child")
+    recorder = attach(process.pid, "--layers", "torch")
+    process.go()
+    # It has its parent's breakpoints in its memory from the first moment, and probes of its own a little later.
+    wait_until(lambda: any(len(conv1d_of(recorder, pid)) for pid in children(process.pid)), 60)
+    (tmp_path / "enough").touch()
+    said = process.done()
+    assert said["status"] == 7
+    recorder.finish()
+    assert len(conv1d_of(recorder, process.pid)) == 2 * 10
+    of_child = [shapes[0][0] for shapes in conv1d_of(recorder, said["child"])["shapes"]]
+    first = of_child[0]
+    assert of_child == [first + row // 2 for row in range(len(of_child))]  # once it is traced, nothing is missing or twice
+    assert pytrace_ebpf.open(recorder.directory).manifest["lost"] == {}
+
+
+def test_another_program_in_its_place_is_traced(loop: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:
+    process = loop("exec")
+    recorder = attach(process.pid, "--layers", "torch")
+    process.go()
+    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 2 * 10 + 100, 60)
+    (tmp_path / "enough").touch()
+    assert process.done()["rounds"] > 50
+    assert process.wait() == 0
+    recorder.finish()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_operators_run_on_while_the_tracer_leaves(
+    loop: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path, how: signal.Signals
+) -> None:
+    process = loop("here")
+    recorder = attach(process.pid, "--layers", "torch,blas,cuda")
+    process.go()
+    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 100, 60)
+    recorder.process.send_signal(how)
+    assert recorder.process.wait(60) == (0 if how == signal.SIGINT else -how)
+    (tmp_path / "enough").touch()
+    assert process.done()["rounds"] > 50
+    assert process.wait() == 0
+    assert conv1d_of(recorder, process.pid)["shapes"].map(lambda shapes: shapes[0][1]).eq(3).all()
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_tracer_that_is_killed_leaves_no_probe(

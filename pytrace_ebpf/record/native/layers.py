@@ -83,6 +83,7 @@ class NativeLayers:
         self._closing = ThreadPoolExecutor(2, "detach")
         self._read = self._unknown = 0  # tensors, and those of them that do not fit the layout
         self._probed: dict[tuple[str, str], int] = {}  # (library, layer) -> functions of it
+        self._unprobed: set[int] = set()  # functions that the kernel refuses
         self._refused: dict[tuple[str, str], int] = {}  # (library, why) -> functions that have no probe
         self._failed: Counter[tuple[str, str]] = Counter()  # (library, why) -> processes
         self._record(True)
@@ -212,19 +213,22 @@ class NativeLayers:
         found = self._found[sign, shown]
         self._probed[shown, layer] = 0
         # Without its returns an operator is not traced at all: see code.py.
-        traced = [(native, self._know(native)) for native in found if native.returns or native.layer != "operator"]
-        traced = [(native, index) for native, index in traced if index >= 0]
-        if len(traced) < len(found):
-            self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(traced)
-        # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
-        refused = self._link(pid, process, path, "native_return", [(at, index) for native, index in traced for at in native.returns])
+        known = [(native, self._know(native)) for native in found if native.returns or native.layer != "operator"]
+        known = [(native, index) for native, index in known if index >= 0]
+        if len(known) < len(found):
+            self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)
+        traced = [(native, index) for native, index in known if index not in self._unprobed]
+        returns = [(at, index) for native, index in traced for at in native.returns]
         bare = [(native.entry, index) for native, index in traced if not native.returns]
-        refused |= self._link(pid, process, path, "native_return", bare, at_return=True)
-        entries = [(native.entry, index) for native, index in traced if index not in refused]
-        refused |= self._link(pid, process, path, "native_entry", entries)
-        if refused:
-            self._refused[shown, "the kernel cannot put one on their instructions"] = len(refused)
-        self._probed[shown, layer] = len(traced) - len(refused)
+        # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
+        self._unprobed |= self._link(pid, process, path, "native_return", returns)
+        self._unprobed |= self._link(pid, process, path, "native_return", bare, at_return=True)
+        entries = [(native.entry, index) for native, index in traced if index not in self._unprobed]
+        self._unprobed |= self._link(pid, process, path, "native_entry", entries)
+        unprobed = sum(index in self._unprobed for _, index in known)
+        if unprobed:
+            self._refused[shown, "the kernel cannot put one on their instructions"] = unprobed
+        self._probed[shown, layer] = len(known) - unprobed
 
     def _attach_plain(self, pid: int, process: _Process, path: str, program: str, wanted: Callable[[str], bool]) -> None:
         self._link(pid, process, path, program, [(at, 0) for at in symbol_offsets(path, wanted)])
