@@ -23,6 +23,10 @@ to wall-clock time. A number that nobody measured is null, never zero.
 
 `calls/`, `waits/`, `tasks/` and `operators/` are derived from the other tables and can be deleted; they are
 built again when they are asked for.
+
+Where native layers were asked for, the manifest's `native` says what came of it: `layers`; `functions`, how many of each library
+have probes; `tensors_read`, and `tensors_unknown`, those of them that are not laid out as is known, whose shapes are null; and
+`missing`, a sentence for everything that was asked for and is not in the trace.
 """
 
 

@@ -6,6 +6,8 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import host
 from pytrace_ebpf.record.choice import FUNCTION_PROBES, agent_serves, choose, truthful
 from pytrace_ebpf.record.host import Finding
+from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
+from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.target import Target, inspect
 
 _COMMAND_SHOWN = 200  # characters
@@ -44,6 +46,7 @@ def _about_target(target: Target) -> Iterator[Finding]:
     yield _gil(target)
     yield _free_threading(target)
     yield from _jit(target)
+    yield _native(target)
     yield _container(target)
 
 
@@ -128,6 +131,15 @@ def _jit(target: Target) -> Iterator[Finding]:
         yield _finding(
             "JIT", "ok", "its environment does not ask for the JIT (a build with the JIT always on would not show)"
         )
+
+
+def _native(target: Target) -> Finding:
+    found = layers_of(mapped_libraries(target.pid))
+    names = [name for name, layer in LAYER_NAMES.items() if layer in found]
+    if not names:
+        return _finding("native", "ok", "it has loaded no library that --layers can record")
+    libraries = sorted({path.rpartition("/")[2] for paths in found.values() for path in paths})
+    return _finding("native", "ok", f"--layers {','.join(names)} can record calls of the libraries it has loaded ({', '.join(libraries)})")
 
 
 def _container(target: Target) -> Finding:

@@ -17,6 +17,7 @@ from pytrace_ebpf.errors import HostError
 SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by scripts/setup.sh
 _CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _OLDEST_KERNEL = (5, 8)  # the BPF ring buffer
+_NATIVE_KERNEL = (6, 6)  # uprobe_multi
 _HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO
 _TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
@@ -82,14 +83,19 @@ def _findings() -> Iterator[Finding]:
     yield _lockdown()
     yield _btf()
     yield _uprobes()
+    yield _many_uprobes()
     yield _tracefs()
     yield _bcc()
     yield _headers()
 
 
-def _kernel() -> Finding:
+def _version() -> tuple[str, tuple[int, ...]]:
     release = platform.release()
-    version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    return release, tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+
+
+def _kernel() -> Finding:
+    release, version = _version()
     if version < _OLDEST_KERNEL:
         return Finding("kernel", "problem", f"kernel {release} is older than 5.8 and has no BPF ring buffer")
     return Finding("kernel", "ok", f"kernel {release} has everything that the probes use (5.8 or newer)")
@@ -173,6 +179,17 @@ def _uprobes() -> Finding:
             "uprobes", "problem", "the kernel's uprobes cannot raise a probe's semaphore", "boot kernel 4.20 or newer"
         )
     return Finding("uprobes", "ok", "uprobes are there and can raise semaphores (ref_ctr_offset)")
+
+
+def _many_uprobes() -> Finding:
+    """For native layers only; the recording itself asks the kernel, which may have them from elsewhere."""
+    release, version = _version()
+    if version < _NATIVE_KERNEL:
+        return Finding(
+            "native layers", "warning", f"kernel {release} is older than 6.6, which --layers needs; all else works without",
+            "boot kernel 6.10 or newer",
+        )  # fmt: skip
+    return Finding("native layers", "ok", f"kernel {release} can put the many uprobes that --layers needs (6.10, or an updated 6.6)")
 
 
 def _tracefs() -> Finding:

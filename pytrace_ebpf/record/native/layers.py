@@ -93,11 +93,9 @@ class NativeLayers:
         now, living, reading = time.monotonic(), set(pids), 0.0
         for pid in self._processes.keys() - living:
             self._let_go(self._processes.pop(pid))
-        if now < self._next_look and living <= self._processes.keys():
-            return
         for pid in living:
             process = self._processes.setdefault(pid, _Process(now))
-            if now >= process.next_look:
+            if not process.next_look or now >= max(process.next_look, self._next_look):  # one that is new at once
                 began = time.monotonic()
                 mapped = mapped_libraries(pid)
                 reading += time.monotonic() - began
