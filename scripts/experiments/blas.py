@@ -60,7 +60,8 @@ def inside(traces: list[Trace], names: list[str]) -> dict[str, str]:
     parts = []
     for trace in traces:
         calls = trace.calls(columns=["call_id", "parent_id", "last_descendant_id", "layer", "func_id", "self_on_cpu_ns"])
-        native = calls[calls["layer"].isin(("operator", "blas"))].assign(name=lambda own, of=trace.functions().set_index("func_id")["name"]: own["func_id"].map(of))
+        calls["name"] = calls["func_id"].map(trace.functions().set_index("func_id")["name"])
+        native = calls[calls["layer"].isin(("operator", "blas"))]
         outer = native[native["name"].isin(names) & (enclosing(calls, native["call_id"].to_numpy(), (calls["layer"] == "operator").to_numpy()) < 0)]
         at = np.searchsorted(outer["call_id"].to_numpy(), native["call_id"].to_numpy(), side="right") - 1
         within = (at >= 0) & (native["call_id"].to_numpy() <= outer["last_descendant_id"].to_numpy()[at.clip(0)])
@@ -132,7 +133,7 @@ def write(folder: Path, name: str, words: list[str], alone: dict[str, list[Trace
         ],
     )  # fmt: skip
     report.head("What computes them, on one thread")
-    report.text("What an operator's CPU time is in: the operators and functions of BLAS that it called, or itself.")
+    report.text("What an operator's CPU time is in: the operators and functions of BLAS that it called, or itself. What is in no function of BLAS is code of the operator, or of a library that is none.")
     parts = {says: inside(own, names) for says, own in alone.items()}
     report.table(("operator", *alone), [(f"`{name}`", *(own.get(name) for own in parts.values())) for name in names])
     report.head("Functions of BLAS")

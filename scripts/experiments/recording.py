@@ -157,12 +157,11 @@ class Report:
         self._parts.append("\n".join(f"* {line}" for line in lines))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table; all but the first column are numbers. None is shown as "-"."""
-        lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-        self._parts.append("\n".join("| " + " | ".join("-" if cell is None else str(cell) for cell in line) + " |" for line in lines))
-
-    def verbatim(self, text: str) -> None:
-        self._parts.append(f"```\n{text.rstrip()}\n```")
+        """A table, numbers to the right. None is shown as "-"."""
+        cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+        right = [all(cell[:1].isdigit() or cell[:1] in "-+" for cell in column) for column in zip(*cells, strict=True)] or [False] * len(columns)
+        lines = [columns, ["---:" if number else "---" for number in right], *cells]
+        self._parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
     def picture(self, figure: Figure, name: str, says: str) -> None:
         """Write the picture beside the report and show it there, with a sentence on what it shows."""
@@ -192,7 +191,3 @@ def plain(axes: Any) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
 
-
-def ratio(rows: Mapping[Any, float], name: Any, to: Any) -> str:
-    """How many times rows[to] is rows[name], "-" where either is missing."""
-    return f"{rows[to] / rows[name]:.2f}" if rows.get(name) and rows.get(to) else "-"
