@@ -34,7 +34,7 @@ _CATCH = "__cxa_begin_catch"
 _ERRORS = re.compile(r"_ZN3c105ErrorC2E(NS_14SourceLocationE)?NSt7__cxx1112basic_string.*")
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0  # between two looks at what a process has mapped, while it is young and later
 _YOUNG_S = 15
-_LOOKING = 20  # times as long as reading took passes until the next look: 50 processes with 600 mappings each are 30 ms
+_LOOKING = 20  # times as long as reading took passes until the next look: a process with 240 mappings took 2 ms
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -53,7 +53,7 @@ class NativeLayers:
         """`layers`: of LAYERS; `patterns`: of operators, () for the default set. Raises HostError where the kernel cannot."""
         self._recording, self._layers, self._patterns = recording, tuple(layers), tuple(patterns)
         finders: dict[str, tuple[str, Finder]] = {
-            "operator": (f"operators {sorted(patterns)}", operators.Operators(patterns)),
+            "operator": (f"operators {sorted(patterns or operators.DEFAULT)}", operators.Operators(patterns)),
             "blas": ("blas", libraries.find_blas),
             "cuda": ("cuda", libraries.find_cuda),
         }
@@ -209,7 +209,7 @@ class NativeLayers:
         if (sign, shown) not in self._found:
             self._found[sign, shown] = natives(path, shown, sign, find)
         found = self._found[sign, shown]
-        self._probed[shown, layer] = 0
+        self._probed.setdefault((shown, layer), 0)
         # Without its returns an operator is not traced at all: see code.py.
         known = [(native, self._know(native)) for native in found if native.returns or native.layer != "operator"]
         known = [(native, index) for native, index in known if index >= 0]
