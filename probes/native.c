@@ -253,21 +253,25 @@ int native_entry(struct pt_regs *ctx)
     return 0;
 }
 
+/* In the cookie: this is the kernel's own return probe, where the return address is off the stack already. */
+#define AFTER_RETURN (1ULL << 32)
+
 int native_return(struct pt_regs *ctx)
 {
     __u64 ts = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid();
-    __u32 func = bpf_get_attach_cookie(ctx), tid = pid_tgid, i;
+    __u64 cookie = bpf_get_attach_cookie(ctx), stack = ctx->sp - (cookie & AFTER_RETURN ? 8 : 0);
+    __u32 func = cookie, tid = pid_tgid, i;
     struct native *native = natives.lookup((int *)&func);
     struct open_natives *open = open_natives.lookup(&tid);
     struct tensors_event *event;
 
     if (!native || !open || !recording())
         return 0;
-    unwind(open, ts, pid_tgid, ctx->sp);
-    if (!open->depth || open->stack[(open->depth - 1) & (OPEN_DEPTH - 1)] != ctx->sp)
+    unwind(open, ts, pid_tgid, stack);
+    if (!open->depth || open->stack[(open->depth - 1) & (OPEN_DEPTH - 1)] != stack)
         return 0; /* it was entered before it was probed */
     open->depth--;
-    emit(ts, pid_tgid, func, ctx->sp, CALL_RETURN);
+    emit(ts, pid_tgid, func, stack, CALL_RETURN);
     if (!native->results)
         return 0;
     event = reserve(ts, pid_tgid, func, 1);

@@ -157,7 +157,12 @@ char openblas_get_config[8];
 
 __attribute__((noinline)) void sgemm_(char *ta, char *tb, int *m, int *n, int *k) { __asm__ volatile(""); }
 
-__attribute__((noinline)) void cblas_dgemm64_(int order, int ta, int tb, int64_t m, int64_t n, int64_t k) { __asm__ volatile(""); }
+/* Has a return, but leaves by a jump to another function: what it begins ends there. */
+__attribute__((noinline)) void product(int order, int ta, int tb, int64_t m, int64_t n, int64_t k) { __asm__ volatile(""); }
+__attribute__((naked)) void cblas_dgemm64_(int order, int ta, int tb, int64_t m, int64_t n, int64_t k)
+{
+    __asm__("test %rcx, %rcx; jne product@PLT; ret");
+}
 
 void multiply(int m, int n, int k)
 {

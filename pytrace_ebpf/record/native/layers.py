@@ -35,6 +35,7 @@ _ERRORS = re.compile(r"_ZN3c105ErrorC2E(NS_14SourceLocationE)?NSt7__cxx1112basic
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0  # between two looks at what a process has mapped, while it is young and later
 _YOUNG_S = 15
 _LOOKING = 20  # times as long as reading took passes until the next look: a process with 240 mappings took 2 ms
+_AFTER_RETURN = 1 << 32  # in a cookie, beside the function's index: as in probes/native.c
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -217,7 +218,7 @@ class NativeLayers:
             self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)
         traced = [(native, index) for native, index in known if index not in self._unprobed]
         returns = [(at, index) for native, index in traced for at in native.returns]
-        bare = [(native.entry, index) for native, index in traced if not native.returns]
+        bare = [(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
         # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
         self._unprobed |= self._link(pid, process, path, "native_return", returns)
         self._unprobed |= self._link(pid, process, path, "native_return", bare, at_return=True)
@@ -234,12 +235,12 @@ class NativeLayers:
     def _link(
         self, pid: int, process: _Process, path: str, program: str, places: Sequence[tuple[int, int]], at_return: bool = False
     ) -> set[int]:
-        """Probe (file offset, cookie)s. Returns the cookies of those that the kernel refuses; one of them must not cost the others."""
+        """Probe (file offset, cookie)s. Returns the functions that the kernel refuses; one of them must not cost the others."""
         if not places:
             return set()
         links, refused = uprobe_multi.attach_all(self._loaded[program], path, places, pid, at_return)
         process.links += links
-        return refused
+        return {cookie & ~_AFTER_RETURN for cookie in refused}
 
     def _know(self, native: Native) -> int:
         """The index of a function, by which its probes tell it; -1 where there are too many."""
