@@ -8,7 +8,7 @@ import pytest
 
 from pytrace_ebpf.record.elf import Functions, Segment
 from pytrace_ebpf.record.native import code, libraries, operators
-from pytrace_ebpf.record.native.library import Found, Gemm, locate
+from pytrace_ebpf.record.native.library import Found, Gemm, locate, throws
 from pytrace_ebpf.record.native.mapped import layers_of
 from pytrace_ebpf.record.native.signature import How, Place
 
@@ -44,15 +44,18 @@ def test_where_code_returns(body: bytes, ends: list[int], without_cold: list[int
     assert code.returns(body, START, cold=False) == tuple(START + at for at in without_cold)
 
 
-def test_only_an_operator_may_have_a_cold_part() -> None:
+def test_what_exceptions_may_pass_has_a_cold_part() -> None:
     body = RET + OUTWARD
     functions = Functions((Segment(0x5000, 0, len(body), True),), dict.fromkeys(("one", "two"), (0x5000, len(body))))
 
-    def ends(layer: str) -> list[tuple[int, ...]]:
-        return [found.returns for found in locate(io.BytesIO(body), "lib", functions, [Found(name, layer, name, name, "m") for name in ("one", "two")])]
+    def ends(layer: str, module: str) -> list[tuple[int, ...]]:
+        wanted = [Found(name, layer, name, name, module) for name in ("one", "two")]
+        found = list(locate(io.BytesIO(body), "lib", functions, wanted))
+        assert [throws(each) for each in found] == [bool(each.returns) for each in found]
+        return [each.returns for each in found]
 
-    assert ends("operator") == [(0,)]  # two names of one place are one function
-    assert ends("blas") == [()]
+    assert ends("operator", "<operator>") == ends("blas", "oneDNN") == [(0,)]  # two names of one place are one function
+    assert ends("blas", "MKL") == ends("cuda", "libcudart") == [()]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 from pytrace_ebpf.record import uprobe_multi
 from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.native import libraries, operators, tensors
-from pytrace_ebpf.record.native.library import Finder, Native, symbol_offsets
+from pytrace_ebpf.record.native.library import Finder, Native, symbol_offsets, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
 from pytrace_ebpf.record.ring import Ring
@@ -211,8 +211,8 @@ class NativeLayers:
             self._found[sign, shown] = natives(path, shown, sign, find)
         found = self._found[sign, shown]
         self._probed.setdefault((shown, layer), 0)
-        # Without its returns an operator is not traced at all: see code.py.
-        known = [(native, self._know(native)) for native in found if native.returns or native.layer != "operator"]
+        # What exceptions may pass is not traced without its returns: see code.py.
+        known = [(native, self._know(native)) for native in found if native.returns or not throws(native)]
         known = [(native, index) for native, index in known if index >= 0]
         if len(known) < len(found):
             self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)

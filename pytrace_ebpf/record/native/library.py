@@ -52,6 +52,11 @@ class Found:
     gemm: Gemm | None = None
 
 
+def throws(function: Found | Native) -> bool:
+    """Whether C++ exceptions may pass it, which the kernel's return probe would turn into the end of the process."""
+    return function.layer == "operator" or function.module == "oneDNN"
+
+
 def locate(file: BinaryIO, path: str, functions: Functions, wanted: Sequence[Found]) -> Iterator[Native]:
     """The wanted functions by their places in `file`; of several names for one place the first."""
     seen = set()
@@ -62,7 +67,7 @@ def locate(file: BinaryIO, path: str, functions: Functions, wanted: Sequence[Fou
         seen.add(vaddr)
         entry = functions.file_offset(vaddr)
         file.seek(entry)
-        ends = code.returns(file.read(size), entry, cold=found.layer == "operator")
+        ends = code.returns(file.read(size), entry, cold=throws(found))
         yield Native(
             found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm
         )
