@@ -115,6 +115,7 @@ struct error_event {
 #define LOSS_THREAD_MAP 4        /* thread map full: a thread's scheduling is not seen */
 #define LOSS_STACK_DEPTH 5       /* stack deeper than one snapshot reads */
 #define LOSS_ARGUMENT_RING 6     /* ring of tensors full: the call has no shapes */
-#define LOSS_CLASSES 7
+#define LOSS_SCHED_MISSED 7      /* the kernel did not call the program: another one was running on that core. It counts these itself */
+#define LOSS_CLASSES 8
 
 #endif

@@ -2,8 +2,9 @@
 
 import ctypes
 import os
+import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import pytrace_ebpf
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import host
+
+_PROGRAM_INFO, _RECURSION_MISSES = 216, 208  # struct bpf_prog_info: as much of it as is needed, and where that count is
 
 
 def probes_directory() -> Path:
@@ -134,6 +137,18 @@ class Programs:
         """Cumulative loss counts, int64, shape (LOSS_CLASSES,)."""
         table = self._bpf["losses"]
         return np.array([list(cpu.count) for cpu in table[table.Key(0)]], np.int64).sum(axis=0)
+
+    def missed(self, programs: Iterable[str]) -> int:
+        """How often the kernel did not call these programs, as one was already running on that core (counted from Linux 5.12 on).
+
+        A task that is preempted in the middle of a bpf() call counts as one, so another user of BPF can cause it.
+        """
+        total = 0
+        for name in programs:
+            info = ctypes.create_string_buffer(_PROGRAM_INFO)
+            self._library.bpf_obj_get_info(self._bpf.funcs[name.encode()].fd, info, ctypes.byref(ctypes.c_uint32(_PROGRAM_INFO)))
+            total += struct.unpack_from("<Q", info, _RECURSION_MISSES)[0]
+        return total
 
     def close(self) -> None:
         """Detach the tracepoints and free programs and maps."""

@@ -12,12 +12,14 @@ from pytrace_ebpf.record.memory import Memory
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.tables import Columns, sched_columns
 from pytrace_ebpf.record.target import living_threads
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
 _INTERVAL_S = 0.05  # news of children come at once by an alert; each tick costs about half a millisecond of CPU
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
+# Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)
+_EXACT = tuple(f"tracepoint__sched__sched_{name}" for name in ("switch", "process_fork", "process_exec", "process_exit"))
 
 
 class SchedProbes:
@@ -56,7 +58,9 @@ class SchedProbes:
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
-        return self.programs.losses()
+        counts = self.programs.losses()
+        counts[LOSS_CLASSES.index("sched_missed")] = self.programs.missed(_EXACT)
+        return counts
 
     def silence_alerts(self) -> None:
         """Read the wake-ups away, so that `alert_fd` polls as readable only for the next one."""

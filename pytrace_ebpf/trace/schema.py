@@ -46,9 +46,9 @@ STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = ("python", "gc", "import", "operator", "blas", "cuda")  # in the order of LAYER_* of probes/events.h
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
-LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring")
+LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed")
 CALL_LOSSES = ("call_ring",)
-SCHED_LOSSES = ("sched_ring", "thread_map")
+SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
 
 @dataclass(frozen=True)

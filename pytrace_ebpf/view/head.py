@@ -14,6 +14,7 @@ LOST = {
     "function_ring": "function names: asked for again at the next call",
     "function_map": "functions: their calls are shown as unknown",
     "sched_ring": "scheduling events: the split of that time is unknown",
+    "sched_missed": "switches that the kernel kept from the tracer: the split of that time is unknown",
     "thread_map": "threads: their scheduling was not seen",
     "stack_depth": "frames too deep to be read",
     "argument_ring": "tensors: those calls of operators have no shapes",
