@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench check docs install uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check docs install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-torch: torch ## run the tests that need PyTorch
 
 bench: setup ## measure what tracing and reading cost
 	@set -e; for bench in scripts/bench/*.py; do echo "== $$bench"; $(AS_ROOT) $(BIN)/python $$bench $(ARGS); done
+
+experiments: torch ## answer questions about neural networks by tracing them; reports in .build/experiments
+	@set -e; for name in complexity cores blas networks; do $(AS_ROOT) $(BIN)/python scripts/experiments/$$name.py; done
 
 check: setup ## ruff and mypy
 	@scripts/setup.sh venv check

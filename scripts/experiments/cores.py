@@ -240,7 +240,7 @@ def answer(table: pd.DataFrame, names: list[str]) -> str:
 def main() -> None:
     """Record, compare, write the report."""
     options = argparse.ArgumentParser()
-    options.add_argument("--repeat", type=int, default=5, help="runs of each setting")
+    options.add_argument("--repeat", type=int, default=3, help="runs of each setting")
     options.add_argument("--batches", type=int, default=8)
     options.add_argument("--batch-size", type=int, default=64)
     args, folder = directory("cores", __doc__, options)

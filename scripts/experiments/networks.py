@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_calls, plain, record, say, waiting
 
+from pytrace_ebpf.analyze.by_function import outermost
 from pytrace_ebpf.analyze.named_layers import enclosing, named_layers, parent_rows
 from pytrace_ebpf.analyze.torch_graph import forwards, graph
 from pytrace_ebpf.trace.reader import Trace
@@ -21,9 +22,10 @@ from pytrace_ebpf.view.export import icicle
 
 NETWORKS = ("image_cnn", "rnn", "gan", "resnet", "mobilenet")
 # Batches in which a phase is long beside the time between two samples of memory.
-LARGE = {"image_cnn": 512, "rnn": 4096, "gan": 512, "resnet": 256, "mobilenet": 256}
+LARGE = {"image_cnn": 512, "rnn": 4096, "gan": 2048, "resnet": 256, "mobilenet": 256}
 SAMPLE_S = 0.05
-PHASES = ("load_batch", "forward", "loss", "backward", "step")
+PHASES = ("data", "forward", "loss", "backward", "optimizer")
+FUNCTIONS = {"load_batch": "data", "backward": "backward", "step": "optimizer"}  # of scripts/workloads/training.py: the phase each is
 LAYERS = ("module", "operator", "blas")  # of the picture, below the phases
 SHOWN = 8
 NARROW = 0.0004  # of the picture's width: what is narrower is not drawn
@@ -32,25 +34,25 @@ NARROW = 0.0004  # of the picture's width: what is narrower is not drawn
 def phases(trace: Trace) -> pd.DataFrame:
     """Every phase of training in the order of time: phase, step (from 0), start_ns, end_ns, wall_ns, on_cpu_ns.
 
-    forward and loss are calls of modules that no other module called; a step lasts from one load_batch to the next, the last
-    to the end of its epoch.
+    forward and loss are calls of modules that no other module called; a step lasts from the data's start to the next one's, the
+    last to the end of its epoch.
     """
-    found = named_calls(trace, ["load_batch", "backward", "step", "train_epoch"])
-    epochs = found[found["qualname"] == "train_epoch"]
+    found = named_calls(trace, [*FUNCTIONS, "train_epoch"])
+    epochs, found = found[found["qualname"] == "train_epoch"], found.assign(qualname=found["qualname"].replace(FUNCTIONS))
     outer = forwards(trace)
     outer = outer.merge(trace.calls(columns=["call_id", "end_ns", "on_cpu_ns"]), on="call_id")
     outer["qualname"] = np.where(outer["name"].str.endswith("Loss"), "loss", "forward")
     rows = pd.concat([found[found["qualname"] != "train_epoch"], outer])[["qualname", "start_ns", "end_ns", "wall_ns", "on_cpu_ns"]]
     inside = [bool(((epochs["start_ns"] <= start) & (start < epochs["end_ns"])).any()) for start in rows["start_ns"]]
     rows = rows[inside].sort_values("start_ns", ignore_index=True).rename(columns={"qualname": "phase"})
-    rows["step"] = (rows["phase"] == "load_batch").cumsum() - 1
+    rows["step"] = (rows["phase"] == "data").cumsum() - 1
     return rows[rows["step"] >= 0].astype({"on_cpu_ns": float}).reset_index(drop=True)
 
 
 def steps(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     """Start and end of each step: start_ns, end_ns, by step."""
     epochs = named_calls(trace, ["train_epoch"])
-    starts = np.sort(rows.loc[rows["phase"] == "load_batch", "start_ns"].to_numpy())
+    starts = np.sort(rows.loc[rows["phase"] == "data", "start_ns"].to_numpy())
     ends = np.sort(np.concatenate((starts[1:], epochs["end_ns"].to_numpy())))
     return pd.DataFrame({"start_ns": starts, "end_ns": ends[np.searchsorted(ends, starts, side="right")]})
 
@@ -63,29 +65,32 @@ def by_phase(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
     out = sums.median().unstack(0).reindex([phase for phase in PHASES if phase in set(rows["phase"])])
     known = rows.groupby("step")["on_cpu_ns"].sum()
     other = max(float(epochs["on_cpu_ns"].sum()) - float(known.sum()), 0.0) / len(bounds)
-    wall = float((bounds["end_ns"] - bounds["start_ns"]).iloc[1:].median()) - float(out["wall_ns"].sum())
-    out.loc["other"] = {"on_cpu_ns": other, "wall_ns": max(wall, 0.0)}
+    out.loc["other"] = {"on_cpu_ns": other, "wall_ns": np.nan}
     return out.assign(share=out["on_cpu_ns"] / out["on_cpu_ns"].sum())
 
 
-def by_operator(trace: Trace, count: int) -> pd.DataFrame:
-    """Operators and functions of BLAS by their own time on CPU, most first, for a step (of `count`): calls, own_ns; whole_ns and flops with those below."""
-    calls = trace.calls(columns=["call_id", "layer", "self_on_cpu_ns"])
-    rows = trace.operators(columns=["call_id", "name", "on_cpu_ns", "worker_on_cpu_ns", "flops"]).astype({"name": object}).merge(calls, on="call_id")
-    groups = rows.astype({"self_on_cpu_ns": float, "on_cpu_ns": float, "flops": "Float64"}).groupby("name")
-    out = pd.DataFrame({"calls": groups.size(), "own_ns": groups["self_on_cpu_ns"].sum(), "whole_ns": groups["on_cpu_ns"].sum(), "flops": groups["flops"].sum(min_count=1)})
-    return (out / count).sort_values("own_ns", ascending=False)
+def by_operator(trace: Trace, since_ns: int, count: int) -> pd.DataFrame:
+    """Operators and functions of BLAS from `since_ns` on, for each of `count` steps: calls, own_ns (CPU time, most first); whole_ns and flops with those below."""
+    calls = trace.calls(columns=["call_id", "last_descendant_id", "self_on_cpu_ns"])
+    rows = trace.operators(columns=["call_id", "pid", "tid", "name", "start_ns", "on_cpu_ns", "flops"], start_ns=since_ns).merge(calls, on="call_id")
+    rows = rows[rows["start_ns"] >= since_ns].astype({"name": object, "self_on_cpu_ns": float, "on_cpu_ns": float, "flops": "Float64"})
+    return _summed(rows.assign(own_ns=rows["self_on_cpu_ns"]), count)
 
 
-def by_module(trace: Trace, tid: int, count: int) -> pd.DataFrame:
-    """Modules of the forward pass by CPU time of a step (of `count`), by class: calls, own_ns (without the modules in it), whole_ns; most own time first."""
-    calls = trace.calls(tid=tid)
-    modules = named_layers(calls, trace.functions())["module"]
-    own = modules["on_cpu_ns"].astype(float)
-    inner = own.groupby(modules["in_module"]).sum()
-    table = modules.assign(whole_ns=own, own_ns=own - modules["call_id"].map(inner).fillna(0.0), name=modules["qualname"].str.removesuffix(".forward"))
-    groups = table.groupby("name")
-    out = pd.DataFrame({"calls": groups.size(), "own_ns": groups["own_ns"].sum(), "whole_ns": groups["whole_ns"].sum()})
+def by_module(trace: Trace, tid: int, since_ns: int, count: int) -> pd.DataFrame:
+    """The same of modules in the forward pass, by class; own time is without the modules in it."""
+    modules = named_layers(trace.calls(tid=tid), trace.functions())["module"].astype({"on_cpu_ns": float})
+    inner = modules.groupby("in_module")["on_cpu_ns"].sum()
+    modules = modules.assign(own_ns=modules["on_cpu_ns"] - modules["call_id"].map(inner).fillna(0.0), name=modules["qualname"].str.removesuffix(".forward"))
+    return _summed(modules[modules["start_ns"] >= since_ns].assign(flops=pd.NA), count)
+
+
+def _summed(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """By name; of a call in another of the same name only its own time is added."""
+    rows = rows.reset_index(drop=True)
+    whole = rows[outermost(rows, rows.groupby("name").ngroup().to_numpy(np.int64))].groupby("name")
+    out = rows.groupby("name").agg(calls=("own_ns", "size"), own_ns=("own_ns", "sum"))
+    out["whole_ns"], out["flops"] = whole["on_cpu_ns"].sum(), whole["flops"].sum(min_count=1)
     return (out / count).sort_values("own_ns", ascending=False)
 
 
@@ -125,7 +130,7 @@ def boxes(trace: Trace, start: int, end: int, tid: int, rows: pd.DataFrame) -> d
         for row in np.flatnonzero(of):  # in preorder: whatever it lies in comes before
             lane[row] = lane[link[row]] + 1
         out[layer] = table.assign(lane=lane[at.get_indexer(table["call_id"])])
-    return out
+    return {name: table[(table["end_ns"] - table["start_ns"]) >= NARROW * (end - start)] for name, table in out.items()}
 
 
 def sequence(layers: dict[str, pd.DataFrame], start: int, end: int) -> Figure:
@@ -138,11 +143,9 @@ def sequence(layers: dict[str, pd.DataFrame], start: int, end: int) -> Figure:
     for name, table in layers.items():
         for row in table.itertuples():
             left, width = (row.start_ns - start) / 1e6, (min(row.end_ns, end) - row.start_ns) / 1e6
-            if width < NARROW * span:
-                continue
             axes.add_patch(Rectangle((left, top + row.lane), width, 0.9, facecolor=colours[name], edgecolor="white", linewidth=0.3))
             label = str(row.qualname).removesuffix(".forward").removeprefix("aten::")
-            if len(label) * 0.0062 * span < width:
+            if len(label) * 0.0046 * span < width:
                 axes.text(left + width / 2, top + row.lane + 0.45, label, ha="center", va="center", fontsize=6.5, color="black" if name == "phase" else "white", clip_on=True)
         top += lanes[name] + 0.3
     axes.set_xlim(0, span)
@@ -189,10 +192,9 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
         f"`{name}.py {' '.join(words)}`: {count} steps. A step takes {ms(float(table['on_cpu_ns'].sum()))} ms of CPU time, {table['share'][longest]:.0%} of it in {longest}. "
         f"The last forward pass of {model['name']} is {kinds.get('module', 0)} calls of modules and {kinds.get('operator', 0)} of operators."
     )
-    report.table(("phase", "CPU, ms", "share", "wall, ms"), [(phase, ms(row["on_cpu_ns"]), f"{row['share']:.0%}", ms(row["wall_ns"])) for phase, row in table.iterrows()])
-    # The median step by CPU time shows what a step is like; by wall time it would be chance on a busy machine.
-    spent = rows.groupby("step")["on_cpu_ns"].sum().iloc[1:].sort_values()
-    chosen = int(spent.index[len(spent) // 2])
+    report.table(("phase", "CPU, ms", "share", "wall, ms"), [(phase, ms(row["on_cpu_ns"]), f"{row['share']:.0%}", None if np.isnan(row["wall_ns"]) else ms(row["wall_ns"])) for phase, row in table.iterrows()])
+    later = rows[rows["step"] > 0]
+    chosen = int((later["wall_ns"] - later["on_cpu_ns"]).groupby(later["step"]).sum().idxmin())  # the least disturbed by other programs
     start, end = (int(bounds[column][chosen]) for column in ("start_ns", "end_ns"))
     own = rows[rows["step"] == chosen]
     report.picture(sequence(boxes(trace, start, end, tid, own), start, end), f"{name}-step", f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time.")
@@ -200,12 +202,13 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
     with page.open("wb") as out:
         icicle.write(trace, tid, out)
     report.text(f"[All layers of the whole run, to zoom into]({page.name})")
-    operators = by_operator(trace, count).head(SHOWN)
+    since = int(bounds["start_ns"][1])
+    operators = by_operator(trace, since, count - 1).head(SHOWN)
     report.table(
         ("operator", "calls a step", "own CPU, ms", "with those below, ms", "GFLOP/s"),
         [(f"`{op}`", f"{row['calls']:.0f}", ms(row["own_ns"]), ms(row["whole_ns"]), _rate(row)) for op, row in operators.iterrows()],
     )
-    modules = by_module(trace, tid, count).head(SHOWN)
+    modules = by_module(trace, tid, since, count - 1).head(SHOWN)
     report.table(
         ("module, forward only", "calls a step", "own CPU, ms", "with those in it, ms"),
         [(f"`{module}`", f"{row['calls']:.0f}", ms(row["own_ns"]), ms(row["whole_ns"])) for module, row in modules.iterrows()],
@@ -214,7 +217,9 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
 
 
 def _rate(row: "pd.Series[Any]") -> str | None:
-    return f"{float(row['flops'] / row['whole_ns']):.1f}" if pd.notna(row["flops"]) and row["flops"] and row["whole_ns"] else None
+    if pd.isna(row["flops"]) or not row["flops"] or not row["whole_ns"]:
+        return None
+    return f"{float(row['flops'] / row['whole_ns']):.2g}"
 
 
 def _memory(report: Report, name: str, trace: Trace, words: list[str]) -> None:
@@ -234,8 +239,8 @@ def main() -> None:
     """Record, measure, write the report."""
     options = argparse.ArgumentParser()
     options.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    options.add_argument("--batches", type=int, default=8, help="steps of each")
-    options.add_argument("--large-batches", type=int, default=4, help="steps of each in large batches, for memory")
+    options.add_argument("--batches", type=int, default=12, help="steps of each, at least 2; the first is not counted")
+    options.add_argument("--large-batches", type=int, default=4, help="steps of each in large batches, for memory, at least 2")
     options.add_argument("--shrink", type=int, default=1, help="divide the large batches by this")
     args, folder = directory("networks", __doc__, options)
     traces: list[Trace] = []
@@ -245,13 +250,13 @@ def main() -> None:
         words = ["--batches", str(args.batches), "--threads", "1"]
         large_words = ["--batches", str(args.large_batches), "--batch-size", str(LARGE[name] // args.shrink), "--threads", "1"]
         trace, _ = record(WORKLOADS / f"{name}.py", words, folder / "traces" / name)
-        large, _ = record(WORKLOADS / f"{name}.py", large_words, folder / "traces" / f"{name}-large", layers=(), segment_s=SAMPLE_S)
+        large, _ = record(WORKLOADS / f"{name}.py", large_words, folder / "traces" / f"{name}-large", layers=(), segment_s=SAMPLE_S, settle_s=0.3)
         found[name] = (words, trace, large, large_words)
         traces += [trace, large]
     report.text(machine(traces[0]), waiting(traces))
     report.text(
-        "A step is data (`load_batch`), the modules' forward passes, the loss, `backward` and the optimizer's `step`; *other* is what the loop does between them. "
-        "Times on CPU are medians of the steps but the first, of operators and modules means of all steps. Own time is without the recorded calls below. "
+        "A step is data (`load_batch`), forward (modules that no other module called), loss, backward (`loss.backward()`) and optimizer (`step`); *other* is what the loop does between them. "
+        "Times on CPU are of a step, without the first step: medians of the phases, means of operators and modules. Own time is without the recorded calls below. "
         f"Memory is of a second run in large batches, sampled every {SAMPLE_S * 1000:.0f} ms or so (`usage/`), and taken for straight between two samples."
     )
     for name, (words, trace, large, large_words) in found.items():

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,12 @@ def record(
     environment: Mapping[str, str] | None = None,
     layers: tuple[str, ...] = ("operator", "blas"),
     segment_s: float = 1.0,
+    settle_s: float = 0.0,
 ) -> tuple[Trace, dict[str, Any]]:
     """Record what a program of PyTorch's Python does from its "ready" to its end; the trace, and the JSON that it says last.
 
-    Importing torch and making data are over by then. Every `segment_s` the memory of the process is sampled, too. Exits
-    where the program or the recording fails.
+    Importing torch and making data are over by then. Every `segment_s` the memory of the process is sampled, too, from
+    `settle_s` before it goes on. Exits where the program or the recording fails.
     """
     setting, user = setting or Setting(), invoking_user()
     as_user: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
@@ -77,8 +79,8 @@ def record(
         session = Session(Options(folder, "agent", layers=layers, segment_s=segment_s), sys.argv)
         try:
             session.start(process.pid)
-            process.stdin.write("\n")
-            process.stdin.close()
+            go_on = threading.Timer(settle_s, process.stdin.close)  # the end of its input is as good as a line
+            go_on.start()
             session.run(lambda: False, lambda _: None)
             session.finish()
         finally:
