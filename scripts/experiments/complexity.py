@@ -55,7 +55,7 @@ def measured(trace: Trace) -> pd.DataFrame:
     own["sizes"] = [_sizes(name, shapes) for name, shapes in zip(own["name"], own["shapes"], strict=True)]
     own["work"] = [float(np.prod(list(sizes.values()))) for sizes in own["sizes"]]
     own["key"] = [tuple(sizes.items()) for sizes in own["sizes"]]
-    own = own[own.groupby(["name", "key"]).cumcount() > 0]
+    own = own[(own.groupby(["name", "key"]).cumcount() > 0) & (own["on_cpu_ns"] > 0).fillna(False)]
     groups = own.astype({"on_cpu_ns": float, "wall_ns": float}).groupby(["name", "key"], sort=False)
     table = groups[["on_cpu_ns", "wall_ns", "kernel_ns", "reorder_ns"]].median()
     table["low"], table["high"] = (groups["on_cpu_ns"].quantile(q) for q in (0.25, 0.75))
@@ -151,8 +151,10 @@ def deviation(rows: pd.DataFrame, factor: str) -> str:
     )
 
 
-def write(folder: Path, traces: dict[str, Trace], batch: int) -> None:
-    """The report on two recordings, as the program is and with memory kept."""
+def write(folder: Path, recorded: dict[str, tuple[Trace, dict[str, Any]]], batch: int) -> None:
+    """The report on two recordings, as the program is and with memory kept, each with what it said."""
+    traces = {says: trace for says, (trace, _) in recorded.items()}
+    faults = [f"{told['page_faults'] / told['passes']:,.0f}" for _, told in recorded.values()]
     tables = {says: measured(trace) for says, trace in traces.items()}
     as_is, kept = tables.values()
     report = Report(folder, "Complexity of a text CNN's forward pass, measured")
@@ -169,7 +171,8 @@ def write(folder: Path, traces: dict[str, Trace], batch: int) -> None:
         f"({int(as_is['calls'].min())} or more; sizes take turns, and the first call of each is left out, in which oneDNN writes its code). "
         "Sizes are those of the tensors that the probes read. Waiting for a core does not count. Exponents are slopes of log(time) over log(operations) "
         f"over the {LARGE} largest sizes. All was recorded twice: as the program is, and with *memory kept*, that is glibc's malloc told by its environment "
-        "to keep what is freed. Else it gives large blocks back to the kernel, and a large tensor then costs a page fault for each 4 KiB."
+        "to keep what is freed. Else it gives large blocks back to the kernel, and a large tensor then costs a page fault for each 4 KiB. "
+        f"A forward pass had {faults[0]} page faults as the program is and {faults[1]} with memory kept, on average of all sizes."
     )
     report.picture(picture(tables), "complexity", "Time over the number of operations, both logarithmic; lines: fits over the largest sizes.")
     report.head("Exponents on the large end")
@@ -231,11 +234,11 @@ def main() -> None:
     wanted = [(operator, factor) for operator, (_, factors) in COMPLEXITY.items() for factor in factors]
     points = {tuple(point(*each, value)[name] for name in SIZES) for each in wanted for value in SWEEPS[each[1]]}
     words = ["--rounds", str(args.rounds), "--batch-size", str(args.batch_size), *(",".join(map(str, sizes)) for sizes in sorted(points))]
-    traces = {
-        says: record(HERE / "forwards.py", words, folder / "traces" / says.replace(" ", "-"), setting=Setting(threads=1), environment=environment)[0]
+    recorded = {
+        says: record(HERE / "forwards.py", words, folder / "traces" / says.replace(" ", "-"), setting=Setting(threads=1), environment=environment)
         for says, environment in (("as is", {}), ("memory kept", KEEP_MEMORY))
     }
-    write(folder, traces, args.batch_size)
+    write(folder, recorded, args.batch_size)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Each word is a model, `k,d_e,d_c,N,l` (filter size, embedding, filters, words, c
 
 import argparse
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -33,10 +34,12 @@ def main() -> None:
     if args.wait:
         print("ready", flush=True)
         sys.stdin.readline()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(args.rounds):
         for model, documents in models:
             model(documents)
-    print(json.dumps({"models": len(models), "rounds": args.rounds}), flush=True)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    print(json.dumps({"passes": len(models) * args.rounds, "page_faults": faults}), flush=True)
 
 
 if __name__ == "__main__":

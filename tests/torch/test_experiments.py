@@ -33,7 +33,6 @@ def experiment(torch_python: Path, tmp_path: Path) -> Callable[..., tuple[Path, 
         report = (folder / "report.md").read_text()
         pictures = re.findall(r"\]\(([^)]*)\)", report)
         assert pictures and all((folder / picture).stat().st_size > 1000 for picture in pictures)
-        assert "No event was lost." in report
         assert "nan" not in report
         return folder, report
 
