@@ -197,7 +197,7 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
     chosen = int((later["wall_ns"] - later["on_cpu_ns"]).groupby(later["step"]).sum().idxmin())  # the least disturbed by other programs
     start, end = (int(bounds[column][chosen]) for column in ("start_ns", "end_ns"))
     own = rows[rows["step"] == chosen]
-    report.picture(sequence(boxes(trace, start, end, tid, own), start, end), f"{name}-step", f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time.")
+    report.picture(sequence(boxes(trace, start, end, tid, own), start, end), f"{name}-step", f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time. Calls too short to see are left out.")
     page = folder / f"{name}.html"
     with page.open("wb") as out:
         icicle.write(trace, tid, out)
