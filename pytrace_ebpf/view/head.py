@@ -37,6 +37,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
         *scheduling_lines(facts, width),
+        *native_lines(facts, width),
         Text(text.fit(command, width), "bold"),
         *(Text(line) for line in [*_wrap("   ".join(about), width), *_wrap(cost, width)]),
     ]
@@ -62,6 +63,12 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
             pids.setdefault(str(source.get("why")).rstrip("."), []).append(str(source.get("pid")))
     sentences = [f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{', ...' if of[_PIDS_SHOWN:] else ''}: {why}." for why, of in pids.items()]
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
+
+
+def native_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """What was asked for of native layers and could not be had: a sentence each."""
+    missing = (facts.get("native") or {}).get("missing", [])
+    return [Text(line, "yellow") for sentence in missing for line in _wrap(sentence, width)]
 
 
 def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines, scheduling_lines, unserved_lines, waited_sentence
+from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, unserved_lines, waited_sentence
 
 _LABEL = 10
 _WINDOWS_SHOWN = 10
@@ -33,7 +33,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
     ]
     parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
-    parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), Text()]
+    parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
         parts.append(Text.assemble((f"{label:<{_LABEL}}", "bold"), text.fit(value, width - _LABEL)))
     return Group(*parts, Text(), _tables(facts["tables"]))

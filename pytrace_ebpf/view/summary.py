@@ -66,6 +66,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "host": manifest["host"],
         "sources": manifest["sources"],
         "scheduling": trace.scheduling,
+        "native": manifest.get("native"),
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "processes": len(trace.processes()),
         "threads": len(trace.threads()),

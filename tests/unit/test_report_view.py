@@ -13,7 +13,7 @@ from rich.console import Console
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import head
+from pytrace_ebpf.view.head import head, native_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -179,3 +179,9 @@ def test_names_keep_their_ends() -> None:
 def test_the_head_fits_when_nothing_is_known() -> None:
     facts = {"state": "complete", "lost": {}, "losses": [], "target": {}, "wall_ns": 0, "processes": 0, "threads": 0}
     assert [line.plain for line in head(facts, 0, 60)][1] == "(unknown program)"
+
+
+def test_what_native_layers_could_not_get_is_said_first() -> None:
+    sentence = "no library of PyTorch was loaded, so --layers torch recorded nothing"
+    assert [str(line) for line in native_lines({"native": {"missing": [sentence]}}, 200)] == [sentence]
+    assert native_lines({"native": None}, 200) == []
