@@ -25,12 +25,12 @@ demo: setup ## trace a small multi-threaded service and report where its time we
 	@scripts/demo/demo.sh
 
 test: setup ## run the tests on this host's own Python
-	@$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch $(ARGS)
 
 test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
 	@rm -f .build/matrix.xml
-	@$(PYTEST) -n $(JOBS) --dist worksteal --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
+	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > .build/matrix.md && mv .build/matrix.md docs/matrix.md || code=1;) exit $$code
 
 torch: setup ## install PyTorch for the workloads and their tests, once
