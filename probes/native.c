@@ -1,8 +1,8 @@
 /* Calls of native functions: ATen operators, BLAS, the CUDA runtime.
  *
  * A function is told by the cookie of its probes, its index in `natives`. Operators may throw C++ exceptions,
- * and an unwinder that meets a return probe's trampoline ends the process: so returns are probes on the `ret`
- * instructions themselves. At both the stack pointer is where the return address lies, and tells activations apart.
+ * and an unwinder that meets a return probe's trampoline ends the process: so ends are probes on branches just before the
+ * `ret`, or on that itself. Where the return address lies on the stack tells activations apart.
  */
 #include <uapi/linux/ptrace.h>
 
@@ -38,6 +38,7 @@ struct open_natives {
     __u32 depth;
     __u32 pad;
     __u64 stack[OPEN_DEPTH];
+    __u64 first[OPEN_DEPTH]; /* argument: where the result goes, or what is changed in place */
     __u32 func[OPEN_DEPTH];
 };
 BPF_TABLE("lru_hash", __u32, struct open_natives, open_natives, 8192);
@@ -237,6 +238,7 @@ int native_entry(struct pt_regs *ctx)
         return 0;
     }
     open->stack[open->depth & (OPEN_DEPTH - 1)] = ctx->sp;
+    open->first[open->depth & (OPEN_DEPTH - 1)] = ctx->di;
     open->func[open->depth & (OPEN_DEPTH - 1)] = func;
     open->depth++;
     emit(ts, pid_tgid, func, ctx->sp, CALL_ENTRY);
@@ -255,11 +257,15 @@ int native_entry(struct pt_regs *ctx)
 
 /* In the cookie: this is the kernel's own return probe, where the return address is off the stack already. */
 #define AFTER_RETURN (1ULL << 32)
+/* Above it: bytes of stack that the function still has; it has not returned yet (record/native/code.py). */
+#define STACK_SHIFT 33
+#define BY_FRAME_POINTER 1 /* instead: rbp, as it is after `push %rbp; mov %rsp,%rbp` */
 
 int native_return(struct pt_regs *ctx)
 {
     __u64 ts = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid();
-    __u64 cookie = bpf_get_attach_cookie(ctx), stack = ctx->sp - (cookie & AFTER_RETURN ? 8 : 0);
+    __u64 cookie = bpf_get_attach_cookie(ctx), size = cookie >> STACK_SHIFT, result = ctx->ax;
+    __u64 stack = size == BY_FRAME_POINTER ? ctx->bp + 8 : ctx->sp + size - (cookie & AFTER_RETURN ? 8 : 0);
     __u32 func = cookie, tid = pid_tgid, i;
     struct native *native = natives.lookup((int *)&func);
     struct open_natives *open = open_natives.lookup(&tid);
@@ -269,8 +275,10 @@ int native_return(struct pt_regs *ctx)
         return 0;
     unwind(open, ts, pid_tgid, stack);
     if (!open->depth || open->stack[(open->depth - 1) & (OPEN_DEPTH - 1)] != stack)
-        return 0; /* it was entered before it was probed */
+        return 0; /* it was entered before it was probed, or its return is told already */
     open->depth--;
+    if (size)
+        result = open->first[open->depth & (OPEN_DEPTH - 1)];
     emit(ts, pid_tgid, func, stack, CALL_RETURN);
     if (!native->results)
         return 0;
@@ -281,7 +289,7 @@ int native_return(struct pt_regs *ctx)
         if (i >= native->results)
             break;
         /* libstdc++ lays out a tuple from its last element to its first. */
-        read_tensor(&event->tensors[i], ctx->ax + 8 * (native->results - 1 - i));
+        read_tensor(&event->tensors[i], result + 8 * (native->results - 1 - i));
     }
     event->count = i;
     arguments.ringbuf_submit(event, BPF_RB_NO_WAKEUP);

@@ -44,6 +44,37 @@ def test_where_code_returns(body: bytes, ends: list[int], without_cold: list[int
     assert code.returns(body, START, cold=False) == tuple(START + at for at in without_cold)
 
 
+PUSH, TAKE, TEST, GIVE = b"\x53", b"\x48\x83\xec\x10", b"\x85\xff", b"\x48\x83\xc4\x10\x5b\xc3"  # push %rbx; sub $16,%rsp; test; add $16,%rsp; pop; ret
+FRAME, LEAVE = b"\x55\x48\x89\xe5\x53", b"\x48\x8d\x65\xf8\x5b\x5d\xc3"  # push %rbp; mov %rsp,%rbp; push %rbx; lea -8(%rbp),%rsp; pop; pop; ret
+GIVE_128 = b"\x48\x83\xec\x80\x5b\xc3"  # sub $-128,%rsp
+
+
+def over(size: int) -> bytes:
+    """je over so many bytes, and them."""
+    return b"\x74" + bytes((size,)) + b"\x90" * size
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (PUSH + TAKE + TEST + over(2) + GIVE, ((7,), 24)),
+        (PUSH + TAKE + TEST + over(2) + GIVE_128, ((7,), 136)),
+        (FRAME + TEST + over(2) + LEAVE, ((7,), code.BY_FRAME_POINTER)),
+        (PUSH + TAKE + TEST + b"\x74\x04" + TEST + over(0) + GIVE, ((7, 11), 24)),  # two of them
+        (PUSH + TAKE + TEST + GIVE, ((), 0)),  # no branch
+        (PUSH + TAKE + b"\x74\x04" + TEST + over(0) + GIVE, ((5, 9), 24)),
+        (PUSH + TAKE + b"\x74\x02" + over(0) + b"\x90" + GIVE, ((), 0)),  # one way comes over a branch to somewhere else
+        (PUSH + TAKE + TEST + over(100) + GIVE, ((), 0)),  # too much comes after it
+        (PUSH + TAKE + TEST + over(2) + GIVE + JUMP_RAX, ((), 0)),
+        (PUSH + TAKE + TEST + over(2) + GIVE + RET, ((), 0)),
+        (PUSH + TAKE + TEST + over(2) + GIVE + BAD, ((), 0)),
+    ],
+)
+def test_branches_that_every_return_has_just_passed(body: bytes, expected: tuple[tuple[int, ...], int]) -> None:
+    sites, stack = code.last_branches(body, START)
+    assert (tuple(at - START for at in sites), stack) == expected
+
+
 def test_what_exceptions_may_pass_has_a_cold_part() -> None:
     body = RET + OUTWARD
     functions = Functions((Segment(0x5000, 0, len(body), True),), dict.fromkeys(("one", "two"), (0x5000, len(body))))

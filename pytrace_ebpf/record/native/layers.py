@@ -35,7 +35,7 @@ _ERRORS = re.compile(r"_ZN3c105ErrorC2E(NS_14SourceLocationE)?NSt7__cxx1112basic
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0  # between two looks at what a process has mapped, while it is young and later
 _YOUNG_S = 15
 _LOOKING = 20  # times as long as reading took passes until the next look: a process with 240 mappings took 2 ms
-_AFTER_RETURN = 1 << 32  # in a cookie, beside the function's index: as in probes/native.c
+_AFTER_RETURN, _STACK_SHIFT = 1 << 32, 33  # in a cookie, beside the function's index: as in probes/native.c
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -217,7 +217,7 @@ class NativeLayers:
         if len(known) < len(found):
             self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)
         traced = [(native, index) for native, index in known if index not in self._unprobed]
-        returns = [(at, index) for native, index in traced for at in native.returns]
+        returns = [(at, index | native.stack << _STACK_SHIFT) for native, index in traced for at in native.returns]
         bare = [(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
         # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
         self._unprobed |= self._link(pid, process, path, "native_return", returns)
@@ -240,7 +240,7 @@ class NativeLayers:
             return set()
         links, refused = uprobe_multi.attach_all(self._loaded[program], path, places, pid, at_return)
         process.links += links
-        return {cookie & ~_AFTER_RETURN for cookie in refused}
+        return {cookie & (_AFTER_RETURN - 1) for cookie in refused}
 
     def _know(self, native: Native) -> int:
         """The index of a function, by which its probes tell it; -1 where there are too many."""

@@ -23,6 +23,8 @@ class Gemm:
 class Native:
     """One function to probe. `entry`, `returns`: file offsets; without returns the kernel's own return probe has to serve.
 
+    `stack`: bytes of stack that the function still has at `returns`: 0 at the instruction that returns, code.BY_FRAME_POINTER where
+    rbp tells.
     `tensors`: its tensor arguments; `results`: how many tensors it returns, 0 where that cannot be read.
     """
 
@@ -36,6 +38,7 @@ class Native:
     tensors: tuple[Place, ...] = ()
     results: int = 0
     gemm: Gemm | None = None
+    stack: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,11 @@ def locate(file: BinaryIO, path: str, functions: Functions, wanted: Sequence[Fou
         seen.add(vaddr)
         entry = functions.file_offset(vaddr)
         file.seek(entry)
-        ends = code.returns(file.read(size), entry, cold=throws(found))
+        body = file.read(size)
+        ends, stack = code.last_branches(body, entry) if throws(found) else ((), 0)
+        ends = ends or code.returns(body, entry, cold=throws(found))
         yield Native(
-            found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm
+            found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm, stack
         )
 
 

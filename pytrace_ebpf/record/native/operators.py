@@ -47,6 +47,8 @@ class Operators:
             if symbol is None or not wanted(name, self._patterns):
                 continue
             in_memory, results = _returned(returned)
+            if not in_memory and not name.endswith("_"):
+                results = 0  # it is an argument; where a result is read that is not the first one is not known any more
             tensors = places(symbol, in_memory)
             full = f"aten::{name}.{overload}" if overload else f"aten::{name}"
             found.append(Found(symbol, "operator", f"aten::{name}", full, "<operator>", tensors, results))

@@ -13,7 +13,7 @@ from pytrace_ebpf.record.elf import read_functions
 from pytrace_ebpf.record.native.library import Finder, Gemm, Native, locate
 from pytrace_ebpf.record.native.signature import How, Place
 
-_FORMAT = 3  # one more with every change of what is found
+_FORMAT = 4  # one more with every change of what is found
 
 
 def signed(path: str, key: str) -> str:
