@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.experiment import DATASET
@@ -43,9 +42,8 @@ def experiment(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run(command, input="nothing of this", capture_output=True, text=True, timeout=400)
 
 
-@pytest.mark.parametrize("source", ["agent", "usdt"])
-def test_every_run_has_its_setting_and_the_same_calls(source: str, tmp_path: Path) -> None:
-    done = experiment(tmp_path, "--source", source, "--repeat", "2", "--json", "0")
+def test_every_run_has_its_setting_and_the_same_calls(tmp_path: Path) -> None:
+    done = experiment(tmp_path, "--source", "agent", "--repeat", "2", "--json", "0")
     assert done.returncode == 0, done.stderr
     facts, out = json.loads(done.stdout), tmp_path / "out"
     assert [(row["cpus"], row["threads"]) for row in facts["settings"]] == SETTINGS
@@ -57,7 +55,8 @@ def test_every_run_has_its_setting_and_the_same_calls(source: str, tmp_path: Pat
         trace = pytrace_ebpf.open(out / run["trace"])
         assert trace.manifest["state"] == "complete" and not run["lost"]
         calls = trace.calls(columns=["first_cpu", "last_cpu", "wall_ns"])
-        assert set(calls["first_cpu"]) | set(calls["last_cpu"]) <= set(cpus)
+        cores = {core for name in ("first_cpu", "last_cpu") for core in calls[name].dropna()}
+        assert cores and cores <= set(cpus)
         assert run["calls"] == len(calls) and run["wall_ns"] >= calls["wall_ns"].max()
     rows = pd.read_parquet(out / DATASET)
     assert (rows[list(PARTS)].sum(axis=1) == rows["wall_ns"]).all()

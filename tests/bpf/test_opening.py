@@ -37,14 +37,15 @@ def test_a_busy_program_has_its_outer_frames(
     trace = pytrace_ebpf.open(attach(process.pid, "--source", source, "--duration", "0.5").finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")
     # At ten million calls a second, where this process is not given a core for a second, some are lost and counted.
-    assert source == "agent" or not len(trace.losses())
+    lost = len(trace.losses()) > 0
+    assert source == "agent" or not lost
     outer = calls[calls["depth"] < 2].groupby("tid")["name"].apply(list)
     main = outer[process.pid]
     assert main == ["<module>", "forever"]
     threads = calls[(calls["tid"] != process.pid) & (calls["name"] == "forever")]
-    assert len(threads) == 2 and set(threads["status"]) == {"open_at_start"}
+    assert len(threads) == 2 and set(threads["status"]) == {"in_loss" if lost else "open_at_start"}
     # Every stack below is a run of `down`, whichever frame of it was open.
     below = calls[(calls["name"] == "down")]
-    assert below["status"].isin(["complete", "open_at_start", "open_at_end"]).all()
+    assert below["status"].isin(["complete", "open_at_start", "open_at_end", *(["in_loss", "repaired"] if lost else [])]).all()
     deepest = calls.loc[calls["name"] == "forever", "depth"].max()
     assert below["depth"].max() <= deepest + 30
