@@ -15,7 +15,6 @@ from pytrace_ebpf.record.elf import Functions, section
 from pytrace_ebpf.record.native.library import Found
 from pytrace_ebpf.record.native.signature import places
 
-LIBRARY = "libtorch_cpu.so"
 DEFAULT = frozenset(Path(__file__).with_name("default_operators.txt").read_text().split())
 
 _SYMBOL = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
