@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.preorder import preorder
+from pytrace_ebpf.analyze.split import SPLIT
 
-SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "wall_ns", *SPLIT)
 KEYS = {"function": "func_id", "module": "module"}
 

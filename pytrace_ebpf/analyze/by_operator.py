@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.by_function import SPLIT, outermost, with_self
+from pytrace_ebpf.analyze.by_function import outermost, with_self
 from pytrace_ebpf.analyze.operators import LAYERS, counted
+from pytrace_ebpf.analyze.split import SPLIT
 from pytrace_ebpf.analyze.tensors import UNREAD, Ints, distinct_shapes
 
 OPERATORS = ("call_id", "layer", "pid", "tid", "name", "overload", "library", "shapes", "worker_on_cpu_ns", "flops", "bytes")

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.by_function import SPLIT
+from pytrace_ebpf.analyze.split import SPLIT
 
 COLUMNS = ("coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "resumes", "run_ns", *SPLIT, "awaited_ns", "longest_ns", "longest_call_id")
 _NEARLY = 0.9

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.by_function import SPLIT
+from pytrace_ebpf.analyze.split import SPLIT
 
 CALLS = ("call_id", "parent_id", "depth", "func_id", "wall_ns", *SPLIT, "worker_on_cpu_ns")  # columns of schema.CALLS
 FRAME = ("layer", "module", "qualname", "first_line")  # what makes a function the same one in another trace

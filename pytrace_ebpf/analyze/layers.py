@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.by_function import SPLIT
+from pytrace_ebpf.analyze.split import SPLIT
 from pytrace_ebpf.trace.reader import Trace, to_frame
 from pytrace_ebpf.trace.schema import CALLS
 

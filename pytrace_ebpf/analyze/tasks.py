@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow import to_arrow
-from pytrace_ebpf.analyze.by_function import SPLIT, values
+from pytrace_ebpf.analyze.by_function import values
+from pytrace_ebpf.analyze.split import SPLIT
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
 

@@ -84,9 +84,7 @@ class Trace:
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns), *_between(ids)]
-        names = _known(CALLS, columns)
-        table = self._load(CALLS, self._derived_parts(CALLS), list(dict.fromkeys([*names, "call_id"])), where)
-        return to_frame(_by_call_id(table).select(names), CALLS)
+        return self._by_call_id(CALLS, columns, where)
 
     def waits(
         self,
@@ -133,9 +131,7 @@ class Trace:
         for an undefined tensor), dtypes arrays of str.
         """
         where = [*_equal(pid=pid, tid=tid, layer=layer), *_overlap(start_ns, end_ns)]
-        names = _known(OPERATORS, columns)
-        table = self._load(OPERATORS, self._derived_parts(OPERATORS), list(dict.fromkeys([*names, "call_id"])), where)
-        return to_frame(_by_call_id(table).select(names), OPERATORS)
+        return self._by_call_id(OPERATORS, columns, where)
 
     def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
@@ -246,6 +242,15 @@ class Trace:
             where.append(pc.field("ts") < end_ns)
         return to_frame(self._load(spec, self._parts(name, segments), _known(spec, columns), where), spec)
 
+    def _by_call_id(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression]) -> pd.DataFrame:
+        """Rows of a derived table, in the order of call_id."""
+        names = _known(spec, columns)
+        table = self._load(spec, self._derived_parts(spec), list(dict.fromkeys([*names, "call_id"])), where)
+        ids = table["call_id"].to_numpy()
+        if np.any(ids[1:] < ids[:-1]):
+            table = table.take(pa.array(np.argsort(ids, kind="stable")))
+        return to_frame(table.select(names), spec)
+
     def _keyed(self, name: str) -> pd.DataFrame:
         spec = TABLES[name]
         frame = to_frame(self._load(spec, self._parts(name, self.segments), _known(spec, None), []), spec)
@@ -326,11 +331,6 @@ class Layers(Sequence[pd.DataFrame]):
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         return (self[depth] for depth in range(self._count))
-
-
-def _by_call_id(table: pa.Table) -> pa.Table:
-    ids = table["call_id"].to_numpy()
-    return table.take(pa.array(np.argsort(ids, kind="stable"))) if np.any(ids[1:] < ids[:-1]) else table
 
 
 def _equal(**wanted: int | str | None) -> list[pc.Expression]:

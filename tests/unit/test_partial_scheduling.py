@@ -13,8 +13,9 @@ from synthetic import sample, table_of
 import pytrace_ebpf
 from pytrace_ebpf.analyze import split
 from pytrace_ebpf.analyze.by_core import by_core
-from pytrace_ebpf.analyze.by_function import COLUMNS, SPLIT, by_function, overall
+from pytrace_ebpf.analyze.by_function import COLUMNS, by_function, overall
 from pytrace_ebpf.analyze.by_thread import by_thread
+from pytrace_ebpf.analyze.split import SPLIT
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace

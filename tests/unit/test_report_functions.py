@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from pytrace_ebpf.analyze.by_function import SPLIT, by_function, compensate
+from pytrace_ebpf.analyze.by_function import by_function, compensate
+from pytrace_ebpf.analyze.split import SPLIT
 from tests.unit.callrows import UNKNOWN_NS, Call, frame, functions, random_calls, wall
 
 

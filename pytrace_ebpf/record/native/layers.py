@@ -24,7 +24,7 @@ from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_l
 from pytrace_ebpf.record.native.store import natives, signed
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.tables import Columns, call_columns
+from pytrace_ebpf.record.tables import Columns, call_columns, when_and_who
 from pytrace_ebpf.trace.schema import LAYERS
 
 _CALL_PAGES, _ARGUMENT_PAGES, _ERROR_PAGES = 4096, 16384, 256
@@ -273,8 +273,6 @@ class NativeLayers:
 
 def _error_columns(records: np.ndarray) -> Columns:
     return {
-        "ts": records["ts"].astype(np.int64),
-        "pid": (records["pid_tgid"] >> np.uint64(32)).astype(np.int32),
-        "tid": records["pid_tgid"].astype(np.uint32).view(np.int32),
+        **when_and_who(records),
         "text": np.array([raw.partition(b"\0")[0].decode("utf-8", "replace") for raw in records["text"].tolist()], object),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pytrace_ebpf.record.tables import Columns
+from pytrace_ebpf.record.tables import Columns, when_and_who
 from pytrace_ebpf.trace.schema import ARGUMENTS
 
 SIZES_OFFSET = 56  # of sizes_and_strides_ in a TensorImpl
@@ -31,9 +31,7 @@ _NAMES = pa.array(_DTYPES)
 def argument_columns(records: np.ndarray, func_ids: np.ndarray) -> Columns:
     """tensors_event records as columns of `arguments`, but for the tensors themselves, which stay as they are for now."""
     return {
-        "ts": records["ts"].astype(np.int64),
-        "pid": (records["pid_tgid"] >> np.uint64(32)).astype(np.int32),
-        "tid": records["pid_tgid"].astype(np.uint32).view(np.int32),
+        **when_and_who(records),
         "func_id": func_ids[records["func"]],
         "result": records["result"] != 0,
         "count": records["count"].astype(np.int64),
