@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 BIN := .venv/bin
 # Recording needs root; what runs as root leaves no files of root's in the checkout.
-AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=.build/hypothesis)
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=.build/hypothesis $(if $(PYTRACE_TORCH),PYTRACE_TORCH="$(PYTRACE_TORCH)"))
 PYTEST := $(AS_ROOT) $(BIN)/python -m pytest $(if $(AS_ROOT),-p no:cacheprovider)
 # More words for pytest, for example: make test ARGS="-k fib -x"
 ARGS ?=

@@ -28,6 +28,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=11, help="of each process")
     parser.add_argument("options", nargs="*", default=["--batches", "16", "--threads", "1"], help="of the network")
     args = parser.parse_args()
+    if not (TORCH / ".made-from").exists():
+        print("PyTorch is not installed, so nothing was measured: make torch")
+        return
     packages = viztracer_for("3.11")
     modes = ["plain", *SOURCES, *INSIDE]
     environment = ["/usr/bin/env", *([f"PYTHONPATH={packages}"] if packages else [])]
