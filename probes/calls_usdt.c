@@ -14,17 +14,13 @@
  *   CREATION_ENTRY  set where creating a generator fires an entry of its own (3.15)
  *   CPUS, CALL_RING_PAGES, FUNCTION_RING_PAGES, FUNCTIONS, WALK_STEP
  *
- * The common path of a call is two array look-ups and one ring record. Strings
- * are read once per function, in the traced thread, so that a function of a
- * process that is gone a millisecond later still has its name.
+ * The common path of a call is two array look-ups and one ring record.
  */
 #include <uapi/linux/ptrace.h>
-#include "common.h"
+#include "usdt_functions.h"
 
 BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
-BPF_RINGBUF_OUTPUT(functions, FUNCTION_RING_PAGES);
 LAYOUT(call_event);
-LAYOUT(function_event);
 
 /* Written by user space and, the generation, on exec. */
 struct control {
@@ -35,33 +31,8 @@ struct control {
 };
 BPF_ARRAY(control, struct control, 1);
 
-struct key {
-    __u64 file; /* address of the UTF-8 bytes */
-    __u64 name;
-    __u32 tgid;
-    __u32 generation;
-    __u32 line; /* first line as the probe gave it; or part of the code object's address | BY_CODE; or AT_RETURN */
-    __u32 pad;
-};
-#define BY_CODE 0x80000000u
-#define AT_RETURN 0x7fffffffu
-
-struct known {
-    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0 */
-    __u32 id;
-    __u32 flags; /* co_flags */
-};
-BPF_TABLE("hash", struct key, struct known, known, FUNCTIONS);
-
-/* Direct-mapped, per CPU: what `known` answered last for this key. */
-#define RECENT 1024
-struct recent {
-    struct key key;
-    struct known known;
-};
-BPF_PERCPU_ARRAY(recent, struct recent, RECENT);
-BPF_PERCPU_ARRAY(ids, __u32, 1);
-BPF_PERCPU_ARRAY(scratch, struct function_event, 1);
+/* Processes whose open frames are being told, or were: what begins in another one is from before its recording. */
+BPF_HASH(opened, __u32, __u8, 65536);
 
 /* thread id -> next frame to walk; 0 = walked to the end */
 BPF_HASH(walks, __u32, __u64, 65536);
@@ -70,13 +41,6 @@ BPF_HASH(walks, __u32, __u64, 65536);
 
 #define OWNED_BY_GENERATOR 1
 #define SUSPENDED (-1) /* FRAME_SUSPENDED of 3.10 and 3.11 */
-
-#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
-
-static __always_inline __u64 code_of(__u64 frame)
-{
-    return frame ? TAKE(__u64, frame + FRAME_CODE) & ~3ULL : 0; /* 3.14+ tags the low bits */
-}
 
 /* Had the frame, of a generator, yielded before it was entered now? */
 static __always_inline int resumes(__u64 frame)
@@ -107,111 +71,6 @@ static __always_inline int yields(__u64 frame)
     /* Its state is set later. So it stands, too, when what is thrown into it leaves it at once; such has no entry. */
     return TAKE(__u8, TAKE(__u64, frame + FRAME_POSITION) - 2) == YIELD_VALUE;
 #endif
-}
-
-static __always_inline void read_names(struct function_event *function, __u64 file, __u64 name)
-{
-    __u64 *head = (__u64 *)function->file;
-    int i;
-
-#pragma unroll
-    for (i = 0; i < 16; i++)
-        head[i] = 0;
-    head = (__u64 *)function->name;
-#pragma unroll
-    for (i = 0; i < 8; i++)
-        head[i] = 0;
-    bpf_probe_read_user_str(function->file, FILE_SIZE, (void *)file);
-    bpf_probe_read_user_str(function->name, NAME_SIZE, (void *)name);
-}
-
-/* Code from exec() and module bodies are freed while others like them run on, so
- * their addresses come back for other code: such functions are known by their text. */
-static __always_inline __u64 text_of_reusable(const struct function_event *function)
-{
-    const __u64 *file = (const __u64 *)function->file, *name = (const __u64 *)function->name;
-    __u64 hash = 14695981039346656037ULL;
-    int i;
-
-    if (function->file[0] != '<' && function->name[0] != '<')
-        return 0;
-#pragma unroll
-    for (i = 0; i < 8; i++)
-        hash = (hash ^ name[i]) * 1099511628211ULL;
-#pragma unroll
-    for (i = 0; i < 16; i++)
-        hash = (hash ^ file[i]) * 1099511628211ULL;
-    return hash | 1;
-}
-
-static __always_inline void read_code(struct function_event *function, __u64 frame)
-{
-    __u64 code = code_of(frame);
-
-    function->code = code;
-    function->layer = LAYER_PYTHON;
-    function->first_line = code ? TAKE(__s32, code + CODE_FIRST_LINE) : -1;
-    function->flags = code ? TAKE(__u32, code + CODE_FLAGS) : 0;
-    function->qualname[0] = 0;
-#ifdef CODE_QUALNAME
-    if (code) {
-        __u64 text = TAKE(__u64, code + CODE_QUALNAME);
-        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + STRING_DATA));
-    }
-#endif
-}
-
-/* The slow way: ask the big map, and introduce the function to user space where it is new. */
-static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
-{
-    struct known answer = {};
-    __u32 zero = 0, *counter = ids.lookup((int *)&zero);
-    struct function_event *function = scratch.lookup((int *)&zero);
-    struct known *found = known.lookup((struct key *)key);
-
-    if (!counter || !function)
-        return answer;
-    if (found && !found->text)
-        return *found;
-    read_names(function, key->file, key->name);
-    answer.text = text_of_reusable(function);
-    if (found && found->text == answer.text)
-        return *found;
-    function->ts = ts;
-    function->pid_tgid = pid_tgid;
-    function->line = line;
-    function->id = (*counter + 1) * CPUS + bpf_get_smp_processor_id();
-    read_code(function, frame);
-    answer.flags = function->flags;
-    answer.id = function->id;
-    if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
-        count_loss(LOSS_FUNCTION_RING);
-        answer.id = 0;
-        return answer;
-    }
-    ++*counter;
-    if (known.update((struct key *)key, &answer))
-        count_loss(LOSS_FUNCTION_MAP);
-    return answer;
-}
-
-static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
-{
-    struct known answer = {};
-    __u32 slot = ((key->file >> 4) + (key->name >> 4) * 31 + key->line * 7) % RECENT;
-    struct recent *hit = recent.lookup((int *)&slot);
-
-    if (!hit)
-        return answer;
-    if (hit->key.name == key->name && hit->key.file == key->file && hit->key.line == key->line &&
-        hit->key.tgid == key->tgid && hit->key.generation == key->generation)
-        return hit->known;
-    answer = introduce(ts, pid_tgid, key, line, frame);
-    if (answer.id && !answer.text) {
-        hit->key = *key;
-        hit->known = answer;
-    }
-    return answer;
 }
 
 static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, __s32 line, __u32 kind)
@@ -334,34 +193,27 @@ BPF_ARRAY(generations, __u32, 3); /* ids of the collections */
 /* Introduces what is no Python function. Its id; 0 = it could not be told. */
 static __always_inline __u32 introduce_layer(__u64 ts, __u64 pid_tgid, __u32 layer, __s32 line, __u64 name)
 {
-    __u32 zero = 0, *counter = ids.lookup((int *)&zero);
-    struct function_event *function = scratch.lookup((int *)&zero);
+    __u32 number, id;
+    struct desk *desk = take_desk(&number);
 
-    if (!counter || !function)
+    if (!desk)
         return 0;
-    read_names(function, 0, name);
-    read_code(function, 0);
-    function->ts = ts;
-    function->pid_tgid = pid_tgid;
-    function->layer = layer;
-    function->line = line;
-    function->id = (*counter + 1) * CPUS + bpf_get_smp_processor_id();
-    if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
-        count_loss(LOSS_FUNCTION_RING);
-        return 0;
-    }
-    ++*counter;
-    return function->id;
+    read_names(&desk->function, 0, name);
+    read_code(&desk->function, 0);
+    desk->function.layer = layer;
+    id = send(desk, number, ts, pid_tgid, line);
+    NO_MORE(desk->users);
+    return id;
 }
 
-/* Is it to be told? Not before the open frames of its thread were, in a process that is being opened. */
+/* Is it to be told? Not before its process is opened; while it is, not before the open frames of its thread were told. */
 static __always_inline int may_begin(__u64 pid_tgid)
 {
     int zero = 0;
     struct control *now = control.lookup(&zero);
-    __u32 tid = pid_tgid;
+    __u32 pid = pid_tgid >> 32, tid = pid_tgid;
 
-    return now && now->recording && (now->opening != pid_tgid >> 32 || walks.lookup(&tid));
+    return now && now->recording && opened.lookup(&pid) && (now->opening != pid || walks.lookup(&tid));
 }
 
 static __always_inline void begin(__u64 ts, __u64 pid_tgid, __u64 stack, __u32 func)

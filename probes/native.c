@@ -5,6 +5,7 @@
  * `ret`, or on that itself. Where the return address lies on the stack tells activations apart.
  */
 #include <uapi/linux/ptrace.h>
+#include "common.h"
 
 BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
 BPF_RINGBUF_OUTPUT(arguments, ARGUMENT_RING_PAGES);

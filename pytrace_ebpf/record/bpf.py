@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ import pytrace_ebpf
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import host
 
+_INCLUDE = re.compile(r'#include "([^"]+)"')
 _PROGRAM_INFO, _RECURSION_MISSES = 216, 208  # struct bpf_prog_info: as much of it as is needed, and where that count is
 
 
@@ -65,6 +67,15 @@ def _captured_stderr() -> Iterator[list[str]]:
             lines += capture.read().decode(errors="replace").splitlines()
 
 
+def _with_includes(folder: Path, name: str) -> str:
+    """A source with what it includes of `folder` in place: bcc rewrites map accesses in the main file alone."""
+    lines = [f'#line 1 "{name}"']
+    for number, line in enumerate((folder / name).read_text().splitlines(), 1):
+        included = _INCLUDE.fullmatch(line)
+        lines += [_with_includes(folder, included[1]), f'#line {number + 1} "{name}"'] if included else [line]
+    return "\n".join(lines) + "\n"
+
+
 class Programs:
     """One compiled file of probes/ with its maps. Tracepoint programs in it are attached at once.
 
@@ -75,9 +86,8 @@ class Programs:
     def __init__(self, source: str, knobs: dict[str, object]) -> None:
         bcc = _bcc()
         folder = probes_directory()
-        # bcc rewrites map accesses in the main file alone, so the shared helpers must be part of it.
-        text = (folder / "common.h").read_text() + f'#line 1 "{source}"\n' + (folder / source).read_text()
-        flags = ["-w", f"-I{folder}"]
+        text = _with_includes(folder, source)
+        flags = ["-w"]
         flags += [f"-D{name}" if value is True else f"-D{name}={value}" for name, value in knobs.items()]
         said: list[str] = []
         try:

@@ -1,7 +1,7 @@
 """Children of the traced processes: each is traced as soon as it is there, by the source that serves it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Following:
             elif row["state"]:  # vfork: it is still its creator's memory, until it calls exec
                 self._processes.add_other(row["pid"], row["other_pid"], row["ts"])
             elif creator := self._processes.targets.get(row["other_pid"]):  # every moment counts: it is a copy
-                self._adopt(row, lambda pid: replace(creator, pid=pid, ppid=creator.pid))
+                self._adopt(row, partial(creator.forked, tid=row["other_tid"]))
             else:
                 self._adopt(row, inspect)
 

@@ -8,11 +8,10 @@ exact; of one in motion, two walks agreed on a wrong inner frame about once in 2
 import struct
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 
 from pytrace_ebpf.record.layout import Layout
 from pytrace_ebpf.record.memory import Memory, MemoryFault
-from pytrace_ebpf.record.target import Target, threads
+from pytrace_ebpf.record.target import Target, living_threads, own_id
 
 MAX_FRAMES = 100_000
 _MAX_THREADS = 100_000
@@ -58,6 +57,8 @@ def open_frames(target: Target) -> dict[int, list[OpenFrame]]:
         return {}
     walk = _Walk(target.memory, target.layout)
     tids = host_tids(target.pid)
+    if target.copied_id:
+        tids.setdefault(target.copied_id, target.pid)
     stacks: dict[int, list[OpenFrame]] = {}
     for state in walk.thread_states(target.runtime):
         tid = walk.thread_id(state, tids)
@@ -90,15 +91,7 @@ def _check_code(memory: Memory, address: int) -> None:
 
 def host_tids(pid: int) -> dict[int, int]:
     """Thread id as the process itself sees it -> thread id on the host; they differ in a container."""
-    found = {}
-    try:
-        for tid in threads(pid):
-            status = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace")
-            own = next((line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")), tid)
-            found[int(own)] = tid
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # a thread, or the whole process, ended meanwhile
-    return found
+    return {own_id(pid, tid): tid for tid in living_threads(pid)}
 
 
 class _Walk:

@@ -5,6 +5,7 @@ probe itself, at that event. Any other thread stood still meanwhile, so reading 
 frames from outside is just as exact.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from pytrace_ebpf.record.target import Target
 from pytrace_ebpf.trace.schema import CallKind
 
 _HIGH = np.uint64(32)
+Stacks = dict[int, list[OpenFrame]]  # by thread
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,23 @@ class Opening:
     start_ns: int  # just before WALK was set
     walk_ns: int  # just after it was set
     walked: dict[int, int]  # tid -> next frame to walk, of the threads that had an event; 0: all were walked
-    stacks: dict[int, list[OpenFrame]]  # read from outside, outermost first
+    stacks: Stacks  # read from outside, outermost first
+
+
+def still_open(stacks: Stacks, walked: Iterable[int], calls: np.ndarray, before_ns: int) -> Stacks:
+    """`stacks` without innermost frames that had returned: an entry or return is told a moment before the frame comes or goes.
+
+    `calls`: the call_event records of one process since the probes were attached; a thread that was not `walked` and
+    whose last one before `before_ns` is the return of its innermost frame stands behind it.
+    """
+    early = calls[(calls["kind"] != CallKind.OPEN) & (calls["ts"] < before_ns)]
+    threads, last = np.unique(early["pid_tgid"].astype(np.uint32)[::-1], return_index=True)
+    said = dict(zip(threads.tolist(), early[::-1][last], strict=True))
+    kept = dict(stacks)
+    for tid in said.keys() & stacks.keys() - set(walked):
+        if said[tid]["kind"] in (CallKind.RETURN, CallKind.YIELD) and said[tid]["frame"] == _token(stacks[tid][-1]):
+            kept[tid] = stacks[tid][:-1]
+    return kept
 
 
 def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qualify) -> tuple[np.ndarray, int]:

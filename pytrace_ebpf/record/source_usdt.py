@@ -32,8 +32,8 @@ class UsdtCalls:
     name = "usdt"
     waited_ns = 0  # a full ring loses events instead
 
-    def __init__(self, recording: Recording, ring_pages: int, filters: Filters) -> None:
-        self._recording, self._ring_pages, self._filters = recording, ring_pages, filters
+    def __init__(self, recording: Recording, ring_pages: int, filters: Filters, follow: bool) -> None:
+        self._recording, self._ring_pages, self._filters, self._follow = recording, ring_pages, filters, follow
         self._wanted: list[bool] = []  # by func_id
         self._loaded: dict[Plan, _Loaded] = {}
         self._innermost = opening.Innermost()
@@ -49,6 +49,7 @@ class UsdtCalls:
         loaded = self._load(target)
         start_ns = time.monotonic_ns()
         self._attach(target, loaded)
+        loaded.probes.open(target.pid)
         loaded.probes.record(True)
         self._recording.processes.add_python(target, self.name, start_ns)
 
@@ -59,17 +60,20 @@ class UsdtCalls:
             self._recording.processes.add_python(target, self.name, time.monotonic_ns())
             return
         self._drain(loaded)
+        loaded.probes.record(True)
         self._attach(target, loaded)
         start_ns = time.monotonic_ns()
         loaded.probes.record(True, target.pid)
         walk_ns = time.monotonic_ns()
+        loaded.probes.open(target.pid)
         stacks = frames.open_frames(target)
         loaded.probes.record(True)
         time.sleep(0.002)  # a probe that saw that it is to walk may still be walking
-        opened = opening.Opening(target, start_ns, walk_ns, loaded.probes.walked(), stacks)
-        calls, untold = opening.apply(
-            opened, self._calls_and_open_frames(loaded), self._recording.functions, self._qualnames[target.pid]
-        )
+        walked, recorded = loaded.probes.walked(), self._calls_and_open_frames(loaded)
+        of_target = recorded[recorded["pid_tgid"] >> np.uint64(32) == target.pid]
+        stacks = opening.still_open(stacks, walked, of_target, walk_ns)
+        opened = opening.Opening(target, start_ns, walk_ns, walked, stacks)
+        calls, untold = opening.apply(opened, recorded, self._recording.functions, self._qualnames[target.pid])
         self._untold_frames += untold
         self._innermost.expect(opened)
         self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
@@ -139,7 +143,7 @@ class UsdtCalls:
             self._loaded[planned] = _Loaded(
                 target,
                 Path(f"/proc/{target.pid}").stat(),
-                UsdtProbes(planned, self._ring_pages),
+                UsdtProbes(planned, self._ring_pages, self._follow),
                 ProbeIds(self._recording.functions),
             )
         return self._loaded[planned]

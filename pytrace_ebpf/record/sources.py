@@ -82,4 +82,4 @@ class Sources:
     def _make_usdt(self) -> UsdtCalls:
         if self._options.filters.max_depth:
             raise TargetError("--max-depth is the agent's; use --source agent, or leave it out")
-        return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters)
+        return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters, self._options.follow)

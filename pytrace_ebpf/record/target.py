@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -56,6 +56,7 @@ class Target:
     jit: bool  # its environment turns the JIT on; whether that build has one cannot be seen from outside
     in_container: bool  # another pid or mount namespace than the tracer's
     threads: tuple[int, ...]
+    copied_id: int = 0  # of a forked child: what its memory still calls its thread until that runs for the first time
 
     @property
     def memory(self) -> Memory:
@@ -72,6 +73,18 @@ class Target:
         """The usual place of its standard library."""
         minor = ".".join(map(str, (self.python_version or (3, 0))[:2]))
         return str(Path(self.executable).parent.parent / "lib" / f"python{minor}")
+
+    def forked(self, pid: int, tid: int) -> "Target":
+        """The child `pid` that its thread `tid` has just forked: a copy, which may not have run yet."""
+        own = f"/proc/{self.pid}/"
+        return replace(
+            self,
+            pid=pid,
+            ppid=self.pid,
+            binary_path=self.binary_path.replace(own, f"/proc/{pid}/", 1) if self.binary_path.startswith(own) else self.binary_path,
+            threads=(pid,),
+            copied_id=own_id(self.pid, tid),
+        )
 
     def is_initialized(self) -> bool:
         """Whether its interpreter is up, and not yet being taken down: Python code may be run in it."""
@@ -134,6 +147,15 @@ def maps_libpython(pid: int) -> bool:
 def threads(pid: int) -> tuple[int, ...]:
     """Thread ids of a process, ascending. Raises FileNotFoundError or ProcessLookupError when it is gone."""
     return tuple(sorted(int(name) for name in os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - sometimes a hundred times a second
+
+
+def own_id(pid: int, tid: int) -> int:
+    """What a thread of process `pid` calls itself, in a container another number than here; `tid` where it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace")
+    except OSError:
+        return tid
+    return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), tid)
 
 
 def living_threads(pid: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytrace_ebpf.errors import HostError
 
@@ -22,6 +23,14 @@ _UNSUPPORTED = 524  # the kernel's own ENOTSUPP
 _REFUSED = (errno.EINVAL, errno.ENOEXEC, errno.EIO, errno.EOPNOTSUPP, _UNSUPPORTED)  # what it says of an instruction
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Place(NamedTuple):
+    """Where in a file to probe, what the program is told of it, and the file offset of the semaphore to raise (0 = none)."""
+
+    offset: int
+    cookie: int = 0
+    semaphore: int = 0
 
 
 def load(name: str, instructions: bytes) -> int:
@@ -47,17 +56,17 @@ def load(name: str, instructions: bytes) -> int:
     ) from refused
 
 
-def attach(program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False) -> int:
-    """Attach to (file offset, cookie)s in one process; returns a descriptor, whose closing detaches. Raises OSError."""
+def attach(program: int, path: str, places: Sequence[Place], pid: int, at_return: bool = False) -> int:
+    """Attach to places in one process; returns a descriptor, whose closing detaches. Raises OSError."""
     count = len(places)
-    where, told = ((ctypes.c_uint64 * count)(*(place[part] for place in places)) for part in (0, 1))
+    where, told, raised = ((ctypes.c_uint64 * count)(*column) for column in zip(*places, strict=True))
     name = ctypes.create_string_buffer(path.encode())
     return _bpf(
         _LINK_CREATE,
         struct.pack(
             "<IIIIQQQQIII",
             *(program, 0, _UPROBE_MULTI, 0),
-            *(ctypes.addressof(name), ctypes.addressof(where), 0, ctypes.addressof(told)),
+            *(ctypes.addressof(name), ctypes.addressof(where), ctypes.addressof(raised), ctypes.addressof(told)),
             *(count, _RETURN if at_return else 0, pid),
         ),
     )
@@ -68,7 +77,7 @@ def require(program: int) -> None:
     # It looks at the process first, where it knows that one may be wrong, and then at the file, which is none.
     for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
         try:
-            os.close(attach(program, "/", [(1, 0)], pid))
+            os.close(attach(program, "/", [Place(1)], pid))
         except OSError as error:
             if error.errno == expected:
                 continue
@@ -79,9 +88,9 @@ def require(program: int) -> None:
 
 
 def attach_all(
-    program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False
+    program: int, path: str, places: Sequence[Place], pid: int, at_return: bool = False
 ) -> tuple[list[int], set[int]]:
-    """Attach to (file offset, cookie)s: (descriptors, cookies of those places whose instruction the kernel refuses).
+    """Attach to places: (descriptors, cookies of those places whose instruction the kernel refuses).
 
     One refusal fails the whole link, so that the places are halved until it stands alone. Raises OSError for other reasons.
     """
@@ -97,7 +106,7 @@ def attach_all(
                 if error.errno not in _REFUSED:
                     raise
                 if len(part) == 1:
-                    refused.add(part[0][1])
+                    refused.add(part[0].cookie)
                 else:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     except OSError:

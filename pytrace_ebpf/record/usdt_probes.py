@@ -13,6 +13,7 @@ from pytrace_ebpf.record.bpf import Programs, possible_cpus
 from pytrace_ebpf.record.elf import PT_REGS, Argument, Binary, Probe, frame_register
 from pytrace_ebpf.record.layout import Layout
 from pytrace_ebpf.record.ring import Ring, Taken
+from pytrace_ebpf.record.uprobes import Point, Uprobes
 
 ONLY_THE_AGENT = "use --source agent"
 _FUNCTION_RING_PAGES = 2048
@@ -20,15 +21,6 @@ _FUNCTIONS = 131072
 _WALK_STEP = 128
 # Exported functions that a healthy program never runs: a uprobe on one raises a semaphore and never traps.
 _COLD = ("Py_FatalError", "Py_EndInterpreter", "PyErr_BadInternalCall")
-
-
-@dataclass(frozen=True)
-class Point:
-    """One uprobe: program, file offset, file offset of the semaphore to raise (0 = none)."""
-
-    program: str
-    offset: int
-    semaphore: int
 
 
 @dataclass(frozen=True)
@@ -114,8 +106,7 @@ def _registers(prefix: str, binary: Binary, probe: Probe) -> dict[str, object]:
 class UsdtProbes:
     """The loaded programs of one plan, attachable to any number of processes of that interpreter."""
 
-    def __init__(self, planned: Plan, ring_pages: int) -> None:
-        self._plan = planned
+    def __init__(self, planned: Plan, ring_pages: int, follow: bool = True) -> None:
         self._programs = Programs(
             "calls_usdt.c",
             dict(planned.knobs)
@@ -133,28 +124,27 @@ class UsdtProbes:
             self._programs.table("functions").map_fd, _FUNCTION_RING_PAGES * 4096, self._programs.dtype("function_event")
         )
         self._walks = self._programs.table("walks")
-        self.attached: dict[int, list[int]] = {}  # process -> descriptors of its probes
+        self._opened = self._programs.table("opened")
+        self._uprobes = Uprobes(self._programs, planned.points, follow)
+        self.attached: dict[int, list[Callable[[], None]]] = {}  # process -> what detaches from it
         # The kernel waits for grace periods when a uprobe goes: tens of milliseconds each, side by side here.
         self._closing = ThreadPoolExecutor(8, "detach")
 
     def attach(self, pid: int, path: str) -> None:
         """Attach to `pid`, whose interpreter is the file at `path`. Raises TargetError; leaves nothing behind then."""
-        descriptors = self.attached[pid] = []
         try:
-            for point in self._plan.points:
-                descriptors.append(
-                    self._programs.attach_uprobe(point.program, path, point.offset, pid, point.semaphore)
-                )
+            self.attached[pid] = self._uprobes.attach(pid, path)
         except OSError as error:
-            self.detach(pid)
             if not Path(f"/proc/{pid}/exe").exists():
                 raise TargetError(f"process {pid} ended while it was being attached to") from error
             raise TargetError(f"the kernel refused a probe on process {pid} ({error.strerror})") from error
 
     def detach(self, pid: int) -> None:
         """Begin to remove every probe from `pid`; the kernel lowers its semaphores. `close` waits for the end of it."""
-        for descriptor in self.attached.pop(pid, ()):
-            self._closing.submit(self._programs.detach, descriptor)
+        for detach in self.attached.pop(pid, ()):
+            self._closing.submit(detach)
+        with suppress(KeyError):
+            del self._opened[self._opened.Key(pid)]
 
     def detach_all(self) -> None:
         """Begin to detach from every process."""
@@ -168,6 +158,10 @@ class UsdtProbes:
         state = control[key]
         state.recording, state.opening = recording, opening
         control[key] = state
+
+    def open(self, pid: int) -> None:
+        """Have the collections and imports of `pid` recorded too: from now on its open frames are told or known."""
+        self._opened[self._opened.Key(pid)] = self._opened.Leaf(1)
 
     def walked(self) -> dict[int, int]:
         """tid -> address of the next frame to walk (0: walked to the end) of the threads that had an event while their process was opened."""
@@ -197,4 +191,5 @@ class UsdtProbes:
         """Detach from every process."""
         self.detach_all()
         self._closing.shutdown()
+        self._uprobes.close()
         self._programs.close()

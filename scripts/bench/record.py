@@ -21,6 +21,7 @@ from pytrace_ebpf.record.bpf import Programs
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session
 from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.uprobes import Uprobes
 from pytrace_ebpf.record.usdt_probes import plan
 
 TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "fib_child.py"
@@ -36,10 +37,9 @@ def attach_floor(pid: int) -> Programs:
     """Put empty programs on the probes of a process; they go when this one ends."""
     programs, target = Programs("floor.c", {}), inspect(pid)
     assert target.layout
-    for point in plan(target.binary, target.layout).points:
-        if not point.program.startswith("function_"):
-            continue  # collections and imports: none in fib
-        programs.attach_uprobe(point.program, target.binary_path, point.offset, target.pid, point.semaphore)
+    points = plan(target.binary, target.layout).points
+    probed = [point for point in points if point.program.startswith("function_")]  # collections and imports: none in fib
+    Uprobes(programs, probed, follow=True).attach(target.pid, target.binary_path)
     return programs
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from pytrace_ebpf.record.elf import Binary, Probe, Segment, parse_arguments, read_binary
 from pytrace_ebpf.record.layout import Layout, layout_for
-from pytrace_ebpf.record.usdt_probes import Plan, Point, UsdtProbes, plan
+from pytrace_ebpf.record.uprobes import Point
+from pytrace_ebpf.record.usdt_probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import CallKind
 
 WITH_PROBES = ((3, 8), (3, 9), (3, 10), (3, 11), (3, 15))

@@ -25,6 +25,7 @@ from pytrace_ebpf.record.native.store import natives, signed
 from pytrace_ebpf.record.ring import Ring
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.tables import Columns, call_columns, when_and_who
+from pytrace_ebpf.record.uprobe_multi import Place
 from pytrace_ebpf.trace.schema import LAYERS
 
 _CALL_PAGES, _ARGUMENT_PAGES, _ERROR_PAGES = 4096, 16384, 256
@@ -217,12 +218,12 @@ class NativeLayers:
         if len(known) < len(found):
             self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)
         traced = [(native, index) for native, index in known if index not in self._unprobed]
-        returns = [(at, index | native.stack << _STACK_SHIFT) for native, index in traced for at in native.returns]
-        bare = [(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
+        returns = [Place(at, index | native.stack << _STACK_SHIFT) for native, index in traced for at in native.returns]
+        bare = [Place(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
         # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
         self._unprobed |= self._link(pid, process, path, "native_return", returns)
         self._unprobed |= self._link(pid, process, path, "native_return", bare, at_return=True)
-        entries = [(native.entry, index) for native, index in traced if index not in self._unprobed]
+        entries = [Place(native.entry, index) for native, index in traced if index not in self._unprobed]
         self._unprobed |= self._link(pid, process, path, "native_entry", entries)
         unprobed = sum(index in self._unprobed for _, index in known)
         if unprobed:
@@ -230,12 +231,12 @@ class NativeLayers:
         self._probed[shown, layer] = len(known) - unprobed
 
     def _attach_plain(self, pid: int, process: _Process, path: str, program: str, wanted: Callable[[str], bool]) -> None:
-        self._link(pid, process, path, program, [(at, 0) for at in symbol_offsets(path, wanted)])
+        self._link(pid, process, path, program, [Place(at) for at in symbol_offsets(path, wanted)])
 
     def _link(
-        self, pid: int, process: _Process, path: str, program: str, places: Sequence[tuple[int, int]], at_return: bool = False
+        self, pid: int, process: _Process, path: str, program: str, places: Sequence[Place], at_return: bool = False
     ) -> set[int]:
-        """Probe (file offset, cookie)s. Returns the functions that the kernel refuses; one of them must not cost the others."""
+        """Probe places. Returns the functions that the kernel refuses; one of them must not cost the others."""
         if not places:
             return set()
         links, refused = uprobe_multi.attach_all(self._loaded[program], path, places, pid, at_return)

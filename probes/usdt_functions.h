@@ -1,0 +1,213 @@
+/* Which function a probe speaks of: an id for each, introduced to user space by name when it is met first.
+ *
+ * Strings are read once per function, in the traced thread, so that a function of a process that is gone a millisecond
+ * later still has its name.
+ */
+#ifndef PYTRACE_USDT_FUNCTIONS_H
+#define PYTRACE_USDT_FUNCTIONS_H
+
+#include "common.h"
+
+BPF_RINGBUF_OUTPUT(functions, FUNCTION_RING_PAGES);
+LAYOUT(function_event);
+
+#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
+
+static __always_inline __u64 code_of(__u64 frame)
+{
+    return frame ? TAKE(__u64, frame + FRAME_CODE) & ~3ULL : 0; /* 3.14+ tags the low bits */
+}
+
+struct key {
+    __u64 file; /* address of the UTF-8 bytes */
+    __u64 name;
+    __u32 tgid;
+    __u32 generation;
+    __u32 line; /* first line as the probe gave it; or part of the code object's address | BY_CODE; or AT_RETURN */
+    __u32 pad;
+};
+#define BY_CODE 0x80000000u
+#define AT_RETURN 0x7fffffffu
+
+struct known {
+    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0 */
+    __u32 id;
+    __u32 flags; /* co_flags */
+};
+BPF_TABLE("hash", struct key, struct known, known, FUNCTIONS);
+
+/* A program can be preempted, on its core, by another thread's: of two that want the same, one has it. */
+#define MINE(users) ({ __sync_fetch_and_add(&users, 1); *(volatile __u32 *)&users == 1; })
+#define NO_MORE(users) __sync_fetch_and_add(&users, -1)
+#define BARRIER asm volatile("" ::: "memory")
+
+/* Direct-mapped, per CPU: what `known` answered last for this key. */
+#define RECENT 1024
+struct recent {
+    struct key key;
+    __u64 id_and_flags; /* 0 = the key is not to be trusted */
+    __u32 writers;
+    __u32 pad;
+};
+BPF_PERCPU_ARRAY(recent, struct recent, RECENT);
+
+/* Where a function is described to user space: two for each core. */
+#define DESKS (2 * CPUS)
+struct desk {
+    __u32 users;
+    __u32 introduced;
+    struct function_event function;
+};
+BPF_ARRAY(desks, struct desk, DESKS);
+
+static __always_inline void read_names(struct function_event *function, __u64 file, __u64 name)
+{
+    __u64 *head = (__u64 *)function->file;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < 16; i++)
+        head[i] = 0;
+    head = (__u64 *)function->name;
+#pragma unroll
+    for (i = 0; i < 8; i++)
+        head[i] = 0;
+    bpf_probe_read_user_str(function->file, FILE_SIZE, (void *)file);
+    bpf_probe_read_user_str(function->name, NAME_SIZE, (void *)name);
+}
+
+/* Code from exec() and module bodies are freed while others like them run on, so
+ * their addresses come back for other code: such functions are known by their text. */
+static __always_inline __u64 text_of_reusable(const struct function_event *function)
+{
+    const __u64 *file = (const __u64 *)function->file, *name = (const __u64 *)function->name;
+    __u64 hash = 14695981039346656037ULL;
+    int i;
+
+    if (function->file[0] != '<' && function->name[0] != '<')
+        return 0;
+#pragma unroll
+    for (i = 0; i < 8; i++)
+        hash = (hash ^ name[i]) * 1099511628211ULL;
+#pragma unroll
+    for (i = 0; i < 16; i++)
+        hash = (hash ^ file[i]) * 1099511628211ULL;
+    return hash | 1;
+}
+
+static __always_inline void read_code(struct function_event *function, __u64 frame)
+{
+    __u64 code = code_of(frame);
+
+    function->code = code;
+    function->layer = LAYER_PYTHON;
+    function->first_line = code ? TAKE(__s32, code + CODE_FIRST_LINE) : -1;
+    function->flags = code ? TAKE(__u32, code + CODE_FLAGS) : 0;
+    function->qualname[0] = 0;
+#ifdef CODE_QUALNAME
+    if (code) {
+        __u64 text = TAKE(__u64, code + CODE_QUALNAME);
+        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + STRING_DATA));
+    }
+#endif
+}
+
+static __always_inline struct desk *take_desk(__u32 *number)
+{
+    int i;
+
+#pragma unroll
+    for (i = 0; i < 2; i++) {
+        struct desk *desk;
+
+        *number = bpf_get_smp_processor_id() + i * CPUS;
+        desk = desks.lookup((int *)number);
+        if (desk && MINE(desk->users))
+            return desk;
+        if (desk)
+            NO_MORE(desk->users);
+    }
+    count_loss(LOSS_FUNCTION_RING);
+    return 0;
+}
+
+/* Sends off what is on the desk. Its id; 0 = it could not be sent. */
+static __always_inline __u32 send(struct desk *desk, __u32 number, __u64 ts, __u64 pid_tgid, __s32 line)
+{
+    struct function_event *function = &desk->function;
+
+    function->ts = ts;
+    function->pid_tgid = pid_tgid;
+    function->line = line;
+    function->id = (desk->introduced + 1) * DESKS + number;
+    if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
+        count_loss(LOSS_FUNCTION_RING);
+        return 0;
+    }
+    desk->introduced++;
+    return function->id;
+}
+
+/* The slow way: ask the big map, and introduce the function to user space where it is new. */
+static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+{
+    struct known answer = {};
+    struct known *found = known.lookup((struct key *)key);
+    __u32 number;
+    struct desk *desk;
+
+    if (found && !found->text)
+        return *found;
+    desk = take_desk(&number);
+    if (!desk)
+        return answer;
+    read_names(&desk->function, key->file, key->name);
+    answer.text = text_of_reusable(&desk->function);
+    if (found && found->text == answer.text) {
+        answer = *found;
+    } else {
+        read_code(&desk->function, frame);
+        answer.flags = desk->function.flags;
+        answer.id = send(desk, number, ts, pid_tgid, line);
+        if (answer.id && known.update((struct key *)key, &answer))
+            count_loss(LOSS_FUNCTION_MAP);
+    }
+    NO_MORE(desk->users);
+    return answer;
+}
+
+static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+{
+    struct known answer = {};
+    __u32 slot = ((key->file >> 4) + (key->name >> 4) * 31 + key->line * 7) % RECENT;
+    struct recent *hit = recent.lookup((int *)&slot);
+    __u64 known;
+
+    if (!hit)
+        return answer;
+    known = *(volatile __u64 *)&hit->id_and_flags;
+    BARRIER;
+    if (known && hit->key.name == key->name && hit->key.file == key->file && hit->key.line == key->line &&
+        hit->key.tgid == key->tgid && hit->key.generation == key->generation) {
+        BARRIER;
+        if (*(volatile __u64 *)&hit->id_and_flags == known) {
+            answer.id = known;
+            answer.flags = known >> 32;
+            return answer;
+        }
+    }
+    answer = introduce(ts, pid_tgid, key, line, frame);
+    if (answer.id && !answer.text) {
+        if (MINE(hit->writers)) {
+            hit->id_and_flags = 0;
+            BARRIER;
+            hit->key = *key;
+            BARRIER;
+            hit->id_and_flags = answer.id | (__u64)answer.flags << 32;
+        }
+        NO_MORE(hit->writers);
+    }
+    return answer;
+}
+
+#endif
