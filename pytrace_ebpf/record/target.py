@@ -76,12 +76,11 @@ class Target:
 
     def forked(self, pid: int, tid: int) -> "Target":
         """The child `pid` that its thread `tid` has just forked: a copy, which may not have run yet."""
-        own = f"/proc/{self.pid}/"
         return replace(
             self,
             pid=pid,
             ppid=self.pid,
-            binary_path=self.binary_path.replace(own, f"/proc/{pid}/", 1) if self.binary_path.startswith(own) else self.binary_path,
+            binary_path=self.binary_path.replace(f"/proc/{self.pid}/", f"/proc/{pid}/", 1),
             threads=(pid,),
             copied_id=own_id(self.pid, tid),
         )

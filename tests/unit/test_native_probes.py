@@ -13,8 +13,9 @@ from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.record import doctor, host, uprobe_multi
 from pytrace_ebpf.record.native import layers
 from pytrace_ebpf.record.native.layers import NativeLayers
+from pytrace_ebpf.record.uprobe_multi import Place
 
-PLACES = [(16 * at, at) for at in range(100)]
+PLACES = [Place(16 * at, at) for at in range(100)]
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[int]]]:
     def refuse(refused: set[int], error: int) -> list[list[int]]:
         attached: list[list[int]] = []
 
-        def attach(program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False) -> int:
-            if refused & {cookie for _, cookie in places}:
+        def attach(program: int, path: str, places: Sequence[Place], pid: int, at_return: bool = False) -> int:
+            if refused & {place.cookie for place in places}:
                 raise OSError(error, os.strerror(error))
-            attached.append([cookie for _, cookie in places])
+            attached.append([place.cookie for place in places])
             return os.open("/dev/null", os.O_RDONLY)
 
         monkeypatch.setattr(uprobe_multi, "attach", attach)
@@ -57,7 +58,7 @@ def test_a_process_that_is_gone_is_asked_once(kernel: Callable[..., list[list[in
 def test_no_link_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
-    def attach(program: int, path: str, places: Sequence[tuple[int, int]], pid: int, at_return: bool = False) -> int:
+    def attach(program: int, path: str, places: Sequence[Place], pid: int, at_return: bool = False) -> int:
         if len(places) > 50:
             raise OSError(errno.EINVAL, "")
         if opened:
