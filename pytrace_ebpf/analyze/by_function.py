@@ -12,6 +12,7 @@ KEYS = {"function": "func_id", "module": "module"}
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 def values(column: "pd.Series[int]") -> tuple[Ints, Bools]:
@@ -63,12 +64,17 @@ def outermost(calls: pd.DataFrame, key: Ints) -> Bools:
     return mask
 
 
-def compensate(calls: pd.DataFrame, ns_per_call: float) -> pd.DataFrame:
-    """`calls` (COLUMNS) with what tracing the calls below cost taken off wall_ns and on_cpu_ns, neither below zero."""
+def compensate(calls: pd.DataFrame, cost_ns: float | Floats, own_ns: float | Floats = 0.0) -> pd.DataFrame:
+    """`calls` (COLUMNS) with what tracing the calls below cost taken off wall_ns and on_cpu_ns, neither below zero.
+
+    `cost_ns`: of a call, or of each; `own_ns`: what of that lies within the call itself, and is taken off it too.
+    """
     order, descendants = preorder(calls)
-    below = np.empty(len(calls), np.int64)
-    below[order] = descendants
-    cost = np.rint(below * ns_per_call).astype(np.int64)
+    before = np.concatenate(([0.0], np.cumsum(np.broadcast_to(cost_ns, len(calls))[order])))
+    first = np.arange(1, len(calls) + 1)
+    below = np.empty(len(calls), np.float64)
+    below[order] = before[first + descendants] - before[first]
+    cost = np.rint(below + own_ns).astype(np.int64)
     on_cpu, known = values(calls["on_cpu_ns"])
     wall, _ = values(calls["wall_ns"])
     cost = np.minimum(cost, np.where(known, on_cpu, wall))

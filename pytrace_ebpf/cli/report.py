@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=("self", "total"), default="self", help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
-    parser.add_argument("--compensate", action="store_true", help="take off the callers what tracing the calls below them cost")
+    parser.add_argument("--compensate", action="store_true", help="take off the callers what tracing the calls below them cost, and off native calls what lies within them")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
     trace = pytrace_ebpf.open(args.trace)
     facts = summary.summary(trace)
     by = BY[args.by]
-    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", *by.columns])))
-    facts |= {"calls": len(calls), "cost": summary.cost(trace, len(calls))}
+    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", "layer", *by.columns])))
+    facts |= {"calls": len(calls), "cost": summary.cost(trace, calls)}
     facts |= {"compensated": args.compensate, "shapes": args.shapes, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
     if args.compensate:
         if not facts["cost"]:
             raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
-        calls = functions.compensate(calls, float(facts["cost"]["ns_per_call"]))
+        calls = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
     facts |= {"split": functions.overall(calls), "sentence": None}
     table, more = by.found(trace, calls, facts)
     facts |= more

@@ -301,6 +301,8 @@ class Session:
         self.sources.leave()
         self._count_losses()
         self._cost = self.sources.cost()
+        if self._native is not None:
+            self._cost |= self._native.cost_per_call()
         if self._launched is not None and not self._recording.chosen:
             self._recording.declare(self._main, None, why_silent(self._processes.processes[self._main]["executable"]))
         self._cut(final=True)

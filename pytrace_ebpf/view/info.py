@@ -20,7 +20,8 @@ def info(facts: dict[str, Any], width: int) -> Group:
     target, host = facts["target"], facts["host"]
     state = {"complete": "complete", "cut": "cut", "recording": "not finished"}[facts["state"]]
     per_call = f"{facts['bytes_per_call']:.1f} bytes a call" if facts["bytes_per_call"] else "no calls"
-    ns = facts["cost"].get("ns_per_call")
+    ns, native_ns = (facts["cost"].get(key) for key in ("ns_per_call", "native_ns_per_call"))
+    apart = f", {text.duration(native_ns)} a native one" if native_ns is not None else ""
     lines = [
         ("trace", f"{facts['trace']}   {facts['format']} format {facts['format_version']}   {state}"),
         ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'])} in {len(facts['segments'])} segments"),
@@ -28,7 +29,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("program", str(target.get("command") or target.get("executable") or "?")),
         ("python", f"{target.get('python_version') or 'none'}   {target.get('executable', '')}   pid {target.get('pid', '?')}"),
         *(("source", f"{s['source']} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"] if s.get("source")),
-        ("cost", (f"{text.duration(ns)} a call." if ns is not None else "not measured.") + waited_sentence(facts["waited_ns"])),
+        ("cost", (f"{text.duration(ns)} a call{apart}." if ns is not None else "not measured.") + waited_sentence(facts["waited_ns"])),
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
     ]

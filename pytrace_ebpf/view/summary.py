@@ -4,9 +4,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.operators import LAYERS
 from pytrace_ebpf.trace import schema
+
+Floats = npt.NDArray[np.float64]
 
 # A recorder replaces the manifest about once a second; older than this, nobody is writing any more.
 STALE_S = 10.0
@@ -36,18 +41,34 @@ def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, i
     return {k: n for k, n in most.items() if n}
 
 
-def cost(trace: Any, calls: int) -> dict[str, Any] | None:
-    """What tracing `calls` calls cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured."""
+def cost(trace: Any, calls: pd.DataFrame) -> dict[str, Any] | None:
+    """What tracing `calls` (with `layer`) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
+
+    And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart.
+    """
     measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
     if measured.get("ns_per_call") is None:
         return None
-    total = round(calls * float(measured["ns_per_call"]))
+    each, _ = costs(calls, measured)
+    apart = measured.get("native_ns_per_call")
+    total = round(float(each.sum()))
     return {
         "source": measured.get("source"),
         "ns_per_call": measured["ns_per_call"],
+        "native_calls": None if apart is None else int(calls["layer"].isin(LAYERS).sum()),
+        "native_ns_per_call": apart,
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,
     }
+
+
+def costs(calls: pd.DataFrame, measured: dict[str, Any]) -> tuple[Floats, Floats]:
+    """What tracing each of `calls` (with `layer`) cost, and how much of that lies within the call itself, ns, by the manifest's `cost`."""
+    each, own = np.full(len(calls), float(measured["ns_per_call"])), np.zeros(len(calls))
+    if measured.get("native_ns_per_call") is not None:
+        native = calls["layer"].isin(LAYERS).to_numpy()
+        each[native], own[native] = measured["native_ns_per_call"], measured["native_own_ns"]
+    return each, own
 
 
 def summary(trace: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from agent import viztracer_for
-from children.measuring import Measuring
+from children.measuring import KEEP_MEMORY, Measuring
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "epochs.py"
@@ -33,7 +33,8 @@ def main() -> None:
         return
     packages = viztracer_for("3.11")
     modes = ["plain", *SOURCES, *INSIDE]
-    environment = ["/usr/bin/env", *([f"PYTHONPATH={packages}"] if packages else [])]
+    variables = KEEP_MEMORY | ({"PYTHONPATH": str(packages)} if packages else {})
+    environment = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())]
     children = {
         mode: Measuring([*environment, str(TORCH / "bin" / "python"), str(CHILD), mode if mode in INSIDE else "plain", *args.options])
         for mode in modes

@@ -68,6 +68,7 @@ def native(
 def test_every_call_below_its_caller(native: Callable[..., Trace], source: str) -> None:
     trace = native("--source", source, "--layers", "torch,blas,cuda")
     assert trace.manifest["lost"] == {}
+    assert 0 < trace.manifest["cost"]["native_own_ns"] < trace.manifest["cost"]["native_ns_per_call"]
     functions = trace.functions().set_index("func_id")
     calls = trace.calls().set_index("call_id")
     calls["name"] = calls["func_id"].map(functions["name"])

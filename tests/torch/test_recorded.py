@@ -13,9 +13,11 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND
+from tests.conftest import REPOSITORY
 from tests.torch.conftest import PATIENCE_S, WORKLOADS
 
 HERE = Path(__file__).parent
+PROFILED = REPOSITORY / "scripts" / "bench" / "children" / "profiled.py"
 SMALL = {
     "kim_cnn": ("--batches", "4", "--batch-size", "8"),
     "image_cnn": ("--batches", "3", "--batch-size", "8"),
@@ -70,7 +72,7 @@ def test_operators_are_those_that_the_profiler_sees_in_their_order(name: str, to
     trace = recorded(WORKLOADS / f"{name}.py", words, "--operators", "all")
     assert trace.manifest["lost"] == {}
     told = subprocess.run(
-        [str(torch_python), str(HERE / "profiled.py"), name, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [str(torch_python), str(PROFILED), name, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     seen: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     mine = without_twins(operators(trace))

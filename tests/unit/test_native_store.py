@@ -89,3 +89,18 @@ def test_what_is_gone_is_an_error_that_says_so(library: Library) -> None:
     library.path.unlink()
     with pytest.raises(OSError):
         library.natives()
+
+
+def test_the_oldest_are_forgotten(library: Library, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_KEPT", 2)
+    for age, key in enumerate(("first", "second", "third")):
+        before = set(cache.iterdir()) if cache.exists() else set()
+        library.natives(key)
+        for new in set(cache.iterdir()) - before:
+            os.utime(new, (1000 + age, 1000 + age))
+    assert len(list(cache.iterdir())) == 2
+    library.natives("third")
+    library.natives("second")
+    assert library.reads == 3
+    library.natives("first")
+    assert library.reads == 4

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -83,6 +84,15 @@ def test_compensation_takes_what_the_calls_below_cost_off_the_callers() -> None:
     assert (calls["wall_ns"] - compensate(calls, 100.0)["wall_ns"]).tolist() == (
         calls["on_cpu_ns"] - compensate(calls, 100.0)["on_cpu_ns"]
     ).tolist()
+
+
+def test_compensation_takes_off_each_call_its_own_cost() -> None:
+    calls = frame({1: [Call(0, 1000, [Call(1, 500, [Call(2, 5)]), Call(1, 500)])]})
+    cost = np.array([7.0, 10.0, 200.0, 40.0])[calls["call_id"].rank().astype(int) - 1]
+    taken = calls["wall_ns"] - compensate(calls, cost)["wall_ns"]
+    assert taken[calls["call_id"].argsort()].tolist() == [250, 200, 0, 0]
+    own = calls["wall_ns"] - compensate(calls, cost, 0.5 * cost)["wall_ns"]
+    assert own[calls["call_id"].argsort()].tolist() == [254, 205, 5, 20]
 
 
 def test_compensation_never_goes_below_zero() -> None:

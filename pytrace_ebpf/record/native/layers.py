@@ -18,7 +18,7 @@ import numpy as np
 
 from pytrace_ebpf.record import uprobe_multi
 from pytrace_ebpf.record.bpf import Programs
-from pytrace_ebpf.record.native import libraries, operators, tensors
+from pytrace_ebpf.record.native import calibrate, libraries, operators, tensors
 from pytrace_ebpf.record.native.library import Finder, Native, symbol_offsets, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
@@ -163,6 +163,36 @@ class NativeLayers:
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
+
+    def cost_per_call(self) -> dict[str, float]:
+        """For the manifest's `cost`, in ns: what probing adds to a call, and how much of that lies between its own begin and end.
+
+        To be asked when all is drained. Empty where it cannot be measured.
+        """
+        index = len(self._index)
+        if index == _MOST:
+            return {}
+        table = self._programs.table("natives")
+        row = table.Leaf()
+        row.tensors, row.results = calibrate.TENSORS, 1
+        row.place[: calibrate.TENSORS] = range(calibrate.TENSORS)
+        table[table.Key(index)] = row
+        places = {
+            "native_return": Place(calibrate.END, index | calibrate.STACK << _STACK_SHIFT),
+            "native_entry": Place(calibrate.ENTRY, index),
+        }
+        self._record(True)
+        try:
+            added = calibrate.ns_per_call(
+                lambda path: [uprobe_multi.attach(self._loaded[name], path, [place], os.getpid()) for name, place in places.items()]
+            )
+        except OSError:
+            return {}
+        finally:
+            self._record(False)
+        events = self._rings["calls"].drain(np.copy)
+        ts = events["ts"][events["func"] == index]
+        return {"native_ns_per_call": added, "native_own_ns": float(np.median(ts[1::2] - ts[:-1:2]))} if len(ts) else {}
 
     def stop(self) -> None:
         """Record nothing from now on."""

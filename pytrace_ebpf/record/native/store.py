@@ -14,6 +14,7 @@ from pytrace_ebpf.record.native.library import Finder, Gemm, Native, locate
 from pytrace_ebpf.record.native.signature import How, Place
 
 _FORMAT = 4  # one more with every change of what is found
+_KEPT = 100  # files, of some 100 KB where the library is PyTorch's
 
 
 def signed(path: str, key: str) -> str:
@@ -38,6 +39,8 @@ def natives(path: str, shown: str, sign: str, find: Finder) -> Sequence[Native]:
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False) as new:
             json.dump([asdict(native) for native in found], new)
         Path(new.name).replace(kept)
+        for old in sorted(kept.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)[_KEPT:]:
+            old.unlink(missing_ok=True)
     return found
 
 

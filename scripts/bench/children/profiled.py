@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "workloads"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "workloads"))
 training = importlib.import_module("training")
 train, say = training.train, training.say
 profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
