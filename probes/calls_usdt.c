@@ -17,10 +17,8 @@
  * The common path of a call is two array look-ups and one ring record.
  */
 #include <uapi/linux/ptrace.h>
+#include "calls.h"
 #include "usdt_functions.h"
-
-BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
-LAYOUT(call_event);
 
 /* Written by user space and, the generation, on exec. */
 struct control {
@@ -71,23 +69,6 @@ static __always_inline int yields(__u64 frame)
     /* Its state is set later. So it stands, too, when what is thrown into it leaves it at once; such has no entry. */
     return TAKE(__u8, TAKE(__u64, frame + FRAME_POSITION) - 2) == YIELD_VALUE;
 #endif
-}
-
-static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, __s32 line, __u32 kind)
-{
-    struct call_event *event = calls.ringbuf_reserve(sizeof(*event));
-
-    if (!event) {
-        count_loss(LOSS_CALL_RING);
-        return;
-    }
-    event->ts = ts;
-    event->pid_tgid = pid_tgid;
-    event->func = func;
-    event->frame = frame >> 3;
-    event->line = line;
-    event->kind = kind;
-    calls.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Emits the frames that were open when recording began, innermost first, WALK_STEP at a hit:

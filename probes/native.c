@@ -5,12 +5,10 @@
  * `ret`, or on that itself. Where the return address lies on the stack tells activations apart.
  */
 #include <uapi/linux/ptrace.h>
-#include "common.h"
+#include "calls.h"
 
-BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
 BPF_RINGBUF_OUTPUT(arguments, ARGUMENT_RING_PAGES);
 BPF_RINGBUF_OUTPUT(errors, ERROR_RING_PAGES);
-LAYOUT(call_event);
 LAYOUT(tensors_event);
 LAYOUT(error_event);
 
@@ -50,31 +48,12 @@ struct native_control {
 };
 BPF_ARRAY(control, struct native_control, 1);
 
-#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
-
 static __always_inline int recording(void)
 {
     int zero = 0;
     struct native_control *now = control.lookup(&zero);
 
     return now && now->recording;
-}
-
-static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 stack, __u32 kind)
-{
-    struct call_event *event = calls.ringbuf_reserve(sizeof(*event));
-
-    if (!event) {
-        count_loss(LOSS_CALL_RING);
-        return;
-    }
-    event->ts = ts;
-    event->pid_tgid = pid_tgid;
-    event->func = func;
-    event->frame = stack >> 3;
-    event->line = -1;
-    event->kind = kind;
-    calls.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* An argument of class INTEGER: 0-5 in a register, from 6 on on the stack. */
@@ -211,7 +190,7 @@ static __always_inline void unwind(struct open_natives *open, __u64 ts, __u64 pi
 
         if (top >= OPEN_DEPTH || open->stack[top] >= stack)
             break;
-        emit(ts, pid_tgid, open->func[top], open->stack[top], CALL_UNWIND);
+        emit(ts, pid_tgid, open->func[top], open->stack[top], -1, CALL_UNWIND);
         open->depth = top;
     }
 }
@@ -242,7 +221,7 @@ int native_entry(struct pt_regs *ctx)
     open->first[open->depth & (OPEN_DEPTH - 1)] = ctx->di;
     open->func[open->depth & (OPEN_DEPTH - 1)] = func;
     open->depth++;
-    emit(ts, pid_tgid, func, ctx->sp, CALL_ENTRY);
+    emit(ts, pid_tgid, func, ctx->sp, -1, CALL_ENTRY);
     if (!native->tensors && !native->gemm)
         return 0;
     event = reserve(ts, pid_tgid, func, 0);
@@ -280,7 +259,7 @@ int native_return(struct pt_regs *ctx)
     open->depth--;
     if (size)
         result = open->first[open->depth & (OPEN_DEPTH - 1)];
-    emit(ts, pid_tgid, func, stack, CALL_RETURN);
+    emit(ts, pid_tgid, func, stack, -1, CALL_RETURN);
     if (!native->results)
         return 0;
     event = reserve(ts, pid_tgid, func, 1);

@@ -6,12 +6,10 @@
 #ifndef PYTRACE_USDT_FUNCTIONS_H
 #define PYTRACE_USDT_FUNCTIONS_H
 
-#include "common.h"
+#include "calls.h"
 
 BPF_RINGBUF_OUTPUT(functions, FUNCTION_RING_PAGES);
 LAYOUT(function_event);
-
-#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
 static __always_inline __u64 code_of(__u64 frame)
 {
