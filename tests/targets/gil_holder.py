@@ -22,7 +22,8 @@ def block(end):
 
 
 def rest(end):
-    time.sleep(max(0.0, end - time.monotonic()))
+    while time.monotonic() < end:
+        time.sleep(0.03)
 
 
 def want(end):
