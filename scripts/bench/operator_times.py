@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -30,24 +31,33 @@ CHILD = Path(__file__).parent / "children" / "profiled.py"
 WORKLOADS = Path(__file__).parents[1] / "workloads"
 TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch"))
 NETWORKS = ("kim_cnn", "image_cnn", "rnn", "gan", "resnet", "mobilenet")
-LONG_US, NEAR = 50, 0.15
+LONG_US, NEAR, ATTACHING_S = 50, 0.15, 6
 RATIOS = {"recorded": "as recorded", "less": "less what tracing cost", "profiler": "the profiler, in another run"}
 
 
+def started(*words: str | Path) -> "subprocess.Popen[str]":
+    """A program on PyTorch's Python, which has said "ready" and waits for a line."""
+    command = [str(TORCH / "bin" / "python"), *map(str, words), "--wait"]
+    process = subprocess.Popen(
+        command, env=os.environ | KEEP_MEMORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout
+    while process.stdout.readline() != "ready\n":
+        assert process.poll() is None
+    return process
+
+
 def run(*words: str | Path) -> str:
-    """What a program prints last, on PyTorch's Python."""
-    command = [str(TORCH / "bin" / "python"), *map(str, words)]
-    return subprocess.run(command, env=os.environ | KEEP_MEMORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout.splitlines()[-1]
+    """What a program prints last. It waits as long as one that is attached to: meanwhile the kernel sorts out its memory."""
+    process = started(*words)
+    time.sleep(ATTACHING_S)
+    return process.communicate("\n")[0].splitlines()[-1]
 
 
 def traced(*words: str | Path) -> tuple[pd.DataFrame, str]:
     """Operators of a program from its "ready" on, by name: `recorded` and `less` us in all, `count`; and what it prints last."""
-    command = [str(TORCH / "bin" / "python"), *map(str, words), "--wait"]
+    process = started(*words)
     with tempfile.TemporaryDirectory() as scratch:
-        process = subprocess.Popen(command, env=os.environ | KEEP_MEMORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout
-        while process.stdout.readline() != "ready\n":
-            assert process.poll() is None
         attach = [sys.executable, "-m", "pytrace_ebpf", "attach", "--pid", str(process.pid), "-o", scratch + "/trace", "--layers", "torch"]
         tracer = subprocess.Popen(attach, stderr=subprocess.PIPE, text=True)
         assert tracer.stderr
