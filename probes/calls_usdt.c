@@ -1,6 +1,6 @@
 /* Function events from CPython's function__entry / function__return probes, and those of its collections and imports.
  *
- * Knobs, all per interpreter binary (record/source_usdt.py computes them):
+ * Knobs, all per interpreter binary (record/usdt_probes.py computes them):
  *   ENTRY_FILE, ENTRY_NAME, ENTRY_LINE, ENTRY_FRAME     registers at function__entry
  *   RETURN_FILE, RETURN_NAME, RETURN_LINE, RETURN_FRAME registers at function__return
  *       (the *_FRAME ones are left out where they could not be found)

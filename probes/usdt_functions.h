@@ -179,18 +179,18 @@ static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const str
     struct known answer = {};
     __u32 slot = ((key->file >> 4) + (key->name >> 4) * 31 + key->line * 7) % RECENT;
     struct recent *hit = recent.lookup((int *)&slot);
-    __u64 known;
+    __u64 answered;
 
     if (!hit)
         return answer;
-    known = *(volatile __u64 *)&hit->id_and_flags;
+    answered = *(volatile __u64 *)&hit->id_and_flags;
     BARRIER;
-    if (known && hit->key.name == key->name && hit->key.file == key->file && hit->key.line == key->line &&
+    if (answered && hit->key.name == key->name && hit->key.file == key->file && hit->key.line == key->line &&
         hit->key.tgid == key->tgid && hit->key.generation == key->generation) {
         BARRIER;
-        if (*(volatile __u64 *)&hit->id_and_flags == known) {
-            answer.id = known;
-            answer.flags = known >> 32;
+        if (*(volatile __u64 *)&hit->id_and_flags == answered) {
+            answer.id = answered;
+            answer.flags = answered >> 32;
             return answer;
         }
     }

@@ -39,7 +39,7 @@ class Uprobes:
         try:
             for name in self._places:
                 loaded[name] = uprobe_multi.load(name, programs.instructions(name))
-                uprobe_multi.require(loaded[name])
+            uprobe_multi.require(next(iter(loaded.values())))
         except HostError:
             for program in loaded.values():
                 os.close(program)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from children.measuring import KEEP_MEMORY
+from children.pytorch import KEEP_MEMORY, torch_python
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.by_function import COLUMNS, compensate
@@ -29,7 +29,6 @@ from pytrace_ebpf.view.summary import costs
 
 CHILD = Path(__file__).parent / "children" / "profiled.py"
 WORKLOADS = Path(__file__).parents[1] / "workloads"
-TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch"))
 NETWORKS = ("kim_cnn", "image_cnn", "rnn", "gan", "resnet", "mobilenet")
 LONG_US, NEAR, ATTACHING_S = 50, 0.15, 6
 RATIOS = {"recorded": "as recorded", "less": "less what tracing cost", "profiler": "the profiler, in another run"}
@@ -37,7 +36,7 @@ RATIOS = {"recorded": "as recorded", "less": "less what tracing cost", "profiler
 
 def started(*words: str | Path) -> "subprocess.Popen[str]":
     """A program on PyTorch's Python, which has said "ready" and waits for a line."""
-    command = [str(TORCH / "bin" / "python"), *map(str, words), "--wait"]
+    command = [str(torch_python()), *map(str, words), "--wait"]
     process = subprocess.Popen(
         command, env=os.environ | KEEP_MEMORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -106,9 +105,6 @@ def main() -> None:
     words = sys.argv[1:]
     at = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:at]), words[at + 1 :] or ["--threads", "1"]
-    if not (TORCH / ".made-from").exists():
-        print("PyTorch is not installed, so nothing was measured: make torch")
-        return
     for network in args.networks or NETWORKS:
         table = compare(network, args.runs, args.together, options)
         print(f"{network}: {len(table)} operators of {LONG_US} us or more; within 15 % of the profiler")

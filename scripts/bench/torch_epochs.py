@@ -7,17 +7,16 @@ operators, under torch.profiler (with stacks and shapes), under VizTracer. Quote
 """
 
 import argparse
-import os
 import statistics
 import tempfile
 from pathlib import Path
 
 from agent import viztracer_for
-from children.measuring import KEEP_MEMORY, Measuring
+from children.measuring import Measuring
+from children.pytorch import KEEP_MEMORY, torch_python
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "epochs.py"
-TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch"))
 SOURCES = ("agent", "usdt")
 INSIDE = ("profiler", "viztracer")
 
@@ -28,15 +27,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=11, help="of each process")
     parser.add_argument("options", nargs="*", default=["--batches", "16", "--threads", "1"], help="of the network")
     args = parser.parse_args()
-    if not (TORCH / ".made-from").exists():
-        print("PyTorch is not installed, so nothing was measured: make torch")
-        return
+    python = str(torch_python())
     packages = viztracer_for("3.11")
     modes = ["plain", *SOURCES, *INSIDE]
     variables = KEEP_MEMORY | ({"PYTHONPATH": str(packages)} if packages else {})
     environment = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())]
     children = {
-        mode: Measuring([*environment, str(TORCH / "bin" / "python"), str(CHILD), mode if mode in INSIDE else "plain", *args.options])
+        mode: Measuring([*environment, python, str(CHILD), mode if mode in INSIDE else "plain", *args.options])
         for mode in modes
         if mode != "viztracer" or packages
     }

@@ -73,7 +73,8 @@ def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Calla
         counted += 1e9 * sum(row[name, "last"] - row[name, "first"] for name in ("user_s", "system_s"))
     assert counted > 1e9
     # On some virtual machines the kernel tells of no switch away from their init, and so not of 1 to 4 % of those to others.
-    assert abs(sliced - counted) < 0.05 * counted + 2 * TICK_NS + stolen
+    assert sliced - counted < 0.02 * counted + 2 * TICK_NS + stolen
+    assert counted - sliced < 0.05 * counted + 2 * TICK_NS + stolen
     whole = cores.parallelism(timeline_of(trace), trace.start_ns, trace.end_ns)
     assert whole["ns"].sum() == trace.end_ns - trace.start_ns
     busy = (whole["cores"] * whole["ns"]).sum()

@@ -5,8 +5,11 @@ import mmap
 import os
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pytrace_ebpf.record import uprobe_multi
+from pytrace_ebpf.record.uprobe_multi import Place
 
 _CODE = bytes.fromhex("55 eb00 5d c3")  # push %rbp; jmp to the next; pop %rbp; ret: begins and ends as most operators do
 ENTRY, END, STACK = 0, 1, 8  # where they are probed, and the stack that is still the function's there
@@ -20,11 +23,8 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
-def ns_per_call(attach: Callable[[str], list[int]]) -> float:
-    """Median of rounds with probes less that of those without.
-
-    `attach(path)` probes the file at `path` in this process and returns descriptors, whose closing detaches. Raises OSError.
-    """
+def ns_per_call(probes: Sequence[tuple[int, Place]]) -> float:
+    """Median of rounds with `probes`, programs and where they are put on the function, less that of those without. Raises OSError."""
     file = os.memfd_create("pytrace-ebpf")
     try:
         os.write(file, _CODE.ljust(mmap.PAGESIZE, b"\0"))
@@ -32,7 +32,7 @@ def ns_per_call(attach: Callable[[str], list[int]]) -> float:
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
-            rounds = [(_round(address), _probed(address, lambda: attach(f"/proc/self/fd/{file}"))) for _ in range(_ROUNDS)]
+            rounds = [(_round(address), _probed(address, f"/proc/self/fd/{file}", probes)) for _ in range(_ROUNDS)]
         finally:
             _libc.munmap(address, mmap.PAGESIZE)
     finally:
@@ -41,14 +41,11 @@ def ns_per_call(attach: Callable[[str], list[int]]) -> float:
     return max(0.0, round(probed - plain, 1))
 
 
-def _probed(address: int, attach: Callable[[], list[int]]) -> float:
-    links = attach()
-    try:
+def _probed(address: int, path: str, probes: Sequence[tuple[int, Place]]) -> float:
+    with ExitStack() as attached:
+        for program, place in probes:
+            attached.callback(os.close, uprobe_multi.attach(program, path, [place], os.getpid()))
         return _round(address)
-    finally:
-        for link in links:
-            with suppress(OSError):
-                os.close(link)
 
 
 def _round(address: int) -> float:

@@ -177,15 +177,13 @@ class NativeLayers:
         row.tensors, row.results = calibrate.TENSORS, 1
         row.place[: calibrate.TENSORS] = range(calibrate.TENSORS)
         table[table.Key(index)] = row
-        places = {
-            "native_return": Place(calibrate.END, index | calibrate.STACK << _STACK_SHIFT),
-            "native_entry": Place(calibrate.ENTRY, index),
-        }
+        probes = (
+            (self._loaded["native_return"], Place(calibrate.END, index | calibrate.STACK << _STACK_SHIFT)),
+            (self._loaded["native_entry"], Place(calibrate.ENTRY, index)),
+        )
         self._record(True)
         try:
-            added = calibrate.ns_per_call(
-                lambda path: [uprobe_multi.attach(self._loaded[name], path, [place], os.getpid()) for name, place in places.items()]
-            )
+            added = calibrate.ns_per_call(probes)
         except OSError:
             return {}
         finally:

@@ -3,8 +3,6 @@
 import subprocess
 from pathlib import Path
 
-# For malloc: keep what is freed. Else a network's tensors fault in pages anew, as often as the process's history has it.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_TOP_PAD_": str(1 << 29)}
 IN_ROOT = Path(__file__).parents[2] / "in-root.sh"
 
 
