@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check docs install uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,17 +45,24 @@ bench: setup ## measure what tracing and reading cost
 experiments: torch ## answer questions about neural networks by tracing them; reports in .build/experiments
 	@set -e; for name in complexity cores blas networks; do $(AS_ROOT) $(BIN)/python scripts/experiments/$$name.py; done
 
-check: setup ## ruff and mypy
+check: setup ## layout of the code, ruff, mypy, the generated documents and who may import whom; CI runs this before the tests
 	@scripts/setup.sh venv check
+	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/generate_docs.py --check
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/test_architecture.py
+
+format: ## lay out the Python code anew
+	@scripts/setup.sh venv check
+	@$(BIN)/ruff format .
 
 docs: setup ## write the generated documents anew
 	@$(BIN)/python scripts/generate_docs.py
 
 install: ## put pytrace-ebpf on the PATH (PREFIX=/usr/local, DESTDIR= for packagers)
 	@$(if $(DESTDIR),,scripts/setup.sh host)
-	@scripts/setup.sh venv
+	@scripts/setup.sh venv install
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh
 
 uninstall: ## take it away again

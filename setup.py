@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the agent is compiled for this machine, but not for one Python, since it uses no Python.h."""
+"""What pyproject.toml cannot say: two libraries are compiled for this machine, but not for one Python, since they use no Python.h."""
 
 import os
 import shutil
@@ -11,15 +11,17 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 
-class BuildWithAgent(build_py):
-    """Compile the agent first: it is data of the package. Who only reads traces needs neither it nor a compiler."""
+class BuildWithLibraries(build_py):
+    """Compile first what rebuilds calls and, on Linux, the agent: they are data of the package."""
 
     def run(self) -> None:
         compiler = (os.environ.get("CC") or "gcc").split()[0]
-        if sys.platform == "linux" and shutil.which(compiler):
-            subprocess.run([Path(__file__).parent / "scripts" / "build-agent.sh"], check=True)
+        if sys.platform != "win32" and shutil.which(compiler):
+            subprocess.run([Path(__file__).parent / "scripts" / "build-libraries.sh"], check=True)
         else:
-            self.warn(f"built without the agent (--source agent), for which it takes Linux and a C compiler ({compiler})")
+            self.warn(
+                f"built without what rebuilds the calls of a trace and without the agent (--source agent), for which it takes a C compiler ({compiler})"
+            )
         super().run()
 
 
@@ -37,4 +39,4 @@ class ForAnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(distclass=OfThisMachine, cmdclass={"build_py": BuildWithAgent, "bdist_wheel": ForAnyPython})
+setup(distclass=OfThisMachine, cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": ForAnyPython})

@@ -4,10 +4,8 @@
 
 #include "common.h"
 
-BPF_RINGBUF_OUTPUT(calls, CALL_RING_PAGES);
+BPF_RINGBUF_OUTPUT(calls, RING_PAGES);
 LAYOUT(call_event);
-
-#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
 static __always_inline void emit(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, __s32 line, __u32 kind)
 {

@@ -1,8 +1,10 @@
-/* What every probe shares: loss counters and the layout maps. */
+/* What every probe shares: settings, tracepoints, loss counters and the layouts of structs. */
 #ifndef PYTRACE_COMMON_H
 #define PYTRACE_COMMON_H
 
 #include "events.h"
+
+#define RING_PAGES 1 /* of every ring: user space says how large it is to be */
 
 struct losses {
     __u64 count[LOSS_CLASSES];
@@ -10,8 +12,18 @@ struct losses {
 
 BPF_PERCPU_ARRAY(losses, struct losses, 1);
 
+/* A tracepoint program, which is attached as soon as it is loaded. Arguments: TP_PROTO of the tracepoint, in include/trace/events. */
+#define TRACEPOINT(name) int tracepoint_##name(struct bpf_raw_tracepoint_args *ctx)
+
+/* Read-only data that user space writes before it loads the programs: a struct settings, which has a LAYOUT. The verifier knows
+ * its values and leaves out the branches that they rule out, so that a setting costs no more than a constant. */
+#define SETTINGS ((const struct settings *)bpf_pseudo_fd(2, 0))
+
 /* A map that is never used: through it user space learns the struct's layout from the compiler. */
 #define LAYOUT(type) BPF_ARRAY(layout_##type, struct type, 1)
+
+/* What a process has at an address; 0 where that cannot be read. */
+#define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
 static __always_inline void count_loss(__u32 class)
 {

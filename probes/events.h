@@ -13,7 +13,7 @@
 #define CALL_RETURN 1 /* a frame returned or was unwound */
 #define CALL_OPEN 2   /* a frame that was open when recording began; outermost first */
 #define CALL_RESET 3  /* exec: every open call of the thread is gone */
-#define CALL_UNWIND 4 /* a frame was left by an exception, where the source can tell it from CALL_RETURN */
+#define CALL_UNWIND 4 /* a frame was left by an exception, where the source distinguishes it from CALL_RETURN */
 #define CALL_RESUME 5 /* a generator or coroutine that had yielded was resumed, or thrown into */
 #define CALL_YIELD 6  /* it yielded: its frame lives on */
 
@@ -107,6 +107,40 @@ struct error_event {
     char text[ERROR_SIZE];
 };
 
+/* The stack of a thread that had a core when it was sampled: its frames are reported once, in stack_events. */
+#define SAMPLE_NO_FRAMES 0 /* sample_event.stack: it runs no Python */
+#define SAMPLE_TORN 1      /* its frames were changing just then, or not in memory */
+#define OPCODE_UNKNOWN 0xffff
+
+struct sample_event {
+    __u64 ts;
+    __u64 pid_tgid;
+    __u64 stack; /* hash of the frames, or SAMPLE_* */
+    __u16 cpu;
+    __u16 opcode; /* of the innermost frame, as it is specialized */
+    __u32 pad;
+};
+
+struct sample_frame {
+    __u64 code;     /* address of the code object */
+    __u32 identity; /* tells it from others that are at this address at other times: see record/cpython/lines.py */
+    __s32 position; /* of the instruction: bytes from the first one; f_lasti up to 3.10 */
+};
+
+#define SAMPLE_FRAMES 1024 /* so many of a stack are read */
+#define STACK_CHUNK 32     /* frames of a stack_event */
+
+struct stack_event {
+    __u64 stack;
+    __u32 program; /* struct sampled's number */
+    __u16 first;   /* of its frames, 0 = the innermost */
+    __u16 count;
+    __u16 total;   /* frames of the stack */
+    __u16 deep;    /* 1 = it has more */
+    __u32 pad;
+    struct sample_frame frames[STACK_CHUNK];
+};
+
 /* index into the loss counters */
 #define LOSS_CALL_RING 0         /* call ring full */
 #define LOSS_FUNCTION_RING 1     /* function ring full: the name is asked for again at the next call */
@@ -116,6 +150,8 @@ struct error_event {
 #define LOSS_STACK_DEPTH 5       /* stack deeper than one snapshot reads */
 #define LOSS_ARGUMENT_RING 6     /* ring of tensors full: the call has no shapes */
 #define LOSS_SCHED_MISSED 7      /* the kernel did not call the program: another one was running on that core. It counts these itself */
-#define LOSS_CLASSES 8
+#define LOSS_SAMPLE_RING 8       /* ring of samples or of their frames full */
+#define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
+#define LOSS_CLASSES 10
 
 #endif

@@ -1,14 +1,19 @@
 /* Calls of native functions: ATen operators, BLAS, the CUDA runtime.
  *
- * A function is told by the cookie of its probes, its index in `natives`. Operators may throw C++ exceptions,
+ * A function is identified by the cookie of its probes, its index in `natives`. Operators may throw C++ exceptions,
  * and an unwinder that meets a return probe's trampoline ends the process: so ends are probes on branches just before the
- * `ret`, or on that itself. Where the return address lies on the stack tells activations apart.
+ * `ret`, or on that itself. The address of the return address on the stack distinguishes activations.
  */
 #include <uapi/linux/ptrace.h>
 #include "calls.h"
 
-BPF_RINGBUF_OUTPUT(arguments, ARGUMENT_RING_PAGES);
-BPF_RINGBUF_OUTPUT(errors, ERROR_RING_PAGES);
+struct settings {
+    __u64 tensor_sizes; /* offset of sizes_and_strides_ in a c10::TensorImpl */
+};
+LAYOUT(settings);
+
+BPF_RINGBUF_OUTPUT(arguments, RING_PAGES);
+BPF_RINGBUF_OUTPUT(errors, RING_PAGES);
 LAYOUT(tensors_event);
 LAYOUT(error_event);
 
@@ -21,15 +26,15 @@ LAYOUT(error_event);
 
 struct native {
     __u32 tensors;  /* how many of the arguments below are tensors; for a gemm 0 */
-    __u32 gemm;     /* 1 + place of m, followed by n and k; 0 = it is none */
+    __u32 gemm;     /* 1 + position of m, followed by n and k; 0 = it is none */
     __u32 wide;     /* gemm: the numbers have 64 bits */
     __u32 indirect; /* gemm: they are passed by reference (Fortran) */
     __u32 data_type; /* gemm: of its numbers */
     __u32 results;  /* tensors that are returned: by value or reference where 1, as a tuple where more */
-    __u8 place[TENSORS];
+    __u8 position[TENSORS]; /* of a tensor: 0 to 5 among the integer registers, from 6 on a word of the stack */
     __u8 how[TENSORS];
 };
-BPF_ARRAY(natives, struct native, NATIVES);
+BPF_ARRAY(natives, struct native, 8192);
 
 /* Activations of operators that are open, by thread: who of them is left when an exception is caught. */
 #define OPEN_DEPTH 32
@@ -57,9 +62,9 @@ static __always_inline int recording(void)
 }
 
 /* An argument of class INTEGER: 0-5 in a register, from 6 on on the stack. */
-static __always_inline __u64 argument(struct pt_regs *ctx, __u32 place)
+static __always_inline __u64 argument(struct pt_regs *ctx, __u32 position)
 {
-    switch (place) {
+    switch (position) {
     case 0: return ctx->di;
     case 1: return ctx->si;
     case 2: return ctx->dx;
@@ -67,7 +72,7 @@ static __always_inline __u64 argument(struct pt_regs *ctx, __u32 place)
     case 4: return ctx->r8;
     case 5: return ctx->r9;
     }
-    return TAKE(__u64, ctx->sp + 8 + 8 * (place - 6));
+    return TAKE(__u64, ctx->sp + 8 + 8 * (position - 6));
 }
 
 /* c10::TensorImpl, from sizes_and_strides_ on; verified by numel (record/native/tensors.py). */
@@ -90,7 +95,7 @@ static __always_inline void read_tensor(struct tensor *to, __u64 tensor)
     int i;
 
     to->dims = TENSOR_ABSENT;
-    if (!address || bpf_probe_read_user(&impl, sizeof(impl), (void *)(address + TENSOR_SIZES)))
+    if (!address || bpf_probe_read_user(&impl, sizeof(impl), (void *)(address + SETTINGS->tensor_sizes)))
         return;
 #pragma unroll
     for (i = 0; i < TENSOR_DIMS; i++)
@@ -128,13 +133,13 @@ static __always_inline void read_arguments(struct pt_regs *ctx, struct tensors_e
 
         if (i >= native->tensors || count >= TENSORS)
             break;
-        at = argument(ctx, native->place[i]);
+        at = argument(ctx, native->position[i]);
         switch (native->how[i]) {
         case OPTIONAL:
             at = TAKE(__u8, at + 8) ? at : 0;
             break;
         case LIST:
-            length = argument(ctx, native->place[i] + 1);
+            length = argument(ctx, native->position[i] + 1);
             break;
         case LIST_REFERENCE: /* an ArrayRef where the tag behind it is 0 */
             length = TAKE(__u32, at + 16) ? 0 : TAKE(__u64, at + 8);
@@ -255,7 +260,7 @@ int native_return(struct pt_regs *ctx)
         return 0;
     unwind(open, ts, pid_tgid, stack);
     if (!open->depth || open->stack[(open->depth - 1) & (OPEN_DEPTH - 1)] != stack)
-        return 0; /* it was entered before it was probed, or its return is told already */
+        return 0; /* it was entered before it was probed, or its return was reported already */
     open->depth--;
     if (size)
         result = open->first[open->depth & (OPEN_DEPTH - 1)];

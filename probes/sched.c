@@ -1,7 +1,5 @@
 /* Scheduling events of the traced threads: when each had a core, waited for one, or was blocked, and in what.
  *
- * Knobs: SCHED_RING_PAGES, ALERT_RING_PAGES, THREADS, PROCESSES, FOLLOW (children become traced processes),
- * PARKED_NEAR, PARKED_LOCK, PARKED_NODE (record/parking.py).
  * The system call a thread leaves in is read from its saved registers, so no
  * system call is slowed by a tracepoint of its own; who holds the GIL is read
  * from the thread's own memory while it is still the current one.
@@ -9,16 +7,30 @@
 #include <uapi/linux/ptrace.h>
 #include "common.h"
 
-BPF_RINGBUF_OUTPUT(sched, SCHED_RING_PAGES);
+struct settings {
+    __u32 follow;         /* children become traced processes */
+    __u32 state_given;    /* sched_switch has the state of the thread that leaves as an argument: Linux 5.18 */
+    __u32 task_pid;       /* offsets in the kernel's struct task_struct */
+    __u32 task_state;
+    __u32 task_exit_state;
+    __u32 task_cpu;
+    __u32 parked_near;    /* of a thread that waits for a lock of CPython's: record/cpython/parking.py */
+    __u32 parked_lock;
+    __u32 parked_node;
+    __u32 pad;
+};
+LAYOUT(settings);
+
+BPF_RINGBUF_OUTPUT(sched, RING_PAGES);
 LAYOUT(sched_event);
 
 /* Wakes user space at once where a process was created or replaced its program; the news itself is in `sched`. */
-BPF_RINGBUF_OUTPUT(alerts, ALERT_RING_PAGES);
+BPF_RINGBUF_OUTPUT(alerts, RING_PAGES);
 
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
-BPF_HASH(threads, __u32, __u32, THREADS);
+BPF_HASH(threads, __u32, __u32, 65536);
 
-/* Where a Python keeps who holds its GIL. Written by user space (record/gil.py); a forked child has its creator's. */
+/* Where a Python keeps who holds its GIL. Written by user space (record/cpython/gil.py); a forked child has its creator's. */
 struct gil {
     __u64 holder;      /* address of last_holder; `locked` lies behind it */
     __u32 thread_id;   /* offset of the thread's id in a thread state */
@@ -26,7 +38,7 @@ struct gil {
     __u32 inside;      /* the process is in a pid namespace of its own: the ids are not the host's */
     __u32 pad;
 };
-BPF_HASH(gils, __u32, struct gil, PROCESSES);
+BPF_HASH(gils, __u32, struct gil, 16384);
 
 /* What acts on this core in the place of the current thread: then that thread is no waker. */
 BPF_PERCPU_ARRAY(interrupts, __u32, 1);
@@ -36,13 +48,22 @@ BPF_PERCPU_ARRAY(interrupts, __u32, 1);
 #define SOFTIRQ_TIMER 1
 #define SOFTIRQ_BLOCK 4
 
-#define BLOCKED_STATES 0x7f /* TASK_REPORT; higher bits: preempted */
+/* include/linux/sched.h */
+#define BLOCKED_STATES 0x7f /* TASK_REPORT */
+#define PREEMPTED 0x100     /* TASK_REPORT_MAX */
+#define IDLE 0x402          /* TASK_IDLE: sleeps and is not counted as load */
+#define IDLE_REPORTED 0x80
+#define UNINTERRUPTIBLE 2
+#define UNINTERRUPTIBLE_TOO 0x9000 /* TASK_RTLOCK_WAIT, TASK_FROZEN */
+
 #define CLONE_THREAD 0x10000
 #define CLONE_VM 0x100
 #define SYSCALL_CLONE 56 /* x86-64 */
 #define SYSCALL_VFORK 58
 #define SYSCALL_FUTEX 202
 #define SYSCALL_CLONE3 435
+
+#define FIELD(task, offset) ({ __u32 taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(task) + (offset)); taken; })
 
 /* 0 = not traced */
 static __always_inline __u32 process_of(__u32 tid)
@@ -106,27 +127,48 @@ static __always_inline int holds(__u64 address, __u64 wanted)
     return !bpf_probe_read_user(&found, sizeof(found), (void *)address) && found == wanted;
 }
 
-/* Where the current thread waits on the futex at `address`, for which lock: see record/parking.py. Either neighbour will
+/* Where the current thread waits on the futex at `address`, for which lock: see record/cpython/parking.py. Either neighbour will
  * do, because one of them may be taken out of the list on another core just now.
  */
 static __always_inline __u64 parked_for(__u64 address, __u64 stack_pointer)
 {
-    __u64 lock = 0, node = address + PARKED_NODE;
+    __u64 lock = 0, node = address + SETTINGS->parked_node;
     struct {
         __u64 next, previous;
     } links;
 
-    if (address - stack_pointer >= PARKED_NEAR || bpf_probe_read_user(&links, sizeof(links), (void *)node))
+    if (address - stack_pointer >= SETTINGS->parked_near || bpf_probe_read_user(&links, sizeof(links), (void *)node))
         return address;
     if (!holds(links.previous, node) && !holds(links.next + sizeof(node), node))
         return address;
-    bpf_probe_read_user(&lock, sizeof(lock), (void *)(address - PARKED_LOCK));
+    bpf_probe_read_user(&lock, sizeof(lock), (void *)(address - SETTINGS->parked_lock));
     return lock ? lock : address;
 }
 
-TRACEPOINT_PROBE(sched, sched_switch)
+/* The state of the thread that leaves the core, as the kernel reports it (__trace_sched_switch_state): one bit, 0 = runnable. */
+static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 {
-    __u32 prev = args->prev_pid, next = args->next_pid;
+    __u64 task = ctx->args[1];
+    __u32 state, reported, bit = BLOCKED_STATES + 1;
+    int i;
+
+    if (ctx->args[0])
+        return PREEMPTED;
+    state = SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(task, SETTINGS->task_state);
+    if ((state & IDLE) == IDLE)
+        return IDLE_REPORTED;
+    if (state & UNINTERRUPTIBLE_TOO)
+        return UNINTERRUPTIBLE;
+    reported = (state | FIELD(task, SETTINGS->task_exit_state)) & BLOCKED_STATES;
+#pragma unroll
+    for (i = 0; i < 7 && reported < bit; i++)
+        bit >>= 1;
+    return reported ? bit : 0;
+}
+
+TRACEPOINT(sched_switch)
+{
+    __u32 prev = bpf_get_current_pid_tgid(), next = FIELD(ctx->args[2], SETTINGS->task_pid);
     __u32 prev_pid = process_of(prev), next_pid = process_of(next);
     struct sched_event *event;
     __u64 ts;
@@ -135,7 +177,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
         return 0;
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
-        __u64 state = args->prev_state, nr = -1, address = 0, stack_pointer = 0;
+        __u64 state = reported_state(ctx), nr = -1, address = 0, stack_pointer = 0;
         __s32 holder;
 
         if (state & BLOCKED_STATES) {
@@ -189,48 +231,53 @@ static __always_inline void interrupt(__u32 by, int begins)
         *now = begins ? *now | by : *now & ~by;
 }
 
-TRACEPOINT_PROBE(timer, hrtimer_expire_entry)
+TRACEPOINT(hrtimer_expire_entry)
 {
     interrupt(BY_TIMER, 1);
     return 0;
 }
 
-TRACEPOINT_PROBE(timer, hrtimer_expire_exit)
+TRACEPOINT(hrtimer_expire_exit)
 {
     interrupt(BY_TIMER, 0);
     return 0;
 }
 
-TRACEPOINT_PROBE(irq, irq_handler_entry)
+TRACEPOINT(irq_handler_entry)
 {
     interrupt(BY_DEVICE, 1);
     return 0;
 }
 
-TRACEPOINT_PROBE(irq, irq_handler_exit)
+TRACEPOINT(irq_handler_exit)
 {
     interrupt(BY_DEVICE, 0);
     return 0;
 }
 
 /* Not of the network: what a thread sends to its own host wakes the receiver in a softirq of the sender's. */
-TRACEPOINT_PROBE(irq, softirq_entry)
+static __always_inline int by_softirq(__u32 vector)
 {
-    if (args->vec == SOFTIRQ_TIMER || args->vec == SOFTIRQ_BLOCK)
+    return vector == SOFTIRQ_TIMER || vector == SOFTIRQ_BLOCK;
+}
+
+TRACEPOINT(softirq_entry)
+{
+    if (by_softirq(ctx->args[0]))
         interrupt(BY_SOFTIRQ, 1);
     return 0;
 }
 
-TRACEPOINT_PROBE(irq, softirq_exit)
+TRACEPOINT(softirq_exit)
 {
-    if (args->vec == SOFTIRQ_TIMER || args->vec == SOFTIRQ_BLOCK)
+    if (by_softirq(ctx->args[0]))
         interrupt(BY_SOFTIRQ, 0);
     return 0;
 }
 
-static __always_inline void waking(__u32 tid, __u32 cpu)
+static __always_inline void waking(__u64 task)
 {
-    __u32 pid = process_of(tid);
+    __u32 tid = FIELD(task, SETTINGS->task_pid), pid = process_of(tid);
     struct sched_event *event;
     __u64 waker;
 
@@ -242,34 +289,34 @@ static __always_inline void waking(__u32 tid, __u32 cpu)
     waker = interrupted() ? 0 : bpf_get_current_pid_tgid();
     event->other = waker;
     event->other_pid = waker >> 32;
-    event->cpu = cpu;
+    event->cpu = FIELD(task, SETTINGS->task_cpu);
     sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* In the waker's context, unlike sched_wakeup, which another core may run for it. */
-TRACEPOINT_PROBE(sched, sched_waking)
+TRACEPOINT(sched_waking)
 {
-    waking(args->pid, args->target_cpu);
+    waking(ctx->args[0]);
     return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_wakeup_new)
+TRACEPOINT(sched_wakeup_new)
 {
-    waking(args->pid, args->target_cpu);
+    waking(ctx->args[0]);
     return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_migrate_task)
+TRACEPOINT(sched_migrate_task)
 {
-    __u32 tid = args->pid, pid = process_of(tid);
+    __u32 tid = FIELD(ctx->args[0], SETTINGS->task_pid), pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)
         return 0;
     event = reserve(pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
     if (event) {
-        event->cpu = args->dest_cpu;
-        event->other = args->orig_cpu;
+        event->cpu = ctx->args[1];
+        event->other = FIELD(ctx->args[0], SETTINGS->task_cpu);
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
     return 0;
@@ -306,9 +353,9 @@ static __always_inline void inherit_gil(__u32 creator, __u32 child)
     }
 }
 
-TRACEPOINT_PROBE(sched, sched_process_fork)
+TRACEPOINT(sched_process_fork)
 {
-    __u32 parent = bpf_get_current_pid_tgid(), child = args->child_pid, pid = process_of(parent);
+    __u32 parent = bpf_get_current_pid_tgid(), child = FIELD(ctx->args[1], SETTINGS->task_pid), pid = process_of(parent);
     struct sched_event *event;
     __u64 ts, flags;
 
@@ -317,9 +364,8 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
     ts = bpf_ktime_get_ns();
     flags = clone_flags();
     if (!(flags & CLONE_THREAD)) {
-#ifndef FOLLOW
-        return 0;
-#endif
+        if (!SETTINGS->follow)
+            return 0;
         pid = child;
     }
     if (threads.update(&child, &pid)) {
@@ -340,16 +386,16 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
     return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_process_exec)
+TRACEPOINT(sched_process_exec)
 {
-    __u32 tid = args->pid, pid = process_of(tid);
+    __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)
         return 0;
     event = reserve(pid, tid, SCHED_EXEC, bpf_ktime_get_ns());
     if (event) {
-        event->other = args->old_pid; /* the thread that called exec */
+        event->other = ctx->args[1]; /* the thread that called exec */
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
     gils.delete(&pid);
@@ -357,9 +403,9 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
     return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_process_exit)
+TRACEPOINT(sched_process_exit)
 {
-    __u32 tid = args->pid, pid = process_of(tid);
+    __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
     struct sched_event *event;
 
     if (!pid)

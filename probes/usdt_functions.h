@@ -7,14 +7,10 @@
 #define PYTRACE_USDT_FUNCTIONS_H
 
 #include "calls.h"
+#include "frames.h"
 
-BPF_RINGBUF_OUTPUT(functions, FUNCTION_RING_PAGES);
+BPF_RINGBUF_OUTPUT(functions, RING_PAGES);
 LAYOUT(function_event);
-
-static __always_inline __u64 code_of(__u64 frame)
-{
-    return frame ? TAKE(__u64, frame + FRAME_CODE) & ~3ULL : 0; /* 3.14+ tags the low bits */
-}
 
 struct key {
     __u64 file; /* address of the UTF-8 bytes */
@@ -32,7 +28,7 @@ struct known {
     __u32 id;
     __u32 flags; /* co_flags */
 };
-BPF_TABLE("hash", struct key, struct known, known, FUNCTIONS);
+BPF_TABLE("hash", struct key, struct known, known, 131072);
 
 /* A program can be preempted, on its core, by another thread's: of two that want the same, one has it. */
 #define MINE(users) ({ __sync_fetch_and_add(&users, 1); *(volatile __u32 *)&users == 1; })
@@ -49,14 +45,14 @@ struct recent {
 };
 BPF_PERCPU_ARRAY(recent, struct recent, RECENT);
 
-/* Where a function is described to user space: two for each core. */
-#define DESKS (2 * CPUS)
-struct desk {
+/* Where a function is described before it is sent: two for each core. User space says how many there are. */
+#define DRAFTS (2 * SETTINGS->cpus)
+struct draft {
     __u32 users;
     __u32 introduced;
     struct function_event function;
 };
-BPF_ARRAY(desks, struct desk, DESKS);
+BPF_ARRAY(drafts, struct draft, 1);
 
 static __always_inline void read_names(struct function_event *function, __u64 file, __u64 name)
 {
@@ -95,54 +91,53 @@ static __always_inline __u64 text_of_reusable(const struct function_event *funct
 
 static __always_inline void read_code(struct function_event *function, __u64 frame)
 {
-    __u64 code = code_of(frame);
+    __u64 code = code_of(FRAMES, frame);
 
     function->code = code;
     function->layer = LAYER_PYTHON;
-    function->first_line = code ? TAKE(__s32, code + CODE_FIRST_LINE) : -1;
-    function->flags = code ? TAKE(__u32, code + CODE_FLAGS) : 0;
+    function->first_line = code ? TAKE(__s32, code + FRAMES->code_first_line) : -1;
+    function->flags = code ? TAKE(__u32, code + FRAMES->code_flags) : 0;
     function->qualname[0] = 0;
-#ifdef CODE_QUALNAME
-    if (code) {
-        __u64 text = TAKE(__u64, code + CODE_QUALNAME);
-        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + STRING_DATA));
+    if (code && FRAMES->code_qualname != ABSENT) {
+        __u64 text = TAKE(__u64, code + FRAMES->code_qualname);
+
+        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + FRAMES->string_data));
     }
-#endif
 }
 
-static __always_inline struct desk *take_desk(__u32 *number)
+static __always_inline struct draft *take_draft(__u32 *number)
 {
     int i;
 
 #pragma unroll
     for (i = 0; i < 2; i++) {
-        struct desk *desk;
+        struct draft *draft;
 
-        *number = bpf_get_smp_processor_id() + i * CPUS;
-        desk = desks.lookup((int *)number);
-        if (desk && MINE(desk->users))
-            return desk;
-        if (desk)
-            NO_MORE(desk->users);
+        *number = bpf_get_smp_processor_id() + i * SETTINGS->cpus;
+        draft = drafts.lookup((int *)number);
+        if (draft && MINE(draft->users))
+            return draft;
+        if (draft)
+            NO_MORE(draft->users);
     }
     count_loss(LOSS_FUNCTION_RING);
     return 0;
 }
 
-/* Sends off what is on the desk. Its id; 0 = it could not be sent. */
-static __always_inline __u32 send(struct desk *desk, __u32 number, __u64 ts, __u64 pid_tgid, __s32 line)
+/* Sends a draft. Its id; 0 = it could not be sent. */
+static __always_inline __u32 send(struct draft *draft, __u32 number, __u64 ts, __u64 pid_tgid, __s32 line)
 {
-    struct function_event *function = &desk->function;
+    struct function_event *function = &draft->function;
 
     function->ts = ts;
     function->pid_tgid = pid_tgid;
     function->line = line;
-    function->id = (desk->introduced + 1) * DESKS + number;
+    function->id = (draft->introduced + 1) * DRAFTS + number;
     if (functions.ringbuf_output(function, sizeof(*function), BPF_RB_NO_WAKEUP)) {
         count_loss(LOSS_FUNCTION_RING);
         return 0;
     }
-    desk->introduced++;
+    draft->introduced++;
     return function->id;
 }
 
@@ -152,25 +147,25 @@ static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const st
     struct known answer = {};
     struct known *found = known.lookup((struct key *)key);
     __u32 number;
-    struct desk *desk;
+    struct draft *draft;
 
     if (found && !found->text)
         return *found;
-    desk = take_desk(&number);
-    if (!desk)
+    draft = take_draft(&number);
+    if (!draft)
         return answer;
-    read_names(&desk->function, key->file, key->name);
-    answer.text = text_of_reusable(&desk->function);
+    read_names(&draft->function, key->file, key->name);
+    answer.text = text_of_reusable(&draft->function);
     if (found && found->text == answer.text) {
         answer = *found;
     } else {
-        read_code(&desk->function, frame);
-        answer.flags = desk->function.flags;
-        answer.id = send(desk, number, ts, pid_tgid, line);
+        read_code(&draft->function, frame);
+        answer.flags = draft->function.flags;
+        answer.id = send(draft, number, ts, pid_tgid, line);
         if (answer.id && known.update((struct key *)key, &answer))
             count_loss(LOSS_FUNCTION_MAP);
     }
-    NO_MORE(desk->users);
+    NO_MORE(draft->users);
     return answer;
 }
 

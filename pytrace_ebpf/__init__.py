@@ -16,8 +16,12 @@ def open(directory: str | PathLike[str]) -> Trace:
     # Here and not above: recording needs neither pandas nor what analyses a trace.
     from pathlib import Path
 
-    from pytrace_ebpf.analyze import calls, operators, tasks, waits
+    from pytrace_ebpf.analyze.native import operators
+    from pytrace_ebpf.analyze.rebuilt import calls, thread_times, tree
+    from pytrace_ebpf.analyze.requests import requests
+    from pytrace_ebpf.analyze.tasks import tasks
+    from pytrace_ebpf.analyze.waits import waits
     from pytrace_ebpf.trace.reader import Trace
 
-    derive = {"calls": calls.derive, "waits": waits.derive, "tasks": tasks.derive, "operators": operators.derive}
+    derive = {module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, thread_times, waits, tasks, requests, operators)}
     return Trace(Path(directory), derive)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pytrace_ebpf.trace.schema import FORMAT_VERSION, LOSS_CLASSES, TABLES, Column, Table
+from pytrace_ebpf.trace.schema import FORMAT_VERSION, LOSS_CLASSES, MERGED_TABLES, TABLES, Column, Table
 
 REPOSITORY = Path(__file__).parent.parent
 FORMAT_MD = REPOSITORY / "docs" / "format.md"
@@ -16,13 +16,47 @@ HEAD = f"""\
 
 Format version {FORMAT_VERSION}. Generated from `pytrace_ebpf/trace/schema.py` by `make docs`; do not edit.
 
-A trace is a directory: `manifest.json`, and one folder of Parquet parts per table. Parts are closed about
-every second and then named in the manifest, which is replaced atomically; a part that the manifest does not
-name is no part of the trace. All times are nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead
-to wall-clock time. A number that nobody measured is null, never zero.
+A trace is a directory: `manifest.json`, `segments.jsonl`, and one folder of Parquet parts per table. A segment is closed about every
+second, in a recording of many hours less often: its parts are written (`TABLE/part-INDEX.parquet`), then a line is added to
+`segments.jsonl`, then the manifest is replaced atomically. A part that no line names is no part of the trace, only an empty table's columns,
+and a last line without its end counts for nothing: so a killed tracer leaves all segments that it closed. All times are nanoseconds of
+CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock time. A number that nobody measured is null, never zero.
 
-`calls/`, `waits/`, `tasks/` and `operators/` are derived from the other tables and can be deleted; they are
-built again when they are asked for.
+A line of `segments.jsonl` is one of two objects. A segment: `index`, `start_ns`, `end_ns`, `rows` (how many by table; none of a table
+that is not there) and `calls` (how many were entered or open). Or it says that the parts of a small table have become one:
+`{{"merged": TABLE, "first": I, "last": J, "rows": N}}` stands for `TABLE/part-I-J.parquet` (`part-I.parquet` where I is J) in the place of
+what these segments had. A later such line replaces those within its range. Tables that are merged: {", ".join(f"`{name}`" for name in MERGED_TABLES)}.
+
+With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
+length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins
+there, as any trace of a running program does; `functions` has all that were ever seen. The manifest's `start_ns` stays that of the
+recording, and its `dropped` counts `segments` and `bytes`; to a reader `start_ns` is that of the first segment.
+
+The manifest of a whole trace of at most 4,096 segments, of which none was dropped, lists them too (`segments`), for whoever reads
+nothing else. In format version 1, which is still read, the manifest lists the segments (`segments`), and nothing is merged or dropped.
+
+The directory is made with mode 0700 and its files with 0600; under sudo they belong to who called it, from the first moment on.
+Readers follow no link in it and read regular files only. The manifest's `ended` is null, or says in a sentence why the recording
+ended before it was to: at `--max-size`, or where the disk was full; then `end_ns` is the end of what is there. What a manifest
+must look like stands in `pytrace_ebpf/trace/manifest.py` as data, what the list must in `trace/segments.py`, and between which values a
+column lies in `trace/limits.py`: whatever says otherwise is refused as damaged, before anything computes with it.
+
+`calls/`, `tree/`, `thread_times/`, `waits/`, `tasks/`, `requests/` and `operators/` are derived from the other tables and can be deleted; they are
+built again when they are asked for. Every folder opens by itself, empty or not: `pandas.read_parquet("trace/calls")`, Polars'
+`scan_parquet("trace/calls")`, DuckDB's `read_parquet('trace/calls/*.parquet')` (of `calls/` from DuckDB 2.0 on, which knows the
+encoding BYTE_STREAM_SPLIT for integers; `trace.sql()` serves with older ones). Derived tables are kept in the trace where that belongs to who reads it, else in a private
+directory below `TMPDIR` for as long as the reader lives. `sums/` is derived as well and no table: between segments, at most a byte
+for each event, the state of what rebuilds the calls and the sums of those that ended since the one before. From it a trace that
+grew is read on, and a window of a trace begun (`pytrace_ebpf/analyze/rebuilt/checkpoints.py`). So is `gil/`, who held the GIL by what each segment
+shows. Only the version that wrote them reads them.
+
+The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of
+a hundred at most; children are in `processes`). `options.match` is the pattern by which they were found, or null.
+
+The manifest's `sources` has an object for each process: `pid`, `source` (`usdt`, `agent`, or null for no calls), `why`, and, for a
+running one that was looked at before, `foreseen`: `cpu_share`, the cores that it used; `calls_per_s`, or null where they were not
+counted; and `share`, the seconds that its probes would have added to each of its own (not counted: the most; on 3.11 about so many).
+Of some hundred processes that ended the oldest are only counted, in `others`, with another of the same source.
 
 Where native layers were asked for, the manifest's `native` says what came of it: `layers`; `functions`, how many of each library
 have probes; `tensors_read`, and `tensors_unknown`, those of them that are not laid out as is known, whose shapes are null; and
@@ -32,15 +66,13 @@ have probes; `tensors_read`, and `tensors_unknown`, those of them that are not l
 
 def type_name(column: Column) -> str:
     """The type as a reader of Parquet thinks of it."""
-    return "string (dictionary)" if pa.types.is_dictionary(column.type) else str(column.type).replace("item: ", "")
+    return "string (dictionary)" if pa.types.is_dictionary(column.arrow) else str(column.arrow).replace("item: ", "")
 
 
 def section(table: Table) -> str:
     """One table in Markdown."""
     key = f" Key: {', '.join(f'`{name}`' for name in table.key)}; a later row replaces an earlier one." if table.key else ""
-    rows = [
-        f"| `{c.name}` | {type_name(c)}{', may be null' if c.nullable else ''} | {c.unit} | {c.meaning} |" for c in table.columns
-    ]
+    rows = [f"| `{c.name}` | {type_name(c)}{', may be null' if c.nullable else ''} | {c.unit} | {c.meaning} |" for c in table.columns]
     return "\n".join([f"\n## {table.name}\n", table.meaning + key, "", "| column | type | unit | meaning |", "|---|---|---|---|", *rows, ""])
 
 

@@ -1,13 +1,19 @@
 #!/bin/bash
 # Install pytrace-ebpf with its Python packages under $DESTDIR$PREFIX, or take it away with --remove.
 #
-# lib/pytrace-ebpf holds the packages, bin/pytrace-ebpf starts them with Debian's Python. No virtual
+# lib/pytrace-ebpf holds the packages, bin/pytrace-ebpf starts them with Debian's Python, share holds
+# the manual page and what bash, zsh and fish complete commands with. No virtual
 # environment, so that a tree staged in DESTDIR works where it is unpacked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bin=${DESTDIR:-}${PREFIX:=/usr/local}/bin
 lib=${DESTDIR:-}$PREFIX/lib/pytrace-ebpf
+share=${DESTDIR:-}$PREFIX/share
+in_share=(
+    man/man1/pytrace-ebpf.1 bash-completion/completions/pytrace-ebpf
+    zsh/site-functions/_pytrace-ebpf fish/vendor_completions.d/pytrace-ebpf.fish
+)
 
 as_owner() { # root where the prefix is not ours to write
     local existing=${DESTDIR:-}$PREFIX
@@ -16,13 +22,13 @@ as_owner() { # root where the prefix is not ours to write
 }
 
 if [ "${1:-}" = --remove ]; then
-    as_owner rm -rf "$lib" "$bin/pytrace-ebpf"
+    as_owner rm -rf "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
     exit
 fi
 
 stage=.build/install
 rm -rf $stage build # what an older build left would be shipped too
-.venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib .
+.venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib ".[record,plots]"
 rm -rf $stage/lib/bin
 # -I: whatever the caller's directory, environment or home holds, root must not import it.
 cat >$stage/pytrace-ebpf <<END
@@ -35,9 +41,11 @@ from pytrace_ebpf.cli.main import main
 sys.exit(main())
 END
 chmod 755 $stage/pytrace-ebpf
+.venv/bin/python scripts/shell_files.py $stage/share
 as_owner mkdir -p "$bin" "$(dirname "$lib")"
 as_owner rm -rf "$lib"
 as_owner cp -r $stage/lib "$lib"
 as_owner cp $stage/pytrace-ebpf "$bin/pytrace-ebpf"
+for file in "${in_share[@]}"; do as_owner install -D -m 644 "$stage/share/$file" "$share/$file"; done
 rm -rf $stage
 echo "installed $bin/pytrace-ebpf"

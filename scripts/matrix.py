@@ -22,7 +22,7 @@ TEXT = """\
 Written by `make test-matrix` from its own run, on Linux {kernel}. Each cell says for how many of {programs} programs
 the calls of every function were as many as the interpreter itself counts, with nothing lost: {names}.
 Attached: the program ran already. Launched: counted from its first call on. A dash: that build has no function probes
-that tell the truth, and `--source usdt` is refused.
+that are reliable, and `--source usdt` is refused.
 
 | Python | {head} |
 |---|{rule}
@@ -39,9 +39,7 @@ class Result(NamedTuple):
 
 def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]]:
     """By (version, build), then by (source, way), of JUnit files; a case that was run again counts as it ended last."""
-    found: dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]] = defaultdict(
-        lambda: defaultdict(lambda: Result(set(), set()))
-    )
+    found: dict[tuple[tuple[int, ...], str], dict[tuple[str, str], Result]] = defaultdict(lambda: defaultdict(lambda: Result(set(), set())))
     for case in (case for path in paths for case in ET.parse(path).iter("testcase")):
         match = CASE.fullmatch(case.get("name", ""))
         if match is None or match["test"] not in WAYS:
@@ -56,7 +54,7 @@ def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str,
 
 
 def main() -> int:
-    """Print the document; 1 where the file tells of no such test."""
+    """Print the document; 1 where the file has no such test."""
     found = read([Path(path) for path in sys.argv[1:]])
     if not found:
         print(f"{' '.join(sys.argv[1:])}: no result of tests/bpf/test_counts.py", file=sys.stderr)

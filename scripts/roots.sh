@@ -5,7 +5,7 @@
 #   sid       Python 3.15, with function probes, and 3.14, without
 set -euo pipefail
 
-ROOTS=${PYTRACE_ROOTS:-/var/tmp/pytrace-ebpf/roots}
+ROOTS=${PYTRACE_ROOTS:-/var/lib/pytrace-ebpf/roots}
 
 say() { echo "roots: $*" >&2; }
 

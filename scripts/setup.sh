@@ -2,7 +2,7 @@
 # Install what is missing to trace, build and test here; a second run finds all of it done.
 #
 #   scripts/setup.sh              host and .venv
-#   scripts/setup.sh host         Debian packages, kernel headers, tracefs
+#   scripts/setup.sh host         Debian packages, kernel headers
 #   scripts/setup.sh venv EXTRA   .venv at the root of the repository, with EXTRA of pyproject.toml besides "test"
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -95,21 +95,24 @@ merge_headers() {
         as_root rm -rf "$HEADERS" && as_root mv -T "$HEADERS.new" "$HEADERS"
 }
 
+# Those that the kernel carries itself: BCC would unpack them to /tmp, where others may have been before.
+unpack_headers() {
+    say "unpacking the kernel's own headers into $HEADERS"
+    as_root rm -rf "$HEADERS.new" && as_root mkdir -p "$HEADERS.new" &&
+        as_root tar -C "$HEADERS.new" -xf /sys/kernel/kheaders.tar.xz &&
+        as_root rm -rf "$HEADERS" && as_root mv -T "$HEADERS.new" "$HEADERS"
+}
+
 install_headers() {
     local exact
     exact=linux-headers-$(uname -r)
     if command -v apt-cache >/dev/null && [ -n "$(apt-cache -q=2 show "$exact" 2>/dev/null)" ]; then
         apt_install "$exact" && have_headers && return
     fi
+    if [ -e /sys/kernel/kheaders.tar.xz ] && unpack_headers; then return; fi
     command -v dpkg >/dev/null ||
         { say "no kernel headers: install those of $(uname -r), or set BCC_KERNEL_SOURCE to a tree of any version"; return 1; }
     merge_headers
-}
-
-mount_tracefs() {
-    grep -q " /sys/kernel/tracing tracefs " /proc/mounts && return
-    say "mounting tracefs at /sys/kernel/tracing"
-    as_root mount -t tracefs nodev /sys/kernel/tracing 2>>"$LOG"
 }
 
 set_up_host() {
@@ -131,7 +134,6 @@ set_up_host() {
         return
     fi
     have_headers || install_headers || cannot_record "kernel headers are missing"
-    mount_tracefs || cannot_record "tracefs cannot be mounted at /sys/kernel/tracing (a container without privileges?)"
 }
 
 cannot_record() { say "eBPF cannot work here, so only run --rootless can record: $*"; }
@@ -150,7 +152,7 @@ set_up_venv() {
 
 build_agent() {
     if command -v "${CC:-gcc}" >/dev/null; then
-        logged "building the agent" scripts/build-agent.sh
+        logged "building the libraries" scripts/build-libraries.sh
     elif [ ! -e probes/agent/agent.so ]; then
         say "there is no C compiler for the agent, so only Pythons with function probes can be traced, and only with eBPF: install gcc and libc6-dev"
     fi

@@ -5,7 +5,7 @@
 # for the CPU or for CUDA, is what pip on this host finds under that version.
 set -euo pipefail
 
-TORCH=${PYTRACE_TORCH:-/var/tmp/pytrace-ebpf/torch}
+TORCH=${PYTRACE_TORCH:-/var/lib/pytrace-ebpf/torch}
 PYTHON=/usr/bin/python3.11
 WANTED=(torch==2.13.0 numpy)
 

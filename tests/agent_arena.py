@@ -1,7 +1,6 @@
 """Reads an agent's arena as the tests need it: every event of every thread, in the order written."""
 
 import ctypes
-import fcntl
 import mmap
 import os
 import shutil
@@ -14,7 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pytrace_ebpf.record.arena import ACTIVE, CHUNK_HEADER, CHUNKS_START, FREE, FUNCTIONS_START, QUIET, REFUSED, Library
+from pytrace_ebpf.record.agent.arena import (
+    ACTIVE,
+    CHUNK_SIZE,
+    CHUNK_TABLE,
+    CHUNKS_START,
+    FREE,
+    FUNCTIONS_START,
+    QUIET,
+    REFUSED,
+)
+from pytrace_ebpf.record.agent.leftovers import take
+from pytrace_ebpf.record.agent.library import Library
 from pytrace_ebpf.trace.schema import CallKind
 
 __all__ = ["ACTIVE", "AGENT", "ENTRY", "OPEN", "QUIET", "REFUSED", "RESUME", "Arena", "Session", "unbalanced"]
@@ -37,24 +47,27 @@ class Function:
 
 
 class Arena:
-    """What an arena file holds: `header` (np.void), `functions` by id, `threads`: tid -> array of EVENT."""
+    """What an arena file holds: `header` (np.void), `chunks` (np.void each, in their order), `functions` by id, `threads`: tid -> array of EVENT."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            header = file.read(FUNCTIONS_START)
-            self.header = np.frombuffer(header, LAYOUT["arena"], 1)[0]
+            self.header = np.frombuffer(file.read(CHUNK_TABLE), LAYOUT["arena"], 1)[0]
+            file.seek(FUNCTIONS_START)
             self.functions = self._functions(file.read(int(self.header["functions_end"]) - FUNCTIONS_START))
             chunks = []
             for number in range(int(self.header["chunks"])):
+                file.seek(CHUNK_TABLE + number * CHUNK_SIZE)
+                head = np.frombuffer(file.read(CHUNK_SIZE), LAYOUT["chunk"], 1)[0]
                 file.seek(CHUNKS_START + number * int(self.header["chunk_bytes"]))
-                data = file.read(int(self.header["chunk_bytes"]))
-                head = np.frombuffer(data, LAYOUT["chunk"], 1)[0]
-                events = np.frombuffer(data, LAYOUT["event"], int(head["count"]), CHUNK_HEADER)
+                events = np.frombuffer(file.read(16 * int(head["count"])), LAYOUT["event"])
                 if head["state"] != FREE:
-                    chunks.append((int(head["order"]), int(head["tid"]), events))
+                    chunks.append((head, events))
+        chunks.sort(key=lambda chunk: int(chunk[0]["order"]))
+        self.chunks = [head for head, _ in chunks]
         self.threads: dict[int, np.ndarray] = {}
-        for _, tid, events in sorted(chunks, key=lambda chunk: chunk[0]):
+        for head, events in chunks:
+            tid = int(head["tid"])
             self.threads[tid] = np.concatenate([self.threads.get(tid, np.empty(0, EVENT)), _decoded(events)])
 
     @staticmethod
@@ -70,7 +83,7 @@ class Arena:
     def give_back(self, number: int) -> None:
         """Let the agent write to a chunk anew, as the tracer does once it has read it."""
         with self.path.open("r+b") as file:
-            offset = CHUNKS_START + number * int(self.header["chunk_bytes"]) + LAYOUT["chunk"].fields["state"][1]
+            offset = CHUNK_TABLE + number * CHUNK_SIZE + LAYOUT["chunk"].fields["state"][1]
             os.pwrite(file.fileno(), FREE.to_bytes(4, "little"), offset)
 
     @property
@@ -117,12 +130,10 @@ class Session:
         directory.mkdir(parents=True)
         shutil.copy(AGENT, directory / "agent.so")
         chosen = {"clock": "tsc", "follow": 1, "wait_ms": 0, "arenas": directory} | options
-        lines = [
-            f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])
-        ]
+        lines = [f"{key}={one}\n" for key, value in chosen.items() for one in (value if isinstance(value, list) else [value])]
         (directory / "options").write_text("".join(lines))
         self._lock = (directory / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        assert take(self._lock.fileno())
 
     @property
     def preloaded(self) -> dict[str, str]:
@@ -148,15 +159,34 @@ class Session:
             time.sleep(0.01)
         raise AssertionError(f"{[(a.header['state'], a.header['message']) for a in self.arenas()]} after {seconds} s")
 
+    def leave_out(self, *names: str, everything: bool = False) -> None:
+        """Ask every process to leave out the functions of these names alone, or everything, and wait until it does."""
+        for arena in self.arenas():
+            ids = [number for number, function in arena.functions.items() if function.name in names]
+            with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), CHUNK_TABLE) as header:
+                place = {name: LAYOUT["arena"].fields[f"left_out{name}"][1] for name in ("", "_count", "_turn", "_done")}
+                struct.pack_into(f"{len(ids)}I", header, place[""], *ids)
+                struct.pack_into("I", header, place["_count"], 0xFFFFFFFF if everything else len(ids))
+                (turn,) = struct.unpack_from("I", header, place["_turn"])
+                struct.pack_into("I", header, place["_turn"], turn + 1)
+                self._wake(header)
+                end = time.monotonic() + 20
+                while struct.unpack_from("I", header, place["_done"]) != (turn + 1,):
+                    assert time.monotonic() < end
+                    time.sleep(0.001)
+
+    @staticmethod
+    def _wake(header: mmap.mmap) -> None:
+        word = ctypes.c_uint32.from_buffer(header, LAYOUT["arena"].fields["command"][1])
+        ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
+
     def command_stop(self) -> None:
         """Tell every process to stop, and wake the agents."""
         for arena in self.arenas():
-            with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), FUNCTIONS_START) as header:
+            with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), CHUNK_TABLE) as header:
                 offset = LAYOUT["arena"].fields["command"][1]
                 header[offset : offset + 4] = b"\1\0\0\0"
-                word = ctypes.c_uint32.from_buffer(header, offset)
-                ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
-                del word
+                self._wake(header)
 
     def close(self) -> None:
         """The tracer is gone."""

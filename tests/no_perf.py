@@ -21,8 +21,6 @@ class Program(ctypes.Structure):
 libc = ctypes.CDLL(None, use_errno=True)
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in FILTER))
 program = Program(len(FILTER), ctypes.addressof(code))
-if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
-    PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
-):
+if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
     sys.exit(f"no filter can be set: {os.strerror(ctypes.get_errno())}")
 os.execvp(sys.argv[1], sys.argv[1:])

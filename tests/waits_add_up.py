@@ -34,8 +34,6 @@ def assert_waits_add_up(trace: Any) -> int:
         ):
             spans = part[begin].to_numpy(np.int64), part[end].to_numpy(np.int64)
             found = within(*spans, own["end_ns"].to_numpy()) - within(*spans, own["start_ns"].to_numpy())
-            pd.testing.assert_series_equal(
-                pd.Series(found), own[column].astype(np.int64), check_names=False, check_index=False
-            )
+            pd.testing.assert_series_equal(pd.Series(found), own[column].astype(np.int64), check_names=False, check_index=False)
         waited += int((own["waits"] > 0).sum())
     return waited

@@ -1,21 +1,28 @@
 /* The contract between the agent, which lives in the traced process, and the tracer.
  *
- * A session is a directory that the tracer prepares and the target can read:
+ * A session is a directory that the tracer prepares. The target can read it, and change nothing in it:
  *
  *     agent.so    this library
  *     options     lines of key=value, see options.h
- *     lock        held by flock(LOCK_EX) while the tracer lives
+ *     begin.py    a script that loads the library
+ *     lock        write-locked (fcntl, F_OFD_SETLK) while the tracer lives; only who may write to it could lock it so
  *
- * Each traced process creates one arena, a sparse file <pid>.<n>.arena in the directory
- * that `options` names, and writes its events there; the tracer maps the same file.
+ * Each traced process creates one arena, a sparse file <pid>.<n>.arena in the directory that `options` names, which
+ * is the target's user's alone, and writes its events there. The tracer reads the file and believes nothing in it: it
+ * copies what it looks at and checks the copy. A file that is cut meanwhile gives it less, never a signal.
  *
  *     0                      struct arena
+ *     CHUNK_TABLE            a struct chunk for each chunk, so that the tracer learns of all by one read
  *     FUNCTIONS_START        function records, each struct function, then its text; up to functions_end
- *     CHUNKS_START           chunks of chunk_bytes, each a struct chunk, then at CHUNK_HEADER its events
+ *     CHUNKS_START           chunks of chunk_bytes: their events
  *
  * A thread writes to a chunk of its own and takes a fresh one when that is full, so that
  * threads never wait for one another, a quiet thread costs one chunk, and a busy one may
  * use all of them. The tracer gives a full chunk back by setting its state to CHUNK_FREE.
+ *
+ * A chunk holds records of one stream, all of one size. Events of calls are numbered within their thread, from 0: the one at
+ * place i of a chunk has number chunk.first + i. A record of another stream names the call that it belongs to by the number
+ * of its thread's last event before it: of the calls that are open then the innermost one.
  *
  * Every struct is stated once, by a list of its fields; `pytrace_layout` says to the
  * tracer what the compiler made of it.
@@ -26,16 +33,22 @@
 #include <stdint.h>
 
 #define ARENA_MAGIC 0x746e656761727970ull /* "pyragent" */
-#define FUNCTIONS_START 4096
+#define CHUNK_TABLE 4096
+#define MOST_CHUNKS (1 << 16)
+#define CHUNK_SIZE 64 /* of a struct chunk: a line of the processor's cache, since its thread writes there with every event */
+#define FUNCTIONS_START (CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE)
 #define CHUNKS_START (64 << 20)
-#define CHUNK_HEADER 64
 
 /* arena.state, written by the agent; REFUSED: `message` says why */
 enum { ARENA_STARTING, ARENA_ACTIVE, ARENA_QUIET, ARENA_REFUSED };
-/* arena.command, written by the tracer; the agent waits for its change by futex */
+/* arena.command, written by the tracer; the agent waits for its change by futex, and is woken there for left_out_turn too */
 enum { COMMAND_RECORD, COMMAND_STOP };
+#define MOST_LEFT_OUT 512 /* functions at a time */
+#define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted, and none is looked at where the source can tell the interpreter so */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
+/* chunk.stream: what its records are. CALLS: struct event */
+enum { STREAM_CALLS, STREAMS };
 enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 
 #define ARENA_FIELDS(FIELD, ARRAY) \
@@ -45,7 +58,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, state)          /* ARENA_* */ \
     FIELD(uint32_t, command)        /* COMMAND_* */ \
     FIELD(uint32_t, clock)          /* CLOCK_IS_* */ \
-    FIELD(uint32_t, chunk_bytes)    /* header and events */ \
+    FIELD(uint32_t, chunk_bytes)    /* of the events of a chunk */ \
     FIELD(uint32_t, chunks)         /* chunks in use so far; those from here on were never touched */ \
     FIELD(uint32_t, forked_from)    /* pid of the traced process this one was forked from, 0 = none */ \
     FIELD(uint64_t, started)        /* stamp: every event is younger */ \
@@ -54,13 +67,23 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, dropped)        /* events for which there was no chunk */ \
     FIELD(uint64_t, unnamed)        /* functions for which there was no room: their events carry function 0 */ \
     FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (wait_ms) */ \
+    FIELD(uint64_t, passed)         /* events that were looked at and not written: of C functions, and of what is left out */ \
+    FIELD(uint32_t, left_out_done)  /* the last turn that the agent has followed */ \
+    FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
+    FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
+    ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 
 #define CHUNK_FIELDS(FIELD, ARRAY) \
     FIELD(uint32_t, state)  /* CHUNK_* */ \
     FIELD(uint32_t, tid)    /* of the writing thread, as the process itself sees it */ \
     FIELD(uint64_t, order)  /* of this use of the chunk among all of the process; grows */ \
-    FIELD(uint64_t, count)  /* events written so far; release-stored after the event */
+    FIELD(uint64_t, count)  /* records written so far; release-stored after the record */ \
+    FIELD(uint32_t, stream) /* STREAM_* */ \
+    FIELD(uint32_t, record_bytes) \
+    FIELD(uint64_t, first)  /* records of its stream that the thread had written before these */ \
+    FIELD(uint32_t, thread) /* number of the writing thread among all that wrote to the arena, from 1: a tid may come again */ \
+    FIELD(uint32_t, unused)
 
 /* Followed by file, name and qualified name, each ended by a NUL; `size` counts all of it and is a multiple of 8. */
 #define FUNCTION_FIELDS(FIELD, ARRAY) \
@@ -80,13 +103,42 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 #define DECLARE_FIELD(type, name) type name;
 #define DECLARE_ARRAY(type, name, count) type name[count];
 struct arena { ARENA_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
-struct chunk { CHUNK_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct chunk { CHUNK_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) } __attribute__((aligned(CHUNK_SIZE)));
+_Static_assert(sizeof(struct chunk) == CHUNK_SIZE, "");
 struct function { FUNCTION_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 struct event { EVENT_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 
+static inline struct event event_of(uint64_t stamp, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
+{
+    return (struct event){
+        .stamp_line = (stamp & 0xffffffffffff) | (uint64_t)line << 48,
+        .what = frame | (uint64_t)(function & 0xfffff) << 32 | kind << 52 | (uint64_t)(line >> 16) << 55,
+    };
+}
+
+static inline uint32_t event_frame(uint64_t what)
+{
+    return (uint32_t)what;
+}
+
+static inline uint32_t event_function(uint64_t what)
+{
+    return what >> 32 & 0xfffff;
+}
+
+static inline uint32_t event_kind(uint64_t what)
+{
+    return what >> 52 & 7;
+}
+
+static inline uint32_t event_line(uint64_t stamp_line, uint64_t what)
+{
+    return (uint32_t)(stamp_line >> 48 | what >> 55 << 16);
+}
+
 /* What the library exports.
  *
- * Loading it does nothing, unless an `options` file lies beside it: then it begins by itself, at the start of
+ * Loading it does nothing, unless an `options` file is next to it: then it begins by itself, at the start of
  * the program's own code when it was preloaded (LD_PRELOAD), at once when it was loaded into a running Python. */
 
 /* Begin a session in this process, from a thread of its own; returns at once. For a process that holds the library already. */

@@ -20,7 +20,6 @@
 #endif
 #define PAGE 4096
 #define FUNCTIONS_STEP (256 << 10)
-#define LAST_FUNCTION ((1 << 20) - 1)
 #define WAIT_NS 200000
 #define LOOK_EVERY 64 /* events, while there is no chunk */
 
@@ -33,7 +32,7 @@ _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"
 static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
-static uint32_t chunk_limit, function_ids;
+static uint32_t chunk_limit, function_ids, threads;
 static uint64_t order;
 static volatile bool may_wait;
 static bool patient; /* the tracer came in time when it was last waited for */
@@ -73,10 +72,9 @@ static bool back(uint64_t offset, uint64_t length)
 
 bool arena_open(uint32_t python, uint32_t forked_from)
 {
-    uint32_t chunk_bytes = (CHUNK_HEADER + options.chunk_records * sizeof(struct event) + PAGE - 1) / PAGE * PAGE;
-    chunk_limit = options.arena_bytes / chunk_bytes;
-    if (!chunk_limit)
-        chunk_limit = 1;
+    uint32_t chunk_bytes = (options.chunk_records * sizeof(struct event) + PAGE - 1) / PAGE * PAGE;
+    uint64_t chunks = options.arena_bytes / chunk_bytes;
+    chunk_limit = chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
     arena_size = CHUNKS_START + (size_t)chunk_limit * chunk_bytes;
     int fd = -1;
     for (int n = 0; fd < 0 && n < 1000; n++) {
@@ -88,7 +86,8 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     if (fd < 0)
         return false;
     void *at = MAP_FAILED;
-    if (!ftruncate(fd, arena_size))
+    /* Not by ftruncate: programs are confined to calls that Python itself makes. */
+    if (lseek(fd, arena_size - 1, SEEK_SET) >= 0 && write(fd, "", 1) == 1)
         at = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     arena = at == MAP_FAILED ? NULL : at;
@@ -101,7 +100,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     }
     madvise(arena, arena_size, MADV_DONTDUMP);
     backed = FUNCTIONS_START;
-    function_ids = 0;
+    function_ids = threads = 0;
     order = 0;
     may_wait = patient = true;
     arena->pid = getpid();
@@ -194,7 +193,21 @@ full:
 
 static struct chunk *chunk_at(uint32_t number)
 {
-    return (struct chunk *)((char *)arena + CHUNKS_START + (size_t)number * arena->chunk_bytes);
+    return (struct chunk *)((char *)arena + CHUNK_TABLE) + number;
+}
+
+static uint64_t events_at(uint32_t number)
+{
+    return CHUNKS_START + (uint64_t)number * arena->chunk_bytes;
+}
+
+/* Give the next chunk its memory, and the page of the table that it is in. */
+static bool back_next_chunk(void)
+{
+    uint32_t number = arena->chunks, in_a_page = PAGE / CHUNK_SIZE;
+    if (number % in_a_page == 0 && !back(CHUNK_TABLE + (uint64_t)number * CHUNK_SIZE, PAGE))
+        return false;
+    return back(events_at(number), arena->chunk_bytes);
 }
 
 /* The lowest free chunk, so that no more memory is touched than needed; NULL = none. */
@@ -203,7 +216,7 @@ static struct chunk *free_chunk(void)
     for (uint32_t i = 0; i < arena->chunks; i++)
         if (__atomic_load_n(&chunk_at(i)->state, __ATOMIC_ACQUIRE) == CHUNK_FREE)
             return chunk_at(i);
-    if (arena->chunks == chunk_limit || !back((char *)chunk_at(arena->chunks) - (char *)arena, arena->chunk_bytes))
+    if (arena->chunks == chunk_limit || !back_next_chunk())
         return NULL;
     struct chunk *fresh = chunk_at(arena->chunks);
     __atomic_store_n(&arena->chunks, arena->chunks + 1, __ATOMIC_RELEASE);
@@ -231,8 +244,10 @@ static struct chunk *wait_for_chunk(void)
 
 bool writer_make_room(struct writer *w)
 {
-    if (w->chunk)
+    if (w->chunk) {
+        w->before += w->chunk->count;
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
+    }
     w->chunk = NULL;
     if (w->turned_away++ % LOOK_EVERY == 0) {
         w->chunk = free_chunk();
@@ -250,8 +265,12 @@ bool writer_make_room(struct writer *w)
     w->chunk->tid = w->tid;
     w->chunk->count = 0;
     w->chunk->order = ++order;
+    w->chunk->stream = STREAM_CALLS;
+    w->chunk->record_bytes = sizeof(struct event);
+    w->chunk->first = w->before;
+    w->chunk->thread = w->number;
     __atomic_store_n(&w->chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
-    w->next = (struct event *)((char *)w->chunk + CHUNK_HEADER);
+    w->next = (struct event *)((char *)arena + events_at(w->chunk - chunk_at(0)));
     w->end = w->next + options.chunk_records;
     return true;
 }
@@ -261,7 +280,7 @@ static void thread_ends(void *writer)
     struct writer *w = writer;
     this_writer = &nobody;
     lock();
-    if (w->session == recording && w->chunk)
+    if ((w->session == recording || w->session == AWAITING) && w->chunk)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
     w->session = NO_SESSION;
     __atomic_store_n(&w->over, true, __ATOMIC_RELEASE);
@@ -289,7 +308,7 @@ struct writer *writer_new(uint32_t tid, uint64_t thread)
         w = writers;
     }
     link = w->link;
-    *w = (struct writer){.session = recording, .tid = tid, .thread = thread, .link = link};
+    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link};
     return w;
 }
 
@@ -306,6 +325,14 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 {
     for (struct writer *w = writers; w; w = w->link)
         if (w->thread == thread && w->tid == tid && w->session == recording && !w->over)
+            return w;
+    return NULL;
+}
+
+struct writer *writer_of(uint32_t tid)
+{
+    for (struct writer *w = writers; w; w = w->link)
+        if (w->tid == tid && (w->session == recording || w->session == AWAITING) && w->chunk && !w->over)
             return w;
     return NULL;
 }

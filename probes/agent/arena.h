@@ -17,18 +17,22 @@
 #include "options.h"
 
 #define NO_SESSION UINT64_MAX
+#define AWAITING 0xfffffffffffffffeull /* a writer of the session whose thread has just been told to be in open_frame */
+#define LAST_FUNCTION ((1 << 20) - 1)
 
 /* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
 struct writer {
     uint64_t session; /* it is good while this equals `recording` */
     struct event *next, *end;
     struct chunk *chunk;
+    uint64_t before;     /* records in the chunks that it has filled */
     uint32_t tid;
+    uint32_t number;     /* chunk.thread */
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
     uint32_t turned_away; /* events since the last look for a chunk that found none */
-    uint32_t open_frame; /* innermost frame told as open; 0 = none */
-    uint32_t collecting; /* function of the collection that was told to have begun; 0 = none */
-    uint32_t imports;    /* that were told to have begun */
+    uint32_t open_frame; /* innermost frame reported as open; 0 = none */
+    uint32_t collecting; /* function of the collection whose begin was reported; 0 = none */
+    uint32_t imports;    /* whose begin was reported */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */
     uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
     bool over;           /* its thread has ended */
@@ -87,10 +91,25 @@ struct writer *writer_new(uint32_t tid, uint64_t thread);
 void writer_take(struct writer *writer);
 /* The one that was kept for this thread; NULL = none. */
 struct writer *writer_kept(uint32_t tid, uint64_t thread);
+/* The one of a thread that has written something; NULL = none. */
+struct writer *writer_of(uint32_t tid);
+/* That frame was told as open: the thread may be on its way into it, and then its entry is none. */
+static inline void writer_awaits(struct writer *writer, uint32_t frame)
+{
+    writer->open_frame = frame;
+    writer->session = AWAITING;
+}
 /* Nobody waits for a chunk from now on until the next arena is opened. */
 void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */
 bool writer_make_room(struct writer *writer);
+
+/* An event was looked at that is not to be written. */
+static inline void arena_passed(void)
+{
+    if (LIKELY(arena != NULL))
+        arena->passed++;
+}
 
 static inline void write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {
@@ -100,9 +119,7 @@ static inline void write_event(struct writer *w, uint32_t function, uint32_t fra
             return;
         e = w->next;
     }
-    uint64_t stamp = stamp_of(options.clock);
-    e->stamp_line = (stamp & 0xffffffffffff) | (uint64_t)line << 48;
-    e->what = frame | (uint64_t)(function & 0xfffff) << 32 | kind << 52 | (uint64_t)(line >> 16) << 55;
+    *e = event_of(stamp_of(options.clock), function, frame, line, kind);
     w->next = e + 1;
     __atomic_store_n(&w->chunk->count, w->chunk->count + 1, __ATOMIC_RELEASE);
 }

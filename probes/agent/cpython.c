@@ -13,18 +13,27 @@
 struct cpython py;
 const struct offsets *at;
 
+#define TEXT(number) TEXT_OF_IT(number)
+#define TEXT_OF_IT(word) #word
 #define PTHREAD_TID 0x2d0 /* glibc's struct pthread, x86-64 */
 
-static const struct offsets offsets[] = {
-    /* 3.8 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 104, -1},
-    /* 3.9 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 104, -1},
-    /* 3.10 */ {24, -1, -1, 176, 56, 32, 24, -1, 0, -1, 96, -1},
-    /* 3.11 */ {56, 8, 160, 152, 64, 32, 48, -1, 0, 24, 56, 184},
-    /* 3.12 */ {56, 0, 144, 136, -1, 0, 8, 70, 3, 24, 56, 192},
-    /* 3.13 */ {72, -1, 160, 152, -1, 0, 8, 70, 3, 24, 56, 200},
-    /* 3.14 */ {72, -1, 160, 152, -1, 0, 8, 74, 3, 24, 56, 208},
-    /* 3.15 */ {72, -1, 184, 176, -1, 0, 8, 74, 3, 24, 56, 208},
-};
+enum { NONE = -1 };
+#define COUNT(...) (sizeof((int[]){__VA_ARGS__}) / sizeof(int))
+#define HAS_ALL(name, ...) _Static_assert(COUNT(__VA_ARGS__) == CPYTHON_VERSIONS, #name);
+CPYTHON_OFFSETS(HAS_ALL)
+#define ROW(name, ...) {__VA_ARGS__},
+static const int table[][CPYTHON_VERSIONS] = {CPYTHON_OFFSETS(ROW)};
+static struct offsets offsets;
+
+/* Puts a version's column of the table into `offsets`; NULL where there is none. */
+static const struct offsets *offsets_of(uint32_t minor)
+{
+    if (minor < CPYTHON_FIRST || minor > CPYTHON_LAST)
+        return NULL;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        ((int *)&offsets)[i] = table[i][minor - CPYTHON_FIRST];
+    return &offsets;
+}
 
 /* PY_VERSION_HEX from a text like "3.15.0a2+ (heads/main, ...". */
 static uint32_t version_of(const char *text)
@@ -65,9 +74,9 @@ bool cpython_find(void)
     if (!py._Py_IsFinalizing)
         py._Py_IsFinalizing = py.Py_IsFinalizing;
     uint32_t version = version_of(py.Py_GetVersion()), minor = version >> 16 & 255;
-    if (version >> 24 != 3 || minor < 8 || !py._PyEval_RequestCodeExtraIndex || !py._PyCode_SetExtra)
+    if (version >> 24 != 3 || minor < CPYTHON_FIRST || !py._PyEval_RequestCodeExtraIndex || !py._PyCode_SetExtra)
         return false;
-    at = minor - 8 < sizeof offsets / sizeof *offsets ? &offsets[minor - 8] : NULL;
+    at = offsets_of(minor);
     py.version = version;
     return true;
 }
@@ -78,7 +87,7 @@ const char *cpython_unfit(void)
     return "The agent knows CPython's structures on x86-64 only.";
 #endif
     if (!at)
-        return "The agent knows CPython 3.8 to 3.15; this is a later version.";
+        return "The agent knows CPython 3." TEXT(CPYTHON_FIRST) " to 3." TEXT(CPYTHON_LAST) "; this is a later version.";
     if (strstr(py.Py_GetVersion(), "free-threading"))
         return "This is a free-threaded build of CPython, and the agent needs the GIL: run the program with a build that has it.";
     if (py.PySys_GetObject("getobjects"))
@@ -95,8 +104,8 @@ bool cpython_finalizing(void)
 
 uint32_t thread_id_of(void *thread_state)
 {
-    if (at->thread_native >= 0)
-        return *(uint64_t *)((char *)thread_state + at->thread_native);
+    if (at->thread_native_id >= 0)
+        return *(uint64_t *)((char *)thread_state + at->thread_native_id);
     char *thread = pointer_at(thread_state, at->thread_pthread);
     return thread ? *(uint32_t *)(thread + PTHREAD_TID) : 0;
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../cpython_offsets.h"
+
 typedef struct {
     intptr_t references;
     void *type;
@@ -101,19 +103,10 @@ struct cpython {
 };
 extern struct cpython py;
 
-/* Byte offsets, per minor version (headers, offsetof, x86-64). */
+/* Of the version at hand; -1 = it has no such field. */
+#define DECLARE_OFFSET(name, ...) int name;
 struct offsets {
-    int thread_frame;  /* PyThreadState: the innermost frame, or what leads to it */
-    int cframe_frame;  /* _PyCFrame.current_frame on 3.11 and 3.12; -1 = thread_frame is the frame itself */
-    int thread_native; /* PyThreadState.native_thread_id; -1 = none */
-    int thread_pthread;
-    int thread_profile; /* PyThreadState.c_profilefunc, up to 3.11 */
-    int frame_code, frame_previous;
-    int frame_owner;   /* a char; -1 = none */
-    int owner_shim;    /* owners from this on are no Python frames */
-    int object_frame;  /* PyFrameObject: its interpreter frame; -1 = it is the frame itself */
-    int frame_position; /* instruction: f_lasti (an int), from 3.11 on a pointer */
-    int code_start;     /* PyCodeObject.co_code_adaptive, from 3.11 on */
+    CPYTHON_OFFSETS(DECLARE_OFFSET)
 };
 extern const struct offsets *at;
 

@@ -1,7 +1,10 @@
 /* Reads the frames that are open on the threads' stacks, without making frame objects of them. */
+#include "frames.h"
+
 #include <sys/mman.h>
 
-#include "hooks.h"
+#include "calls.h"
+#include "functions.h"
 
 bool frames_known = true;
 static bool verified;
@@ -62,7 +65,7 @@ void write_open_frames(struct writer *w, void *innermost)
         struct function_entry *function = is_shim(code) ? NULL : function_of(code);
         if (!function && (function = function_importing(code)) && function->flags & UNWANTED)
             function = NULL;
-        if (!function || (depth_bound && too_deep(w, true)))
+        if (!function || too_deep(w, true))
             continue;
         write_event(w, function->id, frame_number(frames[i]), function->first_line, CALL_OPEN);
         w->open_frame = frame_number(frames[i]);

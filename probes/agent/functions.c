@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include "arena.h"
-#include "hooks.h"
 #include "options.h"
 
 #define LONGEST 4096
@@ -13,11 +12,14 @@
 #define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
 struct function_slot *function_slots;
+void (*function_seen)(const char *file);
 size_t function_mask;
 static size_t slots_used;
 static struct function_entry *spare;
 static struct function_entry nameless; /* for which there was no memory */
 static Py_ssize_t extra = -1;
+
+static uint8_t left_out[(LAST_FUNCTION + 8) / 8]; /* a bit for each id */
 
 struct text_slot {
     uint64_t hash;
@@ -92,11 +94,12 @@ const char *functions_begin(void)
         return "There is no memory for the table of functions.";
     for (size_t i = 0; i <= function_mask; i++)
         if (function_slots[i].code)
-            function_slots[i].entry->flags = UNTOLD;
+            function_slots[i].entry->flags = UNREPORTED;
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
     text_mask = texts_used = 0;
+    memset(left_out, 0, sizeof left_out);
     return NULL;
 }
 
@@ -194,7 +197,12 @@ static uint32_t id_of(const struct texts *t, uint32_t first_line, uint32_t flags
     return id;
 }
 
-static void tell(struct function_entry *entry)
+static uint32_t flag_left_out(const struct function_entry *entry)
+{
+    return left_out[entry->id / 8] >> entry->id % 8 & 1 ? LEFT_OUT : 0;
+}
+
+static void publish(struct function_entry *entry)
 {
     struct texts t = {.owners = 0};
     read_text(entry->code, "co_filename", &t, 0);
@@ -211,9 +219,11 @@ static void tell(struct function_entry *entry)
         entry->flags = UNWANTED;
     else
         entry->id = id_of(&t, entry->first_line, code_flags);
+    entry->flags |= flag_left_out(entry);
     if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
-        entry->flags |= IMPORTS;
-    hooks_function_seen(t.text[0]);
+        entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;
+    if (UNLIKELY(function_seen != NULL))
+        function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);
 }
@@ -240,7 +250,7 @@ static struct function_entry *add(PyObject *code)
     }
     struct function_entry *entry = spare;
     spare = entry->next;
-    *entry = (struct function_entry){.code = code, .flags = UNTOLD};
+    *entry = (struct function_entry){.code = code, .flags = UNREPORTED};
     struct function_slot *slot = slot_for(code);
     *slot = (struct function_slot){code, entry};
     slots_used++;
@@ -255,18 +265,58 @@ static struct function_entry *add(PyObject *code)
 struct function_entry *function_unknown(PyObject *code)
 {
     struct function_entry *entry = slot_for(code)->entry;
-    if (entry && !(entry->flags & UNTOLD))
+    if (entry && !(entry->flags & UNREPORTED))
         return entry->flags ? NULL : entry;
     PyObject *type, *value, *traceback;
     py.PyErr_Fetch(&type, &value, &traceback);
     if (!entry)
         entry = add(code);
     if (entry)
-        tell(entry);
+        publish(entry);
     else
         arena->unnamed++;
     py.PyErr_Restore(type, value, traceback);
     return !entry ? &nameless : entry->flags ? NULL : entry;
+}
+
+struct function_entry *function_told(PyObject *code)
+{
+    struct function_entry *entry = slot_for(code)->entry;
+    return entry && !(entry->flags & UNREPORTED) ? entry : NULL;
+}
+
+bool functions_leave_out(const uint32_t *ids, uint32_t count)
+{
+    bool back = false;
+    memset(left_out, 0, sizeof left_out);
+    for (uint32_t k = 0; k < count; k++)
+        if (ids[k] && ids[k] <= LAST_FUNCTION)
+            left_out[ids[k] / 8] |= 1 << ids[k] % 8;
+    for (size_t i = 0; i <= function_mask; i++) {
+        struct function_entry *entry = function_slots[i].code ? function_slots[i].entry : NULL;
+        if (!entry || entry->flags & (UNREPORTED | UNWANTED | IMPORTS))
+            continue;
+        uint32_t before = entry->flags & LEFT_OUT, now = flag_left_out(entry);
+        if (now && !before)
+            entry->flags = LEFT_OUT | LEAVING;
+        else if (before && !now)
+            entry->flags = RETURNING;
+        back |= before && !now;
+    }
+    return back;
+}
+
+void functions_settle(bool forget)
+{
+    for (size_t i = 0; i <= function_mask; i++) {
+        struct function_entry *entry = function_slots[i].code ? function_slots[i].entry : NULL;
+        if (entry && forget)
+            entry->odd = 0, entry->flags &= ~(LEAVING | BACK);
+        else if (entry && entry->flags & RETURNING)
+            entry->flags = entry->odd ? BACK : 0;
+        else if (entry)
+            entry->flags &= ~LEAVING;
+    }
 }
 
 struct function_entry *function_importing(PyObject *code)

@@ -5,14 +5,17 @@
 #include "build.h"
 #include "cpython.h"
 
-enum { UNTOLD = 1, UNWANTED = 2, IMPORTS = 4 };
+enum { UNREPORTED = 1, UNWANTED = 2, IMPORTS = 4, LEFT_OUT = 8, LEAVING = 16, RETURNING = 32, BACK = 64 };
 
 struct function_entry {
     PyObject *code;
     struct function_entry *next; /* while it is spare */
     uint32_t id;
-    uint32_t flags; /* UNTOLD: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import */
+    uint32_t flags; /* UNREPORTED: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import;
+                       LEFT_OUT: by the tracer, for a time; LEAVING: since just now; RETURNING: it was until just now; BACK: since then
+                       there are calls, `odd`, whose ends are not to be written */
     uint32_t first_line;
+    uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
     bool resumable; /* a generator, a coroutine, or both */
     struct {
         uint32_t position, line; /* position + 1, so that 0 is none */
@@ -25,11 +28,19 @@ struct function_slot {
 };
 extern struct function_slot *function_slots;
 extern size_t function_mask;
+/* Who wants to know the file of each function that is met; NULL = nobody. */
+extern void (*function_seen)(const char *file);
 
-/* GIL held. A session begins: forget what was told, keep which code objects are known. NULL, or why it cannot be. */
+/* GIL held. A session begins: forget what was reported, keep which code objects are known. NULL, or why it cannot be. */
 const char *functions_begin(void);
-/* The entry of a code object that is not in its slot or not told yet; NULL = it has flags. */
+/* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
+/* The entry of a code object that was told; NULL = it was not. */
+struct function_entry *function_told(PyObject *code);
+/* GIL held. From now on LEFT_OUT are the functions with these ids and no others. True where one is RETURNING. */
+bool functions_leave_out(const uint32_t *ids, uint32_t count);
+/* Nothing is LEAVING or RETURNING any more; `forget`: nor BACK, and no call odd. */
+void functions_settle(bool forget);
 /* The entry of the function that stands for an import, which function_of leaves out; NULL = it is another. */
 struct function_entry *function_importing(PyObject *code);
 /* GIL held. The id of what is no Python function, by its layer (LAYER_*) and name; 0 where there is no room. */

@@ -1,10 +1,15 @@
 /* Function events from sys.monitoring, CPython 3.12 and later. */
-#include "hooks.h"
+#include "calls.h"
+#include "cpython.h"
+#include "frames.h"
+#include "functions.h"
+#include "layers.h"
+#include "left_out.h"
+#include "sources.h"
+#include "threads.h"
 
 /* PyLongObject: the lowest digit, which is all of a position in the code. */
 #define LONG_DIGIT 24
-/* In RESUME's argument: no `try` of the program's is around it. */
-#define RESUME_DEPTH1 (py.version < 0x030f0000 ? 4 : 8)
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
  * time, least of 4 runs by turns). It has no recursion check either, so an event cannot raise in the program. */
@@ -34,6 +39,7 @@ static const struct {
     {"PY_RETURN", on_return}, {"PY_YIELD", on_yield},   {"PY_UNWIND", on_unwind},
 };
 static int tool = -1;
+static long all_events;
 static PyObject *disable;
 
 static inline void *current_frame(void)
@@ -63,14 +69,16 @@ static inline uint32_t line_left(struct function_entry *function, PyObject *cons
     return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
 }
 
-/* What function_of leaves out, of a thread that has its writer. */
-static __attribute__((noinline)) PyObject *left_out(PyObject *const *arguments, uint64_t kind)
+/* What function_of leaves out and is not written all the same, of a thread that has its writer. */
+static __attribute__((noinline)) PyObject *not_written(PyObject *const *arguments, uint64_t kind)
 {
     struct function_entry *function = function_importing(arguments[0]);
-    if (!function)
-        return never_again();
-    import_event(this_writer, function, current_frame(), kind == CALL_ENTRY ? 0 : line_left(function, arguments), kind);
-    return py.none;
+    if (function) {
+        import_event(this_writer, function, current_frame(), kind == CALL_ENTRY ? 0 : line_left(function, arguments), kind);
+        return py.none;
+    }
+    bool ends = kind != CALL_ENTRY && kind != CALL_RESUME;
+    return ends && left_out_waits(arguments[0]) ? py.none : never_again();
 }
 
 static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const *arguments, uint64_t kind)
@@ -80,8 +88,8 @@ static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const 
     if (UNLIKELY(!w))
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
-    if (UNLIKELY(!function))
-        return left_out(arguments, kind);
+    if (UNLIKELY(!function) && !(function = left_out_written(arguments[0], frame, true)))
+        return not_written(arguments, kind);
     enter(w, function, frame, kind);
     return py.none;
 }
@@ -102,9 +110,9 @@ static PyObject *on_resume(PyObject *self, PyObject *const *arguments, Py_ssize_
  * without the agent nothing of this would run. */
 static bool only_for_us(PyObject *const *arguments)
 {
-    if (py.version < 0x030e0000 || arguments[2]->type != *py.generator_exit)
+    if (at->resume_depth1 < 0 || arguments[2]->type != *py.generator_exit)
         return false;
-    return ((uint8_t *)arguments[0])[at->code_start + position_of(arguments[1]) + 1] & RESUME_DEPTH1;
+    return ((uint8_t *)arguments[0])[at->code_start + position_of(arguments[1]) + 1] & at->resume_depth1;
 }
 
 static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
@@ -113,6 +121,8 @@ static PyObject *on_throw(PyObject *self, PyObject *const *arguments, Py_ssize_t
     void *frame = current_frame();
     struct writer *w = writer_here(frame, true);
     struct function_entry *function = w ? function_of(arguments[0]) : NULL;
+    if (w && UNLIKELY(!function))
+        function = left_out_written(arguments[0], frame, true);
     if (function && frame && only_for_us(arguments))
         w->closing = frame;
     else if (function)
@@ -127,8 +137,8 @@ static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const 
     if (UNLIKELY(!w))
         return py.none;
     struct function_entry *function = function_of(arguments[0]);
-    if (UNLIKELY(!function))
-        return left_out(arguments, kind);
+    if (UNLIKELY(!function) && !(function = left_out_written(arguments[0], frame, false)))
+        return not_written(arguments, kind);
     leave(w, function, frame, line_left(function, arguments), kind);
     return py.none;
 }
@@ -151,12 +161,14 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
     void *frame = current_frame();
     struct writer *w = writer_here(frame, false);
     struct function_entry *function = w ? function_of(arguments[0]) : NULL;
+    if (w && UNLIKELY(!function))
+        function = left_out_written(arguments[0], frame, false);
     if (w && UNLIKELY(w->closing != NULL) && w->closing == frame)
         w->closing = NULL;
     else if (function)
         leave(w, function, frame, line_left(function, arguments), CALL_UNWIND);
     else if (w && function_importing(arguments[0]))
-        left_out(arguments, CALL_UNWIND);
+        not_written(arguments, CALL_UNWIND);
     return py.none;
 }
 
@@ -199,11 +211,29 @@ static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
     return done ? events : 0;
 }
 
+static void pause(bool on)
+{
+    PyObject *module = py.PySys_GetObject("monitoring");
+    if (module && tool >= 0)
+        called(py.PyObject_CallMethod(module, "set_events", "il", tool, on ? 0 : all_events));
+}
+
+static void again(void)
+{
+    PyObject *type, *value, *traceback; /* of the program's, where a forked child begins at one of its events */
+    py.PyErr_Fetch(&type, &value, &traceback);
+    PyObject *module = py.PySys_GetObject("monitoring");
+    if (module)
+        called(py.PyObject_CallMethod(module, "restart_events", NULL));
+    py.PyErr_Restore(type, value, traceback);
+}
+
 static void stop(void)
 {
     PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
     if (tool >= 0 && numbers) {
         called(py.PyObject_CallMethod(module, "set_events", "ii", tool, 0));
+        again(); /* who gets this tool's id next shall find no place where nothing is wanted */
         register_callbacks(module, numbers, false);
         called(py.PyObject_CallMethod(module, "free_tool_id", "i", tool));
         py.Py_DecRef(disable);
@@ -245,8 +275,9 @@ static const char *start(bool here)
         stop();
         failure = "sys.monitoring refused the agent's callbacks: is another tool or an audit hook in the way?";
     }
+    all_events = events;
     py.Py_DecRef(numbers);
     return failure;
 }
 
-const struct source monitoring = {start, stop, NULL, NULL};
+const struct source monitoring = {start, stop, NULL, pause, again, NULL};

@@ -1,15 +1,20 @@
 /* Function events from the profile function of each thread, CPython 3.8 to 3.11. */
 #include <string.h>
 
-#include "hooks.h"
+#include "calls.h"
+#include "cpython.h"
+#include "frames.h"
+#include "functions.h"
+#include "layers.h"
+#include "left_out.h"
+#include "sources.h"
+#include "threads.h"
 
 /* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
 #define PROFILE_OBJECT 16
-/* PyFrameObject.f_stacktop up to 3.9 and f_state of 3.10; from the interpreter frame of 3.11 back to gi_frame_state. */
-#define FRAME_STACKTOP 72
-#define FRAME_STATE (py.version >= 0x030b0000 ? -5 : 108)
 #define SUSPENDED (-1) /* 3.10 and 3.11 */
 
+static bool paused;
 static PyObject *bootstrap, *displaced; /* of threading: our function, and the program's own before it */
 
 static int find_line(PyObject *frame, int unused)
@@ -29,43 +34,46 @@ static bool resumes(const void *frame, const void *code)
 /* Is the frame, of a generator or coroutine, left by yielding? */
 static bool yields(const void *frame)
 {
-    if (py.version < 0x030a0000)
-        return pointer_at(frame, FRAME_STACKTOP) != NULL;
-    return *((signed char *)frame + FRAME_STATE) == SUSPENDED;
+    if (at->frame_stacktop >= 0)
+        return pointer_at(frame, at->frame_stacktop) != NULL;
+    return *((signed char *)frame + at->generator_state) == SUSPENDED;
 }
 
-/* What function_of leaves out: of no interest, or an import. */
-static __attribute__((noinline)) void left_out(struct writer *w, const void *told, PyObject *object, PyObject *code, uint64_t kind)
+/* What function_of leaves out and is not written all the same: of no interest, or an import. */
+static __attribute__((noinline)) void not_written(struct writer *w, const void *shown, PyObject *object, PyObject *code, uint64_t kind)
 {
     struct function_entry *function = function_importing(code);
     if (function)
-        import_event(w, function, told, kind == CALL_ENTRY ? 0 : py.PyFrame_GetLineNumber(object), kind);
+        import_event(w, function, shown, kind == CALL_ENTRY ? 0 : py.PyFrame_GetLineNumber(object), kind);
 }
 
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self;
-    if (what != PROFILE_CALL && what != PROFILE_RETURN)
+    if (what != PROFILE_CALL && what != PROFILE_RETURN) {
+        arena_passed();
         return 0;
+    }
     bool inner = at->object_frame >= 0;
     void *frame = inner ? pointer_at(object, at->object_frame) : object;
     PyObject *code = pointer_at(frame, at->frame_code);
     struct writer *w = writer_here(frame, what == PROFILE_CALL);
     if (UNLIKELY(!w))
         return 0;
-    const void *told = LIKELY(frames_known) ? frame : NULL;
+    const void *shown = LIKELY(frames_known) ? frame : NULL;
     struct function_entry *function = function_of(code);
-    if (UNLIKELY(!function)) {
-        left_out(w, told, object, code, what == PROFILE_CALL ? CALL_ENTRY : argument ? CALL_RETURN : CALL_UNWIND);
+    if (UNLIKELY(!function) && !(function = left_out_written(code, shown, what == PROFILE_CALL))) {
+        arena_passed();
+        not_written(w, shown, object, code, what == PROFILE_CALL ? CALL_ENTRY : argument ? CALL_RETURN : CALL_UNWIND);
         return 0;
     }
     if (what == PROFILE_CALL) {
-        enter(w, function, told, function->resumable && resumes(frame, code) ? CALL_RESUME : CALL_ENTRY);
+        enter(w, function, shown, function->resumable && resumes(frame, code) ? CALL_RESUME : CALL_ENTRY);
         return 0;
     }
-    /* f_lasti is an int; the instruction pointer is told from the code's address, its low half is enough. */
+    /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (inner ? (uint32_t)(uintptr_t)code : 0);
-    leave(w, function, told, line_at(function, position, find_line, object, 0), !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN);
+    leave(w, function, shown, line_at(function, position, find_line, object, 0), !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }
 
@@ -95,8 +103,9 @@ static void *first_thread(void)
 static PyObject *take_thread(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    py.PyEval_SetProfile(recording ? on_event : NULL, NULL);
-    const char *event = count == 3 && recording ? py.PyUnicode_AsUTF8AndSize(arguments[1], NULL) : NULL;
+    bool on = recording && !paused;
+    py.PyEval_SetProfile(on ? on_event : NULL, NULL);
+    const char *event = count == 3 && on ? py.PyUnicode_AsUTF8AndSize(arguments[1], NULL) : NULL;
     if (!event)
         py.PyErr_Clear();
     else if (!strcmp(event, "call") || !strcmp(event, "return"))
@@ -133,7 +142,7 @@ static void arm_threading(void)
     py.PyErr_Clear();
 }
 
-static void function_seen(const char *file)
+static void look_for_threading(const char *file)
 {
     const char *name = strrchr(file, '/');
     if (bootstrap && !displaced && name && !strcmp(name, "/threading.py"))
@@ -158,8 +167,18 @@ static void stop(void)
     bootstrap = displaced = NULL;
 }
 
+static void pause(bool on)
+{
+    paused = on;
+    for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
+        if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
+            set_profile(state, on ? NULL : on_event);
+}
+
 static void look(void)
 {
+    if (paused)
+        return;
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
             set_profile(state, on_event);
@@ -171,6 +190,7 @@ static void look(void)
 
 static const char *start(bool here)
 {
+    paused = false;
     PyObject *threading = imported_module("threading"), *hook = profile_of_threading(threading);
     bool taken = hook && hook != py.none;
     if (hook)
@@ -198,4 +218,4 @@ static const char *start(bool here)
     return NULL;
 }
 
-const struct source profile = {start, stop, look, function_seen};
+const struct source profile = {start, stop, look, pause, NULL, look_for_threading};

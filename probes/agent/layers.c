@@ -1,5 +1,9 @@
-/* What is no Python function and yet a call of its own: garbage collections, and imports of modules. */
-#include "hooks.h"
+/* Reports garbage collections, and imports around what importlib does for them. */
+#include "layers.h"
+
+#include "calls.h"
+#include "cpython.h"
+#include "threads.h"
 
 #define COLLECTION 1 /* its number among frames: a thread has but one at a time */
 
@@ -129,4 +133,19 @@ void import_event(struct writer *w, struct function_entry *function, const void 
             leave(w, function, frame, line, kind);
         import_ends(w, frame, kind);
     }
+}
+
+void collection_cut(struct writer *w)
+{
+    if (w->collecting)
+        write_event(w, w->collecting, COLLECTION, 0, CALL_RETURN);
+    w->collecting = 0;
+}
+
+void import_cut(struct writer *w, const void *frame)
+{
+    if (!w->imports)
+        return;
+    w->imports--;
+    write_event(w, 0, number_of_import(frame), 0, CALL_RETURN);
 }

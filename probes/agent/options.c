@@ -64,7 +64,7 @@ bool options_read(const char *directory)
     char *rest = text, *line;
     while ((line = strsep(&rest, "\n")))
         read_line(line);
-    if (options.chunk_records < 16 || options.chunk_records > 1 << 20)
+    if (options.chunk_records < 16 || options.chunk_records > MOST_CHUNK_RECORDS)
         options.chunk_records = 16384;
     return got == 0;
 }

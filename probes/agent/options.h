@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #define MAX_PATTERNS 256
+#define MOST_CHUNK_RECORDS (1 << 20)
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
@@ -39,7 +40,7 @@ bool options_read(const char *directory);
 /* The file's functions are wanted by include and exclude. */
 bool options_want(const char *file);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.
- * The same rule as record/functions.py follows. `module` has room for PATH_MAX bytes. */
+ * The same rule as record/cpython/functions.py follows. `module` has room for PATH_MAX bytes. */
 void module_of(const char *file, char *module);
 
 #endif

@@ -10,13 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "hooks.h"
+#include "frames.h"
+#include "functions.h"
+#include "layers.h"
+#include "left_out.h"
 #include "options.h"
+#include "sources.h"
+#include "threads.h"
 
 #define LOOK_MS 500
 
@@ -26,20 +30,10 @@ static int phase = IDLE;
 static bool hooks_on, parent_was_ending;
 static uint64_t sessions;
 static PyObject *exit_function;
+static const struct source *hooks;
 
-const struct source *hooks;
-uint32_t depth_bound;
-
-bool too_deep(struct writer *w, bool entering)
-{
-    if (entering)
-        return w->depth++ >= depth_bound;
-    if (w->depth)
-        w->depth--;
-    return w->depth >= depth_bound;
-}
-
-/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. */
+/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. To be
+ * asked who holds it, and not to try: only a write lock counts, which nobody but the tracer could have. */
 static bool tracer_is_gone(void)
 {
     char path[PATH_MAX + 8];
@@ -47,22 +41,30 @@ static bool tracer_is_gone(void)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT;
-    bool gone = !flock(fd, LOCK_SH | LOCK_NB);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    bool gone = !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
     close(fd);
     return gone;
 }
 
+static void remove_file(const char *directory, const char *name)
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    unlink(path);
+}
+
+/* What this user may remove. The session's directory is the tracer's user's: where that is another one, its next start
+ * removes it. */
 static void remove_session_files(void)
 {
-    static const char *const names[] = {"agent.so", "options", "lock", "begin.py", "failure"};
+    static const char *const names[] = {"agent.so", "options", "begin.py", "lock"};
     arena_unlink();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[PATH_MAX + 16];
-        snprintf(path, sizeof path, "%s/%s", options.directory, names[i]);
-        unlink(path);
-    }
-    rmdir(options.directory);
+    remove_file(options.arenas, "failure");
     rmdir(options.arenas); /* by the last of the processes */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        remove_file(options.directory, names[i]);
+    rmdir(options.directory);
 }
 
 static void call_atexit(const char *method)
@@ -136,11 +138,12 @@ static void last_word(uint32_t state, const char *message)
 static const char *switch_on(bool here)
 {
     hooks = py.version >= 0x030c0000 ? &monitoring : &profile;
-    depth_bound = options.max_depth;
+    function_seen = hooks->function_seen;
     const char *failure = cpython_unfit();
     if (!failure)
         failure = functions_begin();
     if (!failure) {
+        left_out_begin(NULL);
         if ((exit_function = new_function(&at_exit_method)))
             call_atexit("register");
         py.PyErr_Clear();
@@ -217,6 +220,16 @@ static void look_for_threads(void)
     py.PyGILState_Release(state);
 }
 
+static void leave_out(void)
+{
+    if (cpython_finalizing())
+        return;
+    int state = py.PyGILState_Ensure();
+    if (hooks_on)
+        left_out_follow(hooks);
+    py.PyGILState_Release(state);
+}
+
 static void watch(void)
 {
     while (hooks_on) {
@@ -229,6 +242,8 @@ static void watch(void)
             end(gone);
             return;
         }
+        if (left_out_asked())
+            leave_out();
         if (hooks->look)
             look_for_threads();
     }
@@ -286,11 +301,14 @@ static bool spawn(void *(*function)(void *))
     return done;
 }
 
+static void settle_inherited(void);
+
 static void child_of_fork(void)
 {
     recording = 0;
     parent_was_ending = phase == ENDING;
     phase = hooks_on ? INHERITED : IDLE;
+    settle_child = hooks_on ? settle_inherited : NULL;
     if (hooks_on)
         writers_after_fork();
 }
@@ -320,6 +338,7 @@ static bool begin_here(uint32_t forked_from)
     if (!forked_from)
         failure = switch_on(true);
     else if (!(failure = functions_begin())) {
+        left_out_begin(hooks);
         recording = ++sessions;
         phase = ACTIVE;
         arena_say(arena, ARENA_ACTIVE);
@@ -332,6 +351,21 @@ static bool begin_here(uint32_t forked_from)
     if (failure)
         last_word(ARENA_REFUSED, failure);
     return !failure;
+}
+
+static void settle_inherited(void)
+{
+    settle_child = NULL;
+    if (phase != INHERITED) /* a new session has begun meanwhile */
+        return;
+    uint32_t parent = arena->pid;
+    phase = STARTING;
+    arena_forget();
+    if (!parent_was_ending && options.follow && begin_here(parent))
+        return;
+    if (hooks_on)
+        take_down();
+    phase = IDLE;
 }
 
 void session_begin_here(const char *directory)
@@ -353,50 +387,4 @@ int session_begin(const char *directory)
         return -1;
     }
     return 0;
-}
-
-static void settle_inherited(void)
-{
-    uint32_t parent = arena->pid;
-    phase = STARTING;
-    arena_forget();
-    if (!parent_was_ending && options.follow && begin_here(parent))
-        return;
-    if (hooks_on)
-        take_down();
-    phase = IDLE;
-}
-
-struct writer *writer_for_event(void *frame, bool entering)
-{
-    if (UNLIKELY(phase == INHERITED))
-        settle_inherited();
-    if (!recording)
-        return NULL;
-    frames_verify();
-    uint32_t tid = syscall(SYS_gettid);
-    struct writer *w = writer_kept(tid, thread_number_of(py._PyThreadState_UncheckedGet()));
-    if (w) {
-        writer_take(w);
-        /* A thread that waited for the GIL on its way into a frame: the frame was told as open already. */
-        return entering && frame && w->open_frame == frame_number(frame) ? NULL : w;
-    }
-    if (!(w = writer_new(tid, 0))) {
-        arena->dropped++;
-        return NULL;
-    }
-    writer_take(w);
-    if (frame && frames_known)
-        write_open_frames(w, entering ? frame_behind(frame) : frame);
-    return w;
-}
-
-struct writer *writer_within_frame(void)
-{
-    if (LIKELY(this_writer->session == recording))
-        return this_writer;
-    void *state = py._PyThreadState_UncheckedGet();
-    if ((phase == INHERITED && options.follow) || (recording && writer_kept(syscall(SYS_gettid), thread_number_of(state))))
-        return writer_for_event(innermost_frame(state), false);
-    return NULL;
 }

@@ -1,45 +1,85 @@
-"""Trace a running Python process from outside; Ctrl-C stops and finishes the trace.
+"""Trace running Python processes from outside; Ctrl-C stops and finishes the trace, a second one ends at once.
 
-The process runs on untouched, during and after. Calls that were already open are
-in the trace with their names, marked open_at_start.
+    pytrace-ebpf attach 1234
+    pytrace-ebpf attach 1234 1250 --duration 30
+    pytrace-ebpf attach --match gunicorn
+
+The processes run on untouched, during and after. Calls that were already open are in the trace with their names, marked
+open_at_start. With a process its children are traced, those that it has and those that it starts. The recording ends
+when all processes that were given have ended.
 """
 
 import argparse
+import re
 import signal
-import sys
 import time
+from dataclasses import replace
 
-from pytrace_ebpf.cli import recording
+from pytrace_ebpf.cli import applies, recording, stopping, summing
+from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.record.choice.glance import glance
 
 NAME = "attach"
+_INSTEAD = "from its start alone: pytrace-ebpf run --rootless -- COMMAND"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `attach`."""
-    parser.add_argument("--pid", type=int, required=True, help="process to trace")
-    parser.add_argument("--duration", type=float, metavar="S", help="stop after S seconds (until Ctrl-C)")
+    parser.add_argument("pids", type=_pids, nargs="*", default=[], metavar="PID", help="process to trace; several, also joined by commas")
+    parser.add_argument("-p", "--pid", type=_pids, action="append", default=[], metavar="PID", help="the same as an option")
+    parser.add_argument(
+        "--match", type=_pattern, metavar="PATTERN",
+        help="trace every Python process whose command line has this regular expression in it, those that are started later too; "
+        "until Ctrl-C or --duration. One has to be there at the start",
+    )  # fmt: skip
+    parser.add_argument("--duration", type=_duration, metavar="S", help="stop after S seconds, or 90s, 1m30s (until Ctrl-C)")
     recording.add_common_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trace args.pid until Ctrl-C, args.duration or its end."""
-    from pytrace_ebpf.record.session import Session
-
-    if args.duration is not None and args.duration <= 0:
-        raise UsageError(f"--duration {args.duration} is not a time; give seconds above 0")
-    with recording.stop_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as stopped:
-        options = recording.options(args)
-        session = Session(options, sys.argv)
+    """Trace args.pids, args.pid and what args.match fits, until Ctrl-C, args.duration or their end."""
+    pids = list(dict.fromkeys(pid for each in (*args.pids, *args.pid) for pid in each))
+    for pid in pids:
+        glance(pid)
+    recording.prepare(applies.source(args))
+    if not pids and args.match is None:
+        raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
+    applies.to_recording(args)
+    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+        session = recording.new_session(replace(recording.options(args), match=args.match), _INSTEAD)
         try:
-            why = session.start(args.pid)
-            if not args.quiet:
-                print(f"tracing process {args.pid} by {why}", file=sys.stderr, flush=True)
+            begun = session.start(*pids)
+            recording.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
-            with recording.progress(args.quiet, "Ctrl-C stops and finishes the trace") as show:
-                session.run(lambda: stopped() or time.monotonic() >= deadline, show)
+            with (
+                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace") as show,
+                summing.beside(session, args.keep is not None, show) as look,
+            ):
+                session.run(lambda: stopped() or time.monotonic() >= deadline, look)
             session.finish()
-            recording.closing(session.status(), options.output, args.quiet)
+            recording.closing(session, args.quiet)
         finally:
             session.close()
     return 0
+
+
+def _duration(text: str) -> float:
+    if not (seconds := nanoseconds(text) / 1e9):
+        raise argparse.ArgumentTypeError(f"{text} is no time: give one above 0")
+    return seconds
+
+
+def _pids(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no process id; give numbers, joined by commas") from None
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text.encode())
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from None
+    return text

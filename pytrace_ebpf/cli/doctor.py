@@ -1,6 +1,6 @@
 """Say what works here, what does not, and how to mend it.
 
-With --pid, also what can be told of that process: its Python, its probes, whether they tell the truth, the cost.
+With --pid, also what can be found out about that process: its Python, its probes, whether they are reliable, the cost.
 Exit code 0: tracing works; 4: not on this host; 3: not of that process.
 """
 
@@ -9,10 +9,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pytrace_ebpf.cli.screen import console
+from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.doctor import Finding, exit_code, findings
 
 NAME = "doctor"
@@ -21,7 +22,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
-    parser.add_argument("--pid", type=int, metavar="PID", help="also look at this process")
+    parser.add_argument("-p", "--pid", type=int, metavar="PID", help="also look at this process")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -32,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"can_trace": code == 0, "findings": [asdict(finding) for finding in found]}, indent=1))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(_table(found))
+        console().print(_table(found))
     else:
-        print("\n".join(_lines(found)))
+        print("\n".join(map(printable, _lines(found))))
     return code
 
 

@@ -16,42 +16,59 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import pandas as pd
+
 import pytrace_ebpf
-from pytrace_ebpf.analyze import compare
-from pytrace_ebpf.analyze.experiment import TRACES, Experiment, open_experiment
-from pytrace_ebpf.cli import recording
+from pytrace_ebpf import extras
+from pytrace_ebpf.cli import applies, progress, stopping
 from pytrace_ebpf.cli import run as run_command
+from pytrace_ebpf.cli.reading import damage_reported
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
-from pytrace_ebpf.record.settings import Setting, settings
-from pytrace_ebpf.record.user import hand_over
-from pytrace_ebpf.view import experiment as view
-from pytrace_ebpf.view.experiment_plot import draw
+from pytrace_ebpf.experiment import compare
+from pytrace_ebpf.experiment import report as view
+from pytrace_ebpf.experiment.data import TRACES, Experiment, open_experiment
+from pytrace_ebpf.experiment.sentence import sentences
+from pytrace_ebpf.experiment.settings import Setting, settings
+from pytrace_ebpf.record.output.directory import Output
+from pytrace_ebpf.record.rights.user import as_caller
+from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.view.report import width_of
+from pytrace_ebpf.view.text import duration
 
 NAME = "experiment"
 _START = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['pytrace-ebpf']; from pytrace_ebpf.cli.main import main; sys.exit(main())"
 _ERROR = "pytrace-ebpf: "
-_LEVELS = ("function", "operator", "module")
+_REPEATS, _TOP = 3, 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `experiment`: its own, and those of `run`."""
     own = parser.add_argument_group("settings")
-    own.add_argument("--cpus", action="append", default=[], metavar="LIST", help="cores to run on, as of taskset -c (0 or 0-3); give it for each setting")
-    own.add_argument("--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting")
-    own.add_argument("--repeat", type=_number, default=3, metavar="N", help="runs of each setting (3)")
+    own.add_argument(
+        "--cpus", action="append", default=[], metavar="LIST", help="cores to run on, as of taskset -c (0 or 0-3); give it for each setting"
+    )
+    own.add_argument(
+        "--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting"
+    )
+    own.add_argument("--repeat", type=_number, metavar="N", help=f"runs of each setting ({_REPEATS})")
     shown = parser.add_argument_group("report")
     shown.add_argument("--report", type=Path, metavar="DIR", help="run nothing, but show the experiment in this directory")
-    shown.add_argument("--by", choices=tuple(compare.KEYS), help="what a row is (function, operator and module, each in turn); a module is PyTorch's, or Python's where none was called")
+    shown.add_argument(
+        "--by",
+        choices=tuple(compare.KEYS),
+        help="what a row is (function, operator and nn.Module or, of a program that calls none, module, each in turn)",
+    )
     shown.add_argument("--sort", choices=tuple(compare.SORTS), default="self", help="time without or with the calls below (self)")
-    shown.add_argument("--top", type=int, default=8, metavar="N", help="rows of a table; 0 for all (8)")
+    shown.add_argument("--top", type=int, metavar="N", help=f"rows of a table; 0 for all ({_TOP}); with --json of the pictures alone")
     shown.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
-    shown.add_argument("--plot", type=Path, metavar="DIR", help="where to draw the pictures (after the runs the experiment's own directory; else none)")
+    shown.add_argument(
+        "--plot", type=Path, metavar="DIR", help="where to draw the pictures (after the runs the experiment's own directory; else none)"
+    )
     before = len(parser._actions)
     run_command.add_arguments(parser)
     for action in parser._actions[before:]:
@@ -61,16 +78,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do the experiment that args ask for, or show one."""
-    if args.top < 0:
-        raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
+    _check(args)
+    if args.plot is not None:
+        _drawing()  # raises before anything is run
     if args.report is not None:
-        if args.command or args.cpus or args.threads:
-            raise UsageError("--report shows an experiment that was done; leave the settings and the command out.")
         experiment = open_experiment(args.report)
     else:
         experiment = _carry_out(args)
-    _show(experiment, args)
+    with damage_reported(experiment.directory):
+        _show(experiment, args)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UsageError for options without effect; `top` gets its default."""
+    if args.report is not None and (words := [*(applies.flag(name) for name in applies.RUNS if applies.given(args, name)), *_again(args)[:1]]):
+        raise UsageError(f"{words[0]} has no effect on an experiment that was done, which --report shows; leave it out.")
+    if args.report is not None and args.json and args.plot is None and args.top is not None:
+        raise UsageError("--top has no effect with --json, which has all rows; leave it out.")
+    applies.to_recording(args)
+    args.top = _TOP if args.top is None else args.top
+    if args.top < 0:
+        raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
+
+
+def _drawing() -> Callable[..., list[Path]]:
+    """What draws the pictures. Raises HostError where the package for it is missing."""
+    try:
+        from pytrace_ebpf.experiment.plot import draw
+    except ModuleNotFoundError as error:
+        if (said := extras.missing(error)) is None:
+            raise
+        raise said from None
+    return draw
 
 
 def _number(written: str) -> int:
@@ -88,51 +128,55 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
     if shutil.which(command[0]) is None:
         raise TargetError(f"cannot run {command[0]}: there is no such program.")
     options, chosen = _again(args), settings(args.cpus, args.threads)
-    directory = args.output or Path(time.strftime("experiment-%Y%m%d-%H%M%S"))
-    _claim(directory)
+    with as_caller():
+        made = Output(args.output, "experiment")
+        made.close()
+    directory = made.path
     rows = [{"setting": s.name, "cpus": s.cpus and list(s.cpus), "threads": s.threads, "cores": s.cores} for s in chosen]
     experiment = Experiment(directory, list(command), rows, [])
-    with recording.stop_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as stopped:
+    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
         try:
-            _take_turns(experiment, chosen, args.repeat, options, stopped, args.quiet)
+            _take_turns(experiment, chosen, args.repeat or _REPEATS, options, stopped, args.quiet)
         except (PytraceError, KeyboardInterrupt):
             if experiment.runs and not args.quiet:
                 print(_look_again(directory), file=sys.stderr)
             raise
-        finally:
-            hand_over(directory)
     return experiment
 
 
-def _take_turns(
-    experiment: Experiment, chosen: Sequence[Setting], repeats: int, options: list[str], stopped: recording.Stopped, quiet: bool
-) -> None:
+def _take_turns(experiment: Experiment, chosen: Sequence[Setting], repeats: int, options: list[str], stopped: stopping.Stopped, quiet: bool) -> None:
     """The runs, a b a b, so that what else goes on meets all settings alike; `options` are words of `run`."""
     turns = [(repeat, setting) for repeat in range(1, repeats + 1) for setting in chosen]
-    for number, (repeat, setting) in enumerate(turns, 1):
-        if stopped():
-            raise KeyboardInterrupt
-        folder = experiment.directory / TRACES / setting.folder
+    began, said = time.monotonic(), f"{len(turns)} runs, in turns: {', '.join(setting.name for setting in chosen)}"
+    with nullcontext(_silent) if quiet else progress.turns(len(turns)) as begin:
+        for number, (repeat, setting) in enumerate(turns, 1):
+            begin(f"{setting.name}, repeat {repeat} of {repeats}", said)
+            if stopped():
+                raise KeyboardInterrupt
+            _turn(experiment, setting, repeat, options, stopped)
+            left = duration((time.monotonic() - began) / number * (len(turns) - number) * 1e9)
+            more = f"   about {left} left" if number < len(turns) else ""
+            said = f"{number}/{len(turns)}  {setting.name}  {experiment.runs[-1]['wall_ns'] / 1e9:.2f} s{more}"
+        begin("", said)
+
+
+def _silent(_what: str, _before: str) -> None:
+    pass
+
+
+def _turn(experiment: Experiment, setting: Setting, repeat: int, options: list[str], stopped: stopping.Stopped) -> None:
+    """One run, recorded and added to the data set."""
+    folder = experiment.directory / TRACES / setting.folder
+    with as_caller():
         folder.mkdir(parents=True, exist_ok=True)
-        trace, log = folder / str(repeat), folder / f"{repeat}.log"
-        _record(setting, experiment.command, [*options, "-q", "-o", str(trace)], log, stopped)
+    trace, log = folder / str(repeat), folder / f"{repeat}.log"
+    _record(setting, experiment.command, [*options, "-q", "-o", str(trace)], log, stopped)
+    with as_caller():
         experiment.add(pytrace_ebpf.open(trace), setting.name, repeat, log)
-        if not quiet:
-            print(f"{number}/{len(turns)}  {setting.name}  {experiment.runs[-1]['wall_ns'] / 1e9:.2f} s", file=sys.stderr, flush=True)
 
 
 def _look_again(directory: Path) -> str:
     return f"experiment in {directory}    look at it: pytrace-ebpf experiment --report {directory}"
-
-
-def _claim(directory: Path) -> None:
-    """Make the directory of the experiment; it must not hold anything yet."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
-            raise UsageError(f"{directory} is not empty; name another directory with -o.")
-    except OSError as error:
-        raise UsageError(f"{directory} cannot be made: {error.strerror}; name another directory with -o.") from None
 
 
 def _again(args: argparse.Namespace) -> list[str]:
@@ -148,15 +192,13 @@ def _again(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def _record(setting: Setting, command: Sequence[str], options: list[str], log: Path, stopped: recording.Stopped) -> None:
+def _record(setting: Setting, command: Sequence[str], options: list[str], log: Path, stopped: stopping.Stopped) -> None:
     """One recorded run, its output in `log`. Raises PytraceError where the program did not end well, KeyboardInterrupt when stopped."""
     package = str(Path(pytrace_ebpf.__file__).parents[1])
     # -I: as the installed command is started; nothing in the program's directory is taken for a part of the tracer.
     words = [sys.executable, "-I", "-c", _START, package, "run", *options, "--", *setting.command(command)]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment}
-        )
+    with whole(log, as_caller) as out:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment})
         told = False
         while process.poll() is None:
             if stopped() and not told:  # the recorder passes it on to the program, and finishes
@@ -176,29 +218,43 @@ def _failure(setting: Setting, code: int, log: Path) -> PytraceError:
     last = said[-1] if said else "nothing"
     if last.startswith(_ERROR):
         return (HostError if code == HostError.exit_code else TargetError)(last.removeprefix(_ERROR))
-    return TargetError(f"the program ended with exit code {code} under {setting.name}, so there is nothing to compare; its output ({last[:80]}) is in {log}.")
+    return TargetError(
+        f"the program ended with exit code {code} under {setting.name}, so there is nothing to compare; its output ({last[:80]}) is in {log}."
+    )
+
+
+def _compared(experiment: Experiment, by: str | None, sort: str) -> tuple[pd.DataFrame, dict[str, pd.DataFrame], pd.DataFrame, list[str]]:
+    """experiment.compare's whole runs, tables, and paths that only some settings have; and the sentences on them."""
+    runs, levels = compare.whole_runs(experiment), compare.levels(experiment)
+    own = {level: compare.compare(experiment, level, "self") for level in levels}
+    asked = (by,) if by else levels
+    tables = {level: own[level] if level in own and sort == "self" else compare.compare(experiment, level, sort) for level in asked}
+    shown = {level: table for level, table in tables.items() if len(table) or level == by}
+    return runs, shown, compare.only_in_some(experiment), sentences(experiment, runs, own)
 
 
 def _show(experiment: Experiment, args: argparse.Namespace) -> None:
     """Print the report, and draw its pictures where that is wanted."""
-    levels = (args.by,) if args.by else _LEVELS
-    runs = compare.whole_runs(experiment)
-    tables = {by: compare.compare(experiment, by, args.sort) for by in levels}
-    tables = {by: table for by, table in tables.items() if len(table) or by == args.by}
-    only = compare.only_in_some(experiment)
+    with progress.shown("Comparing"):
+        runs, tables, only, said = _compared(experiment, args.by, args.sort)
     if args.json:
-        json.dump(view.facts(experiment, args.sort, runs, tables, only), sys.stdout, indent=1)
+        json.dump(view.facts(experiment, args.sort, runs, tables, only, said), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         screen = console()
-        screen.print(view.report(experiment, args.sort, runs, tables, only, width_of(screen), ascii_only(), args.top))
+        screen.print(view.report(experiment, args.sort, runs, tables, only, said, width_of(screen), ascii_only(), args.top))
     pictures = args.plot if args.report is not None else args.plot or experiment.directory
-    if pictures is not None:
-        pictures.mkdir(parents=True, exist_ok=True)
-        drawn = [path for by, table in tables.items() for path in draw(experiment, by, args.sort, runs, table, args.top, pictures)]
+    try:
+        draw = _drawing() if pictures is not None else None
+    except HostError as error:  # nobody asked for them
+        draw = None
+        print(f"no pictures: {error}", file=sys.stderr)
+    if draw is not None and pictures is not None:
+        with as_caller():
+            pictures.mkdir(parents=True, exist_ok=True)
+        with progress.shown("Drawing"):
+            drawn = [path for by, table in tables.items() for path in draw(experiment, by, args.sort, runs, table, args.top, pictures, as_caller)]
         if not args.quiet:
             print(f"pictures: {' '.join(map(str, drawn))}", file=sys.stderr)
-    if args.report is None:
-        hand_over(experiment.directory)
-        if not args.quiet:
-            print(_look_again(experiment.directory), file=sys.stderr)
+    if args.report is None and not args.quiet:
+        print(_look_again(experiment.directory), file=sys.stderr)

@@ -2,7 +2,7 @@
 
 perfetto holds calls and scheduling; speedscope the calls of each thread; folded the self
 time of every distinct stack in nanoseconds, for flame graphs (--value says which time);
-icicle is a page for any browser with the layers of one thread (--tid says which).
+icicle is a page for any browser with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
 """
 
 import argparse
@@ -10,15 +10,18 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-import pytrace_ebpf
-from pytrace_ebpf.analyze import split
+from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.cli import applies, window
+from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.export import folded, icicle, perfetto, speedscope
 from pytrace_ebpf.view.text import size
 
 NAME = "export"
-_FORMATS = {"perfetto": perfetto.SUFFIX, "speedscope": speedscope.SUFFIX, "folded": folded.SUFFIX, "icicle": icicle.SUFFIX}
+FORMATS = {"perfetto": perfetto.SUFFIX, "speedscope": speedscope.SUFFIX, "folded": folded.SUFFIX, "icicle": icicle.SUFFIX}
 _OPEN_WITH = {
     "perfetto": "open it at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
@@ -30,35 +33,41 @@ _OPEN_WITH = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `export`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
-    parser.add_argument("--to", choices=tuple(_FORMATS), required=True, help="format")
+    parser.add_argument("--to", choices=tuple(FORMATS), required=True, help="format")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output (TRACE's name with a suffix)")
-    parser.add_argument("--value", choices=folded.VALUES, default="wall", help="folded: which self time, in ns (wall)")
-    parser.add_argument("--tid", type=int, help="icicle: which thread (the one that was longest on a core)")
+    parser.add_argument("--value", choices=folded.VALUES, help="folded: which self time, in ns (wall)")
+    window.add_arguments(parser, "--until")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write args.trace as args.to."""
-    trace = pytrace_ebpf.open(args.trace)
-    if args.output == "-":
-        _write(trace, args, sys.stdout.buffer)
-        return 0
-    path = Path(args.output or Path(args.trace).resolve().name + _FORMATS[args.to])
-    try:
-        with path.open("wb") as out:
-            _write(trace, args, out)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); name another file with -o.") from None
-    print(f"{path}: {size(path.stat().st_size)}; {_OPEN_WITH[args.to]}", file=sys.stderr)
+    applies.to_answer(applies.EXPORT, args, "to")
+    with opened(args.trace, "Writing") as whole_trace:
+        trace = window.windowed(whole_trace, args)
+        if args.output == "-":
+            _write(trace, args, sys.stdout.buffer)
+            return 0
+        path = Path(args.output or Path(args.trace).resolve().name + FORMATS[args.to])
+        try:
+            with whole(path, rights()) as out:
+                told = _write(trace, args, out)
+                written = out.tell() if out.seekable() else None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written ({error.strerror}); name another file with -o.") from None
+    how_large = f"{size(written)}; " if written is not None else ""
+    print(printable(f"{path}: {how_large}{_OPEN_WITH[args.to]}{told}"), file=sys.stderr)
     return 0
 
 
-def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> None:
+def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
+    """Returns what is worth saying of it."""
     if args.to == "perfetto":
-        timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
-        perfetto.write(trace, timeline, out)
+        perfetto.write(trace, timeline_of(trace), out)
     elif args.to == "speedscope":
-        speedscope.write(trace, out)
+        if not speedscope.write(trace, out):
+            return f"; it has the paths of calls with their time: a window of at most {speedscope.MOST_CALLS:,} calls (--from, --until) has each call"
     elif args.to == "icicle":
         icicle.write(trace, args.tid, out)
     else:
-        folded.write(trace, args.value, out)
+        folded.write(trace, args.value or "wall", out)
+    return ""

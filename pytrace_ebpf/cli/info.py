@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 
-import pytrace_ebpf
+from pytrace_ebpf.cli.reading import opened
 from pytrace_ebpf.cli.screen import console
 from pytrace_ebpf.view.contents import contents
 from pytrace_ebpf.view.info import info
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is in args.trace."""
-    facts = contents(pytrace_ebpf.open(args.trace))
+    with opened(args.trace) as trace:
+        facts = contents(trace)
     if args.json:
         json.dump(facts, sys.stdout, indent=1)
         sys.stdout.write("\n")

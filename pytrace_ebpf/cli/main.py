@@ -2,24 +2,71 @@
 
 import argparse
 import ast
+import difflib
 import importlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytrace_ebpf
-from pytrace_ebpf.errors import PytraceError
+from pytrace_ebpf import extras
+from pytrace_ebpf.errors import PytraceError, UsageError
+from pytrace_ebpf.printable import printable
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
 COMMANDS = ("doctor", "run", "attach", "report", "export", "info", "experiment")
 
 
-def parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The command line; only the module of the `chosen` command is imported, so that reading needs no recorder."""
-    top = argparse.ArgumentParser(prog="pytrace-ebpf", description=pytrace_ebpf.__doc__)
-    top.add_argument("--version", action="version", version=f"pytrace-ebpf {pytrace_ebpf.__version__}")
+# What argparse says -> what a person would.
+_SAID_BETTER = {
+    r"^the following arguments are required: (.*)": r"\1 is missing",
+    r"^argument (?:-\w/)?(\S+): invalid \w+ value: '(.*)'": r"\1 takes a number, which \2 is not",
+    r"^argument (?:-\w/)?(\S+): expected (?:one|at least one) argument": r"\1 needs a value",
+    r"^argument (?:-\w/)?(\S+): ignored explicit argument .*": r"\1 takes no value",
+    r"^argument (?:-\w/)?(\S+): ": r"\1: ",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, which says in one sentence what is wrong, and what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        for pattern, said in _SAID_BETTER.items():
+            message = re.sub(pattern, said, message)
+        raise UsageError(message if "; " in message or message.endswith("?") else f"{message}; {self.prog} --help says more")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            # Only a subcommand knows its options; it is asked for them by its parser, which `set_defaults` left.
+            of: argparse.ArgumentParser = getattr(parsed, "of_command", self)
+            names = [name for action in of._actions for name in action.option_strings]
+            of.error(f"{unknown[0]} is not an option or argument of {of.prog}" + _meant(unknown[0].partition("=")[0], names))
+        return parsed
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(name) for name in action.choices]
+            what = "command" if isinstance(action, argparse._SubParsersAction) else f"value of {'/'.join(action.option_strings)}"
+            raise argparse.ArgumentError(None, f"{value} is not a {what}" + (_meant(str(value), names) or f": there are {', '.join(names)}"))
+
+
+def _meant(word: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parser(chosen: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The command line; only the modules of the `chosen` commands are imported, so that reading needs no recorder."""
+    top = Parser(prog="pytrace-ebpf", description=pytrace_ebpf.__doc__)
+    top.add_argument("-V", "--version", action="version", version=f"pytrace-ebpf {pytrace_ebpf.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name in COMMANDS:
         summary, _, rest = _docstring(name).partition("\n")
@@ -29,10 +76,10 @@ def parser(chosen: str | None) -> argparse.ArgumentParser:
             description=f"{summary}\n{rest}".strip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if name == chosen:
+        if name in chosen:
             module = importlib.import_module(f"pytrace_ebpf.cli.{name}")
             module.add_arguments(sub)
-            sub.set_defaults(run_command=module.run)
+            sub.set_defaults(run_command=module.run, of_command=sub)
     return top
 
 
@@ -40,13 +87,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit codes are those of errors.py, 2 for usage, 130 for Ctrl-C, 141 for a closed pipe."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser(next((w for w in words if w in COMMANDS), None)).parse_args(words)
+        if words[:1] == ["help"]:
+            words = [*words[1:2], "--help"]
+        args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
+        _sweep()
         code: int = args.run_command(args)
         sys.stdout.flush()
         return code
     except PytraceError as error:
-        print(f"pytrace-ebpf: {error}", file=sys.stderr)
-        return error.exit_code
+        return _said(error)
+    except ModuleNotFoundError as error:
+        if (said := extras.missing(error)) is None:
+            raise
+        return _said(said)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -55,13 +108,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+def _said(error: PytraceError) -> int:
+    print(f"pytrace-ebpf: {printable(str(error))}", file=sys.stderr)
+    return error.exit_code
+
+
+def _sweep() -> None:
+    """Remove what tracers left that were killed: a traced process's user may not remove all of it."""
+    if sys.platform == "linux":
+        from pytrace_ebpf.record.agent.leftovers import sweep
+
+        with suppress(OSError):
+            sweep()
+
+
 def _docstring(name: str) -> str:
     """The help of a command, read without importing it."""
     try:
         source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     except FileNotFoundError:
         return "(not part of this installation)"
-    return (ast.get_docstring(ast.parse(source)) or "").strip()
+    end = source.index('"""', 3) + 3  # every module begins with it; the rest takes long to parse
+    return (ast.get_docstring(ast.parse(source[:end])) or "").strip()
 
 
 if __name__ == "__main__":

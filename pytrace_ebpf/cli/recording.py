@@ -1,38 +1,83 @@
-"""What `run` and `attach` share: options, signals, progress, and the closing lines."""
+"""What `run` and `attach` share: options, progress, and the closing lines."""
 
 import argparse
-import signal
+import importlib
+import os
+import re
+import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
+from pytrace_ebpf import extras
+from pytrace_ebpf.cli import applies
+from pytrace_ebpf.cli.requests import REQUEST
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.filters import Filters
-from pytrace_ebpf.record.options import LAYER_NAMES, Options
-from pytrace_ebpf.record.session import Status
+from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
 
+if TYPE_CHECKING:  # it needs packages that who reads an experiment may not have
+    from pytrace_ebpf.record.process.targets import Begun
+    from pytrace_ebpf.record.session import Session, Status
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SENTENCES = 3  # of processes without calls: more of them say the same
+_MUCH, _LITTLE = 0.2, 0.05  # of the program's CPU time, which of one that does little means little; of a core
 SOURCES = ("auto", "usdt", "agent")
+_HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
+
+
+def prepare(source: str = "agent") -> None:
+    """To be called before the recorders are imported: what parses starts meanwhile, and Arrow will not bring pandas.
+
+    source  as asked for, where a running process is to be traced: what looks for its names starts, too, if they may matter
+    """
+    from pytrace_ebpf.record.parsing import confined
+
+    extras.require("psutil")
+    confined.parsers.start()
+    if source in ("auto", "usdt"):
+        confined.searcher.start()
+    _import_numpy_alone()
+    from pytrace_ebpf.record.output import ready
+
+    ready.forgo_pandas()
+
+
+def _import_numpy_alone() -> None:
+    """Without the threads of its OpenBLAS: nothing is computed with it, and they busy a core for as long as all this takes to start."""
+    before = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        importlib.import_module("numpy")
+    finally:  # it is not the program's
+        del os.environ[_BLAS_THREADS]
+        if before is not None:
+            os.environ[_BLAS_THREADS] = before
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that `run` and `attach` have in common."""
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="trace directory to write (pytrace-DATE-TIME)")
-    parser.add_argument("--source", choices=SOURCES, default="auto", help="where function events come from (auto)")
+    parser.add_argument("--source", choices=SOURCES, help="where function events come from (auto; with --sample nowhere)")
+    parser.add_argument(
+        "--sample", type=_rate, nargs="?", const=_HZ, metavar="HZ",
+        help=f"sample the Python stacks of what has a core, HZ times a second ({_HZ:g}), instead of recording calls, or beside them with --source",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", type=_share, metavar="N%",
+        help="let tracing cost at most N %% of the program's CPU time: functions that are called too often are left out for a time, which the trace records",
+    )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     parser.add_argument(
         "--include", action="append", default=[], metavar="PATTERN",
         help="record only calls of functions in this module or, with a slash, file; may be given several times",
     )  # fmt: skip
-    parser.add_argument(
-        "--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include"
-    )
+    parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
@@ -46,23 +91,64 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--ring-mib", type=_power_of_two, metavar="N",
         help="memory for function events that are not read yet, a power of two (usdt 64, agent 256 for each process)",
     )  # fmt: skip
+    parser.add_argument(
+        "--max-size", type=_size, metavar="SIZE",
+        help="end the recording when the trace has this size, for example 500M or 20GiB (half of what is free on its disk)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep", type=_keep, metavar="TIME|SIZE",
+        help="drop what is older while it records: keep the last 30m (s, m, h, d), or at most 2GiB",
+    )  # fmt: skip
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=REQUEST)
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
 
 def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
-    output = args.output or Path(time.strftime("pytrace-%Y%m%d-%H%M%S"))
     asked = Options(
-        output,
-        args.source,
+        args.output,
+        applies.source(args),
         not args.no_follow,
         filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
+        max_size=args.max_size,
+        keep=args.keep,
+        sample=args.sample,
+        requests=tuple(args.request),
+        budget=args.budget,
     )
     if args.ring_mib is not None:
         asked = replace(asked, call_ring_pages=int(args.ring_mib * 256), arena_bytes=int(args.ring_mib * 1048576))
     return asked
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0.01 <= rate <= _MOST_HZ:
+        raise argparse.ArgumentTypeError(f"{text} is no rate; give samples a second, at most {_MOST_HZ:,.0f}")
+    return rate
+
+
+def new_session(options: Options, instead: str) -> "Session":
+    """A session that has not begun. Raises HostError, which says what to do `instead` where this user or host cannot have eBPF."""
+    from pytrace_ebpf.record.session import Session
+
+    try:
+        return Session(options, sys.argv)
+    except HostError as error:
+        if options.rootless:
+            raise
+        raise HostError(f"{error}, or without eBPF and privileges {instead}") from None
+
+
+def _share(text: str) -> float:
+    """A share: 5% or 0.5%."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    share = float(found[1]) / 100 if found else 0.0
+    if not 0.001 <= share <= 10:
+        raise argparse.ArgumentTypeError(f"{text} is no share of the program's CPU time; give one like 5%")
+    return share
 
 
 def _depth(text: str) -> int:
@@ -80,6 +166,32 @@ def _layers(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
 
 
+def _size(text: str) -> int:
+    """Bytes: 500, 500M (decimal) or 20GiB (powers of 1024)."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kMGT])(i?))?B?", text)
+    number, letter, binary = found.groups() if found else ("0", None, None)
+    size = int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
+    if not size:
+        raise argparse.ArgumentTypeError(f"{text} is no size; give one like 500M or 20GiB")
+    return size
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LEAST_KEPT = 1 << 20
+
+
+def _keep(text: str) -> Keep:
+    """A time like 30m, or a size like 2GiB, whose B is needed: 30M and 30m would be too much alike."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text):
+        if seconds := float(found[1]) * _SECONDS[found[2]]:
+            return Keep(seconds=seconds)
+    elif text.endswith("B") and (size := _size(text)):
+        if size < _LEAST_KEPT:
+            raise argparse.ArgumentTypeError(f"{text} is too little; give 1MiB at least")
+        return Keep(size=size)
+    raise argparse.ArgumentTypeError(f"{text} is neither a time nor a size; give one like 90s, 30m, 2h or 500MB, 2GiB")
+
+
 def _power_of_two(text: str) -> float:
     value = float(text)
     pages = int(value * 256)
@@ -88,74 +200,109 @@ def _power_of_two(text: str) -> float:
     return value
 
 
-class Stopped:
-    """Whether one of the awaited signals has come; `clear` awaits the next."""
+def beginning(begun: Sequence["Begun"], said: Sequence[str], quiet: bool) -> None:
+    """Say what is traced by which source and, in colour on a terminal, what that will do to the program; and what is not."""
+    if not quiet:
+        from rich.console import Console
 
-    def __init__(self) -> None:
-        self._seen = False
-
-    def __call__(self) -> bool:
-        return self._seen
-
-    def see(self, *_: object) -> None:
-        """The signals' handler."""
-        self._seen = True
-
-    def clear(self) -> None:
-        """Forget the one that came."""
-        self._seen = False
+        console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        for (source, warning), pids in _by_source(begun).items():
+            console.print(printable(f"tracing process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))} by {source}"))
+            if warning:
+                console.print(printable(warning), style="yellow")
+        for sentence in said:
+            console.print(printable(sentence), style="yellow")
 
 
-@contextmanager
-def stop_signals(numbers: tuple[int, ...]) -> Iterator[Stopped]:
-    """Turn these signals into an answer to "shall it stop?", for as long as the block runs."""
-    stopped = Stopped()
-    before = {number: signal.signal(number, stopped.see) for number in numbers}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _by_source(begun: Sequence["Begun"]) -> dict[tuple[str, str], list[int]]:
+    """Processes of which the same is to be said."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for each in begun:
+        found.setdefault((each.source, each.warning), []).append(each.pid)
+    return found
 
 
 @contextmanager
-def progress(quiet: bool, hint: str) -> Iterator[Callable[[Status], None]]:
+def progress(quiet: bool, hint: str) -> Iterator[Callable[["Status"], None]]:
     """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds."""
-    console = Console(stderr=True, highlight=False)
     if quiet:
         yield lambda status: None
-    elif console.is_terminal:
-        with Live(Text(hint, style="dim"), console=console, transient=True) as live:
-            yield lambda status: live.update(Text.assemble((line(status), ""), ("  " + hint, "dim")))
+    elif sys.stderr.isatty():
+        yield from _changing_line(hint)
     else:
         print(hint, file=sys.stderr, flush=True)
         yield _every_ten_seconds()
 
 
-def line(status: Status) -> str:
+def _changing_line(hint: str) -> Iterator[Callable[["Status"], None]]:
+    from rich.console import Console  # here: a recording that shows no line need not wait for it
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+    with Live(Text(hint, style="dim"), console=console, transient=True) as live:
+
+        def show(status: "Status") -> None:
+            for sentence in status.said:
+                console.print(Text(printable(sentence)))
+            live.update(Text.assemble(line(status), (cost(status), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
+
+        yield show
+
+
+def line(status: "Status") -> str:
     """One line of progress."""
     lost = f"{status.lost:,} LOST" if status.lost else "0 lost"
     return f"{status.seconds:6.1f} s  {status.calls:>12,} call events  {status.sched:>10,} scheduling events  {lost}"
 
 
-def closing(status: Status, output: Path, quiet: bool) -> None:
-    """Say what was recorded and how to look at it."""
+def is_dear(status: "Status") -> bool:
+    """Whether tracing costs so much at the moment that the figures are distorted."""
+    return status.price is not None and status.price.share > _MUCH and status.price.cores > _LITTLE
+
+
+def cost(status: "Status") -> str:
+    """What tracing costs at the moment: a tail for a line of progress, "" where nothing is known of it."""
+    if status.price is None:
+        return ""
+    little = status.price.share > _MUCH and not is_dear(status)
+    share = "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time"
+    left_out = f", {status.price.left_out:,} function{'s' if status.price.left_out > 1 else ''} left out" if status.price.left_out else ""
+    left_out = ", paused" if status.price.paused else left_out
+    dear = "; --budget bounds it" if is_dear(status) and not status.price.bounded else ""
+    return f"  tracing takes {share}{left_out}{dear}"
+
+
+def closing(session: "Session", quiet: bool) -> None:
+    """Say what was recorded, why no more of it was, and how to look at it. Raises HostError where the trace could not be written."""
+    status, output = session.status(), session.directory
+    if session.failed:
+        raise HostError(f"{session.ended_early}; what was recorded until then is in {output}")
     if not quiet:
-        print(line(status), file=sys.stderr)
+        say(line(status))
         if status.waited_ns:
-            print(f"the program waited {status.waited_ns / 1e9:.2f} s for the tracer to read what it wrote", file=sys.stderr)
+            say(f"the program waited {status.waited_ns / 1e9:.2f} s for the tracer to read what it wrote")
         for sentence in status.unserved[:_SENTENCES]:
-            print(sentence, file=sys.stderr)
-        print(f"trace in {output}    look at it: pytrace-ebpf report {output}", file=sys.stderr)
+            say(sentence)
+        if session.ended_early:
+            say(f"the recording ended early: {session.ended_early}")
+        say(f"trace in {output}    look at it: pytrace-ebpf report {shlex.quote(str(output))}")
 
 
-def _every_ten_seconds() -> Callable[[Status], None]:
-    told = 0.0
+def say(line: str) -> None:
+    """Print a line on stderr in which a traced program's words cannot move the cursor."""
+    print(printable(line), file=sys.stderr, flush=True)
 
-    def tell(status: Status) -> None:
-        nonlocal told
-        if status.seconds - told >= 10:
-            told = status.seconds
-            print(line(status), file=sys.stderr, flush=True)
 
-    return tell
+def _every_ten_seconds() -> Callable[["Status"], None]:
+    before = 0.0
+
+    def show(status: "Status") -> None:
+        nonlocal before
+        for sentence in status.said:
+            say(sentence)
+        if status.seconds - before >= 10:
+            before = status.seconds
+            print(line(status) + cost(status), file=sys.stderr, flush=True)
+
+    return show

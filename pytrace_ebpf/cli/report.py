@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core, by coroutine or operator, what was waited for, who waited for whose GIL.
+"""Show where the time went: by function, module, thread or core, by request, coroutine or operator, what was waited for, who waited for whose GIL.
 
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.
@@ -11,10 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-import pytrace_ebpf
-from pytrace_ebpf.analyze import by_function as functions
+from pytrace_ebpf.analyze.functions import by_function as functions
+from pytrace_ebpf.analyze.functions.compensated import compensated
+from pytrace_ebpf.cli import applies, window
+from pytrace_ebpf.cli.reading import damage_reported, opened
+from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.report import report, width_of
@@ -25,32 +29,36 @@ NAME = "report"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `report`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
-    parser.add_argument("--by", choices=BY, default="function", help="what a row is (function)")
-    parser.add_argument("--errors", action="store_const", dest="by", const="errors", help="which operators failed, with their shapes and lines")
+    parser.add_argument("--by", choices=BY, help="what a row is (function)")
+    parser.add_argument("--errors", action="store_true", help="which operators failed, with their shapes and lines")
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + REQUEST)
+    parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
-    parser.add_argument("--sort", choices=("self", "total"), default="self", help="time without or with the calls below (self)")
+    parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
-    parser.add_argument("--compensate", action="store_true", help="take off the callers what tracing the calls below them cost, and off native calls what lies within them")
+    window.add_arguments(parser, "--to", "--until")
+    parser.add_argument(
+        "--compensate",
+        action="store_true",
+        help="take off the callers what tracing the calls below them cost, and off native calls what lies within them",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report of args.trace."""
+    if args.slowest is not None and args.slowest < 0:
+        raise UsageError(f"--slowest {args.slowest} is negative; give the number of requests to show.")
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
-    trace = pytrace_ebpf.open(args.trace)
-    facts = summary.summary(trace)
-    by = BY[args.by]
-    calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", "layer", *by.columns])))
-    facts |= {"calls": len(calls), "cost": summary.cost(trace, calls)}
-    facts |= {"compensated": args.compensate, "shapes": args.shapes, "by": args.by, "sort": args.sort if args.by in functions.KEYS else None}
-    if args.compensate:
-        if not facts["cost"]:
-            raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
-        calls = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
-    facts |= {"split": functions.overall(calls), "sentence": None}
-    table, more = by.found(trace, calls, facts)
-    facts |= more
+    if (args.request or args.slowest is not None) and args.by is None and not args.errors:
+        args.by = "request"
+    if args.errors and args.by not in (None, "errors"):
+        raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
+    args.by = "errors" if args.errors else args.by or "function"
+    applies.to_answer(applies.REPORT, args, "by")
+    with opened(args.trace) as trace:
+        facts, table = _found(window.windowed(trace, args), args)
     top = args.top or len(table)
     if args.json:
         facts["rows"] = records(table.head(top))
@@ -58,8 +66,45 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
         return 0
     screen = console()
-    screen.print(report(facts, table, width_of(screen), ascii_only(), top))
+    with damage_reported(args.trace):
+        screen.print(report(facts, table, width_of(screen), ascii_only(), top))
     return 0
+
+
+def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What the report says, and its rows."""
+    by = BY[args.by]
+    if by.of_samples and not trace.manifest.get("sampling"):
+        raise UsageError(f"--by {args.by} is made of samples, which this trace does not have; --sample of run and attach records them.")
+    facts = summary.summary(trace)
+    facts |= {
+        "window": window.facts(trace),
+        "compensated": args.compensate,
+        "shapes": args.shapes,
+        "by": args.by,
+        "sort": args.sort or "self" if args.by in functions.KEYS else None,
+    }
+    if args.by == "request":
+        facts |= {"requests": args.request, "slowest": 1 if args.slowest is None else args.slowest}
+    tree = trace.tree()
+    tree["layer"] = tree["func_id"].map(trace.functions().set_index("func_id")["function_layer"]).fillna("python")
+    counts = tree["calls"].groupby(tree["layer"]).sum()
+    facts |= {"calls": 0 if facts["sampled"] else int(counts.sum()), "cost": summary.cost(trace, counts)}
+    if args.compensate and not facts["cost"]:
+        raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
+    if args.compensate:
+        tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
+    facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
+    calls = tree
+    if by.columns is not None:
+        calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", "layer", *by.columns])))
+        if args.compensate:
+            calls = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
+    trace.progress("Summing", None)
+    table, more = by.found(trace, calls, facts)
+    facts |= more
+    facts["wrong_sums"] = [] if args.compensate else summary.wrong_sums(trace, table, facts)
+    return facts, table
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

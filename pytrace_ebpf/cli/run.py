@@ -8,14 +8,20 @@ is the program's own.
 
 import argparse
 import os
+import shlex
 import signal
-import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import recording
-from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.cli import applies, recording, stopping, summing
+from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.record.session import Session
 
 NAME = "run"
+_WITHOUT_VARIABLES = "the program runs without the variables that sudo took away; sudo env NAME=value pytrace-ebpf run ... gives it some"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,44 +30,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rootless",
         action="store_true",
-        help="without eBPF and privileges: calls by the agent, scheduling as far as the kernel tells it to anybody",
+        help="without eBPF and privileges: calls by the agent, scheduling as far as the kernel reports it to anybody",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG...]", help="program to start")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run args.command under the tracer and pass on its exit code."""
-    from pytrace_ebpf.record.session import Session
-
+    recording.prepare()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("run needs a program to start: pytrace-ebpf run -- python3 program.py")
+    applies.to_recording(args)
     # Ctrl-C reaches the program from the terminal itself; what else ends us is passed on to it.
     with (
-        recording.stop_signals((signal.SIGINT,)),
-        recording.stop_signals((signal.SIGTERM, signal.SIGHUP)) as stopped,
+        stopping.stop_signals(signal.SIGINT) as interrupted,
+        stopping.stop_signals(signal.SIGTERM, signal.SIGHUP) as stopped,
     ):
         options = recording.options(args)
         if args.rootless:
-            if options.source == "usdt":
-                raise UsageError("--rootless has no probes; leave --source usdt out")
-            if options.layers:
-                raise UsageError("--rootless has no probes; leave --layers and --operators out")
             options = replace(options, source="agent", rootless=True)
-        session = Session(options, sys.argv)
+        session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}")
         try:
             pid = session.launch(command)
+            if invoking_user() is not None and callers_environment() is None and not args.quiet:
+                recording.say(_WITHOUT_VARIABLES)
 
             def stop() -> bool:
+                if interrupted():  # while the program runs and this can see it, Ctrl-C is the program's
+                    interrupted.clear()
                 if stopped():  # pass it on, once; the recording ends with the program
                     os.kill(pid, signal.SIGTERM)
                     stopped.clear()
                 return False
 
-            with recording.progress(args.quiet, f"tracing process {pid} until it ends") as show:
-                session.run(stop, show)
+            with (
+                recording.progress(args.quiet, f"tracing process {pid} until it ends") as show,
+                summing.beside(session, args.keep is not None, show) as look,
+            ):
+                session.run(stop, look)
             code = session.finish()
-            recording.closing(session.status(), options.output, args.quiet)
+            _close(session, args.quiet)
+            if code is None:  # the trace is full, and the program is not to suffer for it
+                if not args.quiet:
+                    recording.say("the program goes on untraced")
+                code = session.wait(stop)
         finally:
             session.close()
     return 0 if code is None else code
+
+
+def _close(session: "Session", quiet: bool) -> None:
+    """The closing lines; that the trace could not be written is said too, but the exit code is the program's."""
+    try:
+        recording.closing(session, quiet)
+    except HostError as error:
+        recording.say(f"pytrace-ebpf: {error}")

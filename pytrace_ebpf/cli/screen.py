@@ -1,17 +1,38 @@
-"""Where commands print: rich in a terminal, plain and of a fixed width in a pipe."""
+"""Where commands print: rich in a terminal, plain and with whole names in a pipe; never what moves a cursor but rich's own."""
 
+import os
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from pytrace_ebpf.view.report import WIDTH
+from pytrace_ebpf.printable import printable
+
+_PIPE = 1000  # cells of a line that nobody sees the end of: names are whole
+
+
+_ASCII = str.maketrans({"µ": "u", "…": "~"})
+
+
+class Screen(Console):
+    """A console for texts that a traced program wrote."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, with every text made printable."""
+        plain = ascii_only()
+        for text, style, control in super().render(renderable, options):
+            text = text.translate(_ASCII) if plain else text
+            yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
 
 
 def console() -> Console:
     """Standard output as rich sees it."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False, markup=False)
+    chosen = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Screen(width=None if chosen else _PIPE, highlight=False, emoji=False, markup=False)
 
 
 def ascii_only() -> bool:
-    """True where standard output cannot show block characters."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    """True where standard output cannot show block characters, or the locale is C: then Python itself would write UTF-8 all the same."""
+    chosen = os.environ.get("LC_ALL") or os.environ.get("LANG")
+    return chosen in ("C", "POSIX") or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record import host
-from pytrace_ebpf.record.choice import FUNCTION_PROBES, agent_serves, choose, truthful
-from pytrace_ebpf.record.host import Finding
+from pytrace_ebpf.record.choice.barred import barred
+from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
+from pytrace_ebpf.record.cpython import encodable
+from pytrace_ebpf.record.kernel import host
+from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
-from pytrace_ebpf.record.target import Target, inspect
+from pytrace_ebpf.record.process.target import Target, inspect
 
 _COMMAND_SHOWN = 200  # characters
 
@@ -51,7 +53,8 @@ def _about_target(target: Target) -> Iterator[Finding]:
 
 
 def _sources(target: Target) -> Iterator[Finding]:
-    by_probes, why_probes = truthful(target)
+    seen = Seen(encodable.unencodable(target) or encodable.unencodable_path(target), barred=barred(target))
+    by_probes, why_probes = probes_serve(target, seen)
     by_agent, why_agent = agent_serves(target)
     yield _finding("usdt", "ok" if by_probes else "warning", why_probes)
     if by_probes:
@@ -60,16 +63,18 @@ def _sources(target: Target) -> Iterator[Finding]:
     if by_agent:
         yield _cost_of_agent(target)
     try:
-        attached, launched = (choose(target, "auto", launched)[0] for launched in (False, True))
+        attached = choose(target, "auto", launched=False, seen=seen).source
+        launched = choose(target, "auto", launched=True, seen=seen).source
     except TargetError as error:
-        yield _finding("source", "problem", str(error))
+        yield _finding("source", "warning" if by_agent else "problem", str(error))
     else:
-        yield _finding("source", "ok", f"attach takes {attached}; run takes {launched}")
+        unless = ", unless a look finds that it would cost over 10 % of the program's time" if attached == "usdt" else ""
+        yield _finding("source", "ok", f"attach takes {attached}{unless}; run takes {launched}")
 
 
 def _python(target: Target) -> Finding:
     if target.python_version is None:
-        return _finding("python", "problem", f"the version of Python in {target.binary_name} cannot be told")
+        return _finding("python", "problem", f"the version of Python in {target.binary_name} cannot be determined")
     version = ".".join(map(str, target.python_version))
     return _finding("python", "ok", f"it is CPython {version}, run from {target.executable}")
 
@@ -93,9 +98,7 @@ def _cost_of_probes(target: Target) -> Finding:
             "raised), every call takes about 3 us more, and CPython 3.11 has a use-after-free on that path that may "
             "crash a program which makes and frees very large code objects",
         )
-    return _finding(
-        "usdt cost", "ok", "while it is traced every call takes about 2.5 us more (two probe hits), other code nothing"
-    )
+    return _finding("usdt cost", "ok", "while it is traced every call takes about 2.5 us more (two probe hits), other code nothing")
 
 
 def _cost_of_agent(target: Target) -> Finding:
@@ -108,7 +111,7 @@ def _cost_of_agent(target: Target) -> Finding:
 def _gil(target: Target) -> Finding:
     if target.gil_range() == (0, 0):
         return _finding("GIL", "warning", "its GIL cannot be found, so a wait for it would be counted as blocked")
-    return _finding("GIL", "ok", "its GIL is found, so waits for it are told apart")
+    return _finding("GIL", "ok", "its GIL is found, so waits for it are recognized")
 
 
 def _free_threading(target: Target) -> Finding:
@@ -128,9 +131,7 @@ def _jit(target: Target) -> Iterator[Finding]:
             "restart it with PYTHON_JIT=0",
         )
     else:
-        yield _finding(
-            "JIT", "ok", "its environment does not ask for the JIT (a build with the JIT always on would not show)"
-        )
+        yield _finding("JIT", "ok", "its environment does not ask for the JIT (a build with the JIT always on would not show)")
 
 
 def _native(target: Target) -> Finding:
@@ -144,9 +145,7 @@ def _native(target: Target) -> Finding:
 
 def _container(target: Target) -> Finding:
     if target.in_container:
-        return _finding(
-            "container", "ok", "it runs in namespaces of its own (a container), which its files are read through"
-        )
+        return _finding("container", "ok", "it runs in namespaces of its own (a container), which its files are read through")
     return _finding("container", "ok", "it runs in the same namespaces as this command")
 
 

@@ -23,7 +23,4 @@ class Filters:
 def _matches(patterns: tuple[str, ...], file: str, module: str) -> bool:
     parents = module.split(".")
     modules = [".".join(parents[:end]) for end in range(1, len(parents) + 1)]
-    return any(
-        fnmatchcase(file, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in modules)
-        for pattern in patterns
-    )
+    return any(fnmatchcase(file, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in modules) for pattern in patterns)

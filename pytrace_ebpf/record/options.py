@@ -4,16 +4,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.trace.layers import NATIVE
 
-LAYER_NAMES = {"torch": "operator", "blas": "blas", "cuda": "cuda"}  # as a user calls them: as the trace does
+LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How much of a recording is kept while it goes on: the last `seconds`, or at most `size` bytes."""
+
+    seconds: float | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True)
 class Options:
     """What a recording is asked for."""
 
-    output: Path
-    source: str = "auto"
+    output: Path | None  # None: a new directory of today's name, in the working directory
+    source: str = "auto"  # "sample": no calls are recorded
     follow: bool = True
     segment_s: float = 1.0
     call_ring_pages: int = 16384  # usdt: 64 MiB, 1.6 million events
@@ -22,4 +31,15 @@ class Options:
     filters: Filters = field(default_factory=Filters)
     rootless: bool = False
     layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
+    max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins
     operators: tuple[str, ...] = ()  # patterns; () for the default set
+    match: str | None = None  # a regular expression: processes whose command line fits are traced, now and while it records
+    budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
+    keep: Keep | None = None  # None: all of it
+    sample: float | None = None  # stacks a second and core; None: none
+    requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
+
+    def segment_length(self, recorded_s: float) -> float:
+        """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many."""
+        kept_s = self.keep.seconds if self.keep is not None else None
+        return max(self.segment_s, min(recorded_s, kept_s or recorded_s) / 3600)

@@ -1,43 +1,35 @@
-"""The wiring of one recording: sources, scheduling, processes, collector and writer, from the first event to the last."""
+"""One recording, from the first event to the last: a set of targets, a trace that is written, and the recorders between them."""
 
-import os
 import select
-import shlex
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record import host, tables, usage
-from pytrace_ebpf.record.collect import Collector
-from pytrace_ebpf.record.cputime import CpuTime
-from pytrace_ebpf.record.description import clock_anchor, new_manifest
-from pytrace_ebpf.record.following import Following
-from pytrace_ebpf.record.functions import Functions
-from pytrace_ebpf.record.launch import Launched, Started
-from pytrace_ebpf.record.native.layers import NativeLayers
-from pytrace_ebpf.record.neighbours import Neighbours
-from pytrace_ebpf.record.options import Options
-from pytrace_ebpf.record.perf_switches import PerfSwitches
-from pytrace_ebpf.record.processes import Processes
-from pytrace_ebpf.record.sched import SchedProbes
-from pytrace_ebpf.record.scheduling import Scheduling
-from pytrace_ebpf.record.silence import why_silent
-from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.sources import Sources
-from pytrace_ebpf.record.target import Target, inspect, links_libpython, maps_libpython
-from pytrace_ebpf.record.writer import Writer
-from pytrace_ebpf.trace import schema
-from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
+import numpy as np
 
-_NS = 1_000_000_000
-# A busy target is read sooner, so that what it writes to is still in the processor's cache.
-_BUSY, _BUSY_INTERVAL_S = 50_000, 0.01
-_BEGINNING_S = 2
-_MOST_WAITING = 2_000_000  # function events in a segment: about 65 MB of memory
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.cost.cost import Cost, Price
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.kernel import host
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.output import ready, tables
+from pytrace_ebpf.record.output.recorded import Recorded
+from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.targets import Begun, Targets
+from pytrace_ebpf.record.recorders import recorders
+from pytrace_ebpf.record.source import Recording
+
+_MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
+_WAITING_S = 0.01
+# What writes is imported once no recorder waits for a program to get going, which takes some milliseconds: so long at most.
+_CALM_S, _CALM_WITHIN_S = 0.05, 0.3
+_SHOWN_S = 1.0
+_PACES = 10  # of the recorders that look seldom, a segment is at least so long
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,9 @@ class Status:
     sched: int
     lost: int
     waited_ns: int = 0  # how long the program was held up until this process had read what it wrote
+    price: Price | None = None  # what tracing costs at the moment; None where nothing is known of it
     unserved: tuple[str, ...] = ()  # why some processes have no calls, or no native ones, a sentence each
+    said: tuple[str, ...] = ()  # what happened to processes since the last status, a sentence each
 
 
 class Session:
@@ -57,266 +51,192 @@ class Session:
 
     def __init__(self, options: Options, argv: Sequence[str]) -> None:
         self._options, self._argv = options, list(argv)
-        self._scheduling: Scheduling
-        if options.rootless:
-            self._scheduling = PerfSwitches()
-        else:
+        confined.parsers.start()  # it imports while BPF is compiled
+        if not options.rootless:
             host.require_ebpf()
-            self._scheduling = SchedProbes(options.sched_ring_pages, options.follow)
-        tables.warm_up()
-        self._functions, self._processes, self._neighbours = Functions(), Processes(), Neighbours()
-        self._recording = Recording(self._functions, self._processes, lambda columns: self._collector.add_calls(columns))
-        self._sources: Sources | None = None
-        self._native = NativeLayers(self._recording, options.layers, options.operators) if options.layers else None
-        self._following: Following | None = None
-        self._launched: Launched | Started | None = None
-        self._main = 0
-        self._cost: dict[str, Any] = {"source": None, "ns_per_call": None}
-        self._start_ns = time.monotonic_ns()
-        self._collector = Collector(self._start_ns)
-        self._writer: Writer | None = None
+        self._processes = Processes()
+        recording = Recording(Functions(), self._processes)
+        self._sources = Sources(options, recording)
+        self._cost = Cost(recording, self._sources, options.budget)
+        self._recorders = recorders(options, recording, self._sources, self._cost)
+        self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain)
+        self._trace: Recorded | None = None
+        self._said: set[str] = set()
 
     # -- beginning -----------------------------------------------------------------
 
-    def start(self, pid: int) -> str:
-        """Attach to a running process. Returns the sentence that says which source was taken and why. Raises TargetError."""
-        target = inspect(pid)
-        sources = self._make_sources(launches=False)
-        source, why = sources.choose(target)
-        source.prepare(target)
+    def start(self, *pids: int) -> list[Begun]:
+        """Attach to running processes, and to those that the options match.
+
+        Of several one that cannot be traced is left out, which `status` says. Raises TargetError or HostError where none is left.
+        """
         with self._nothing_left_behind():
-            self._begin(target)
-            self._start_scheduling(pid)
-            self._recording.declare(target.pid, source.name, why)
-            source.attach(target)
-            if self._native is not None:
-                self._native.look([target.pid])
-        return f"{source.name}: {why}"
+            begun = self._targets.attach(pids)
+        importing = ready.begin()
+        while importing.is_alive():  # it would hold up who has to attach to what these processes start
+            importing.join(_WAITING_S)
+            self._drain()
+        return begun
 
     def launch(self, command: Sequence[str]) -> int:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
-        sources = self._make_sources(launches=True)
-        if self._options.rootless:
-            self._launched = Started(command, sources.environment, lambda started: self._begin_with_other(started.pid, command))
-            return self._launched.pid
-        self._launched = Launched(command, sources.environment, self._at_exec)  # calls _at_exec already
-        return self._launched.pid
-
-    def _make_sources(self, launches: bool) -> Sources:
-        self._sources = Sources(self._options, self._recording, launches)
-        self._following = Following(self._recording, self._sources, launches)
-        return self._sources
-
-    def _at_exec(self, launched: Launched) -> bool:
-        """The launched program stands at its first instruction: probe it if it is a Python; True = done with it."""
-        pid = launched.pid
-        try:
-            if links_libpython(pid):
-                launched.step_until(lambda: maps_libpython(pid))
-            target = inspect(pid)
-        except TargetError:
-            self._begin_with_other(pid)
-            return False
+        if self._options.source == "usdt" or self._options.layers or self._options.sample:  # see start(); the agent comes to children by itself
+            ready.make_ready()
         with self._nothing_left_behind():
-            source, why = self.sources.choose(target)
-            source.prepare(target)
-            if self._begin(target):
-                self._start_scheduling(pid)
-            source.begin(target)
-        self._recording.declare(target.pid, source.name, why)
-        return True
+            return self._targets.launch(command)
 
-    @property
-    def sources(self) -> Sources:
-        """The sources, once the recording has begun."""
-        if self._sources is None:
-            raise RuntimeError("neither start nor launch was called")
-        return self._sources
+    def _open(self, facts: Mapping[str, Any]) -> None:
+        if self._trace is None:
+            self._trace = Recorded(self._options, self._argv, {**self._facts(), **facts})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
         """Remove the trace directory of a target that turns out not to be traceable."""
         try:
             yield
-        except TargetError:
-            if self._writer is not None:
-                self._writer.abandon()
-                self._writer = None
+        except (TargetError, HostError):
+            if self._trace is not None:
+                self._trace.abandon()
+                self._trace = None
             raise
-
-    def _begin(self, target: Target) -> bool:
-        return self._begin_trace(
-            {
-                "pid": target.pid,
-                "command": target.command,
-                "executable": target.executable,
-                "python_version": target.version_text,
-            }
-        )
-
-    def _begin_with_other(self, pid: int, command: Sequence[str] = ()) -> None:
-        """`command`: what the process is about to become, where it is not that yet."""
-        now = time.monotonic_ns()
-        self._processes.add_other(pid, os.getpid(), now)
-        self._processes.add_threads(pid, now)
-        if command:
-            self._processes.describe(pid, shlex.join(command), shutil.which(command[0]) or command[0])
-        row = self._processes.processes[pid]
-        described = {"pid": pid, "command": row["command"], "executable": row["executable"], "python_version": None}
-        if self._begin_trace(described):
-            self._start_scheduling(pid)
-
-    def _begin_trace(self, target: dict[str, Any]) -> bool:
-        """Open the trace directory; False where that was done: a wrapper became the Python that it was to start."""
-        if self._writer is not None:
-            self._writer.manifest["target"] = target
-            return False
-        self._main = target["pid"]
-        self._start_ns = time.monotonic_ns()
-        self._collector = Collector(self._start_ns)
-        self._collector.native = self._native is not None
-        manifest = new_manifest(self._start_ns, target, self._argv, asdict(self._options))
-        self._writer = Writer(self._options.output, manifest | self._news())
-        return True
-
-    def _start_scheduling(self, pid: int) -> None:
-        try:
-            self._scheduling.start(pid)
-        except HostError as error:
-            if not self._options.rootless:
-                raise
-            self._scheduling = CpuTime(str(error))
-            self._scheduling.start(pid)
-        if self._writer is not None:
-            self._writer.manifest["scheduling"] = {"source": self._scheduling.name, "why": self._scheduling.why}
 
     # -- recording -----------------------------------------------------------------
 
     def run(self, stop: Callable[[], bool], progress: Callable[[Status], None]) -> None:
-        """Record until `stop()` is true or the traced program has ended; `progress` is called about once a second."""
-        poll = select.poll()
-        if self._scheduling.alert_fd is not None:
-            poll.register(self._scheduling.alert_fd, select.POLLIN)
-        next_cut = time.monotonic() + self._options.segment_s
-        interval_s = self._scheduling.interval_s
-        while not self._ended() and not stop():  # in this order: who is to be stopped must not have been reaped
-            if poll.poll(interval_s * 1000):
-                self._scheduling.silence_alerts()
-            before = self._collector.counts["call"]
+        """Record until `stop()` is true, the traced programs have ended or the trace is full; `progress` is called about once a second."""
+        trace, poll = self._written(), select.poll()
+        for recorder in self._recorders:
+            if recorder.alert_fd is not None:
+                poll.register(recorder.alert_fd, select.POLLIN)
+        if self._targets.launched is not None and self._targets.launched.end is not None:
+            poll.register(self._targets.launched.end, select.POLLIN)
+        next_cut = next_shown = time.monotonic() + self._options.segment_s
+        calm_by = time.monotonic() + _CALM_WITHIN_S
+        # In this order: who is to be stopped must not have been reaped.
+        while not self._targets.ended() and not trace.full and not stop():
+            interval_s = max(self._cost.pace_s, min(recorder.interval_s for recorder in self._recorders))
+            poll.poll(1000 * interval_s)
             self._drain()
-            # One that has just begun is looked at while it is surely there.
-            begins = not self._recording.chosen and self.status().seconds < _BEGINNING_S
-            busy = begins or self._collector.counts["call"] - before > _BUSY
-            interval_s = min(_BUSY_INTERVAL_S, self._scheduling.interval_s) if busy else self._scheduling.interval_s
-            if self._launched is not None:
-                self._launched.poll()
-            if time.monotonic() >= next_cut or self._collector.waiting > _MOST_WAITING:
-                self._cut()
-                if self._following is not None:
-                    self._following.let_go_of_ended()
+            if interval_s >= _CALM_S or time.monotonic() >= calm_by:
+                ready.begin()
+            with self._nothing_left_behind():
+                self._targets.poll()
+            if time.monotonic() >= next_cut or trace.collector.waiting > _MOST_WAITING:
+                self._close_segment()
+                trace.cut(self._facts())
+                self._targets.let_go_of_ended()
+                next_cut = time.monotonic() + max(self._options.segment_length(trace.seconds), _PACES * self._cost.pace_s)
+            if time.monotonic() >= next_shown:
                 progress(self.status())
-                # Longer segments in a long recording, so that neither they nor the manifest become too many.
-                next_cut = time.monotonic() + max(self._options.segment_s, self.status().seconds / 3600)
+                next_shown = time.monotonic() + _SHOWN_S
+        ready.begin()
+
+    @property
+    def directory(self) -> Path:
+        """Where the trace is. Raises RuntimeError where no recording has begun."""
+        return self._written().directory
+
+    @property
+    def ended_early(self) -> str | None:
+        """Why no more is recorded although the program runs on, a sentence; None where nothing ended it."""
+        return self._trace.full if self._trace is not None else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether that was because the trace could not be written."""
+        return self._written().failed
+
+    def _written(self) -> Recorded:
+        if self._trace is None:
+            raise RuntimeError("nothing was recorded")
+        return self._trace
 
     def status(self) -> Status:
-        """The counts so far."""
+        """The counts so far, and what was not said before."""
+        trace, said = self._written(), self._targets.take_said()
+        missing = dict.fromkeys(sentence for recorder in self._recorders for sentence in recorder.missing())
+        self._said |= set(said) & missing.keys()
         return Status(
-            (time.monotonic_ns() - self._start_ns) / _NS,
-            self._collector.counts["call"],
-            self._collector.counts["sched"],
-            sum(self._collector.lost.values()),
-            self._cost.get("waited_ns", 0),
-            tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None))
-            + (self._native.missing() if self._native is not None else ()),
+            trace.seconds,
+            trace.collector.counts["call"],
+            trace.collector.counts["sched"],
+            sum(trace.collector.lost.values()),
+            trace.cost.get("waited_ns", 0),
+            self._cost.price(),
+            tuple(sentence for sentence in missing if sentence not in self._said),
+            tuple(said),
         )
 
-    def _ended(self) -> bool:
-        if self._launched is not None:
-            return self._launched.status is not None
-        row = self._processes.processes.get(self._main)
-        return row is not None and row["end_ns"] is not None
-
     def _drain(self) -> None:
-        began_ns = time.monotonic_ns()
-        self.sources.drain()
-        if self._native is not None:
-            self._native.look(self._processes.living)
-            self._collector.add_native(*self._native.drain())
-        self._collector.counts["function"] = len(self._functions)
-        scheduling = self._scheduling.drain()
-        self._collector.add_scheduling(scheduling)
-        if "sched" in scheduling:
-            self._neighbours.see(scheduling["sched"], set(self._processes.processes))
-        if "cputime" in scheduling:  # nothing reports what begins and ends
-            self._processes.look()
-            for pid in self._processes.living:
-                self._scheduling.start(pid)
-        if self._following is not None and "sched" in scheduling:
-            held = self._launched.pid if self._launched is not None and self._launched.held else None
-            news = self._processes.take_in(scheduling["sched"])
-            self._following.follow(news, held)
-            if self._native is not None:
-                self._native.reset({row["pid"]: row["tid"] for kind, row in news if kind == SchedKind.EXEC})
-            self._following.attach_to_started()
-        self._collector.drained_ns = began_ns
+        collector, began_ns = self._written().collector, time.monotonic_ns()
+        drained: dict[str, list[tables.Columns]] = {}
+        for recorder in self._recorders:
+            rows = recorder.drain()
+            collector.add(rows, recorder)
+            for name, batches in rows.items():
+                drained.setdefault(name, []).extend(batches)
+        for recorder in self._recorders:
+            recorder.see(drained)
+        self._targets.follow()
+        collector.drained_ns = began_ns
         self._count_losses()
 
     def _count_losses(self) -> None:
-        losses = self._scheduling.losses() + self.sources.losses()
-        if self._native is not None:
-            losses += self._native.losses()
-        self._collector.lose(dict(zip(LOSS_CLASSES, losses.tolist(), strict=True)))
+        self._written().collector.lose(np.sum([recorder.losses() for recorder in self._recorders], axis=0))
 
-    def _cut(self, final: bool = False) -> None:
-        self._processes.refresh()
-        if self._writer is not None and (main := self._processes.processes.get(self._main)):
-            self._writer.manifest["target"] |= {name: main[name] for name in ("command", "executable", "python_version")}
-        self._collector.usage += usage.sample(self._processes.living)
-        start, end, cut = self._collector.cut(final)
-        cut["functions"] = tables.rows_table(schema.FUNCTIONS, self._functions.take_new())
-        processes, threads = self._processes.take_changed()
-        cut["processes"] = tables.rows_table(schema.PROCESSES, processes)
-        cut["neighbours"] = tables.rows_table(schema.NEIGHBOURS, self._neighbours.take_new())
-        cut["threads"] = tables.rows_table(schema.THREADS, threads)
-        if self._writer is not None:
-            self._writer.segment(start, end, cut, self._news())
+    def _close_segment(self) -> None:
+        """Collect what a segment has once."""
+        for recorder in self._recorders:
+            self._written().collector.add(recorder.cut(), recorder)
 
-    def _news(self) -> dict[str, Any]:
-        return {
-            "sources": list(self._recording.chosen),
-            "events": dict(self._collector.counts),
-            "lost": {name: count for name, count in self._collector.lost.items() if count},
-            "cost": dict(self._cost),
-        } | ({"native": self._native.facts()} if self._native is not None else {})
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for recorder in self._recorders:
+            facts |= recorder.facts()
+        return facts | (self._targets.facts() if self._trace is not None else {})
 
     # -- end -----------------------------------------------------------------------
 
     def finish(self) -> int | None:
         """Detach, write what is left and the last manifest. Returns the launched program's exit code, else None."""
-        self.sources.stop()
-        if self._native is not None:
-            self._native.stop()
+        trace = self._written()
+        for recorder in self._recorders:
+            recorder.stop()
         self._drain()
-        end_ns = time.monotonic_ns()
-        self.sources.leave()
+        end_ns = self._processes.last_ns = time.monotonic_ns()
+        for recorder in self._recorders:
+            recorder.leave()
         self._count_losses()
-        self._cost = self.sources.cost()
-        if self._native is not None:
-            self._cost |= self._native.cost_per_call()
-        if self._launched is not None and not self._recording.chosen:
-            self._recording.declare(self._main, None, why_silent(self._processes.processes[self._main]["executable"]))
-        self._cut(final=True)
-        if self._writer is not None:
-            clock = [*self._writer.manifest["clock"], clock_anchor()]
-            self._writer.close(self._news() | {"state": "complete", "end_ns": end_ns, "clock": clock})
-        return self._launched.exit_code if self._launched and self._launched.status is not None else None
+        for recorder in self._recorders:
+            trace.cost |= recorder.cost()
+        self._targets.explain_no_calls()
+        self._close_segment()
+        for reader in (confined.parsers, confined.searcher):
+            reader.dismiss()
+        trace.finish(self._facts(), end_ns)
+        launched = self._targets.launched
+        return launched.exit_code if launched and launched.status is not None else None
+
+    def wait(self, stop: Callable[[], bool]) -> int | None:
+        """After finish(): let the launched program run on untraced to its end. Returns its exit code, None where none was launched.
+
+        `stop()` is asked several times a second, as in run(); its answer counts for nothing.
+        """
+        launched = self._targets.launched
+        if launched is None:
+            return None
+        launched.let_run()
+        while launched.status is None:
+            stop()
+            # The agent comes with what the program starts: it learns at once that nobody reads.
+            self._sources.drain()
+            self._sources.stop()
+            time.sleep(_WAITING_S)
+            launched.poll()
+        return launched.exit_code
 
     def close(self) -> None:
         """Detach everything, whatever happened."""
-        if self._launched is not None:
-            self._launched.release()
-        if self._sources is not None:
-            self._sources.close()
-        if self._native is not None:
-            self._native.close()
-        self._scheduling.close()
+        self._targets.close()
+        for recorder in reversed(self._recorders):
+            recorder.close()

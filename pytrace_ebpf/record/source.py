@@ -1,72 +1,115 @@
 """What a source of function events is to the recording."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.record.functions import Functions
-from pytrace_ebpf.record.processes import Processes
-from pytrace_ebpf.record.tables import Columns
-from pytrace_ebpf.record.target import Target
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.recorder import Recorder
+from pytrace_ebpf.trace.schema import CallKind
+
+_MOST_ENDED = 100  # processes that ended, in the manifest
 
 
-@dataclass(frozen=True)
 class Recording:
-    """What a source writes to: the tables of functions and processes, and `emit`, which takes columns of `events`."""
+    """What the recorders share: the tables of functions and processes, the function events that wait to be drained, the choice of sources."""
 
-    functions: Functions
-    processes: Processes
-    emit: Callable[[Columns], None]
-    chosen: list[dict[str, Any]] = field(default_factory=list)  # the manifest's `sources`
+    def __init__(self, functions: Functions, processes: Processes) -> None:
+        self.functions, self.processes = functions, processes
+        self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
+        self._events: list[Columns] = []
 
-    def declare(self, pid: int, source: str | None, why: str) -> None:
-        """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts."""
+    def emit(self, columns: Columns) -> None:
+        """Take in columns of `events`."""
+        if len(columns["ts"]):
+            self._events.append(columns)
+
+    def take_events(self) -> list[Columns]:
+        """Those since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
+        """All that is open on these threads, (pid, tid), ends at `ts`."""
+        pids, tids = (np.array([thread[i] for thread in threads], np.int32) for i in (0, 1))
+        count = len(threads)
+        unknown: Columns = {"func_id": np.full(count, -1, np.int32), "frame": np.zeros(count, np.int64), "line": np.full(count, -1, np.int32)}
+        self.emit({"ts": np.full(count, ts), "pid": pids, "tid": tids, "kind": np.full(count, CallKind.RESET, np.int8), **unknown})
+
+    def declare(self, pid: int, source: str | None, why: str, foreseen: dict[str, Any] | None = None) -> None:
+        """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts.
+
+        `foreseen`: the fields of a Foreseen, where the process was looked at beforehand.
+        """
         if source is None:
-            self.processes.lose_source(pid)
+            self.processes.clear_source(pid)
         kept = [each for each in self.chosen if each["pid"] != pid or (source and each["source"])]
-        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why}]
+        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": foreseen} if foreseen else {})]
+        self._join_ended()
+
+    def _join_ended(self) -> None:
+        """There may be any number of processes: of many that ended the oldest is only counted, with another of the same source."""
+        rows = self.processes.processes
+        ended = [each for each in self.chosen[1:] if (row := rows.get(each["pid"])) is None or row["end_ns"] is not None]
+        if len(ended) <= _MOST_ENDED:
+            return
+        oldest = ended[0]
+        others = [each for each in self.chosen if each is not oldest and each["source"] == oldest["source"]]
+        if others:
+            like = next((each for each in others if each["why"] == oldest["why"]), others[0])
+            like["others"] = like.get("others", 0) + 1 + oldest.get("others", 0)
+            self.chosen[:] = [each for each in self.chosen if each is not oldest]
 
 
-class CallSource(Protocol):
-    """A source of function events; from `emit` on nothing knows which one it was."""
+class CallSource(Recorder):
+    """A source of function events; from `drain` on nothing knows which one it was.
+
+    A process is not added to it but begun or attached to: which of the two it is, the sources as a whole know.
+    """
 
     name: str
+    by_function = True  # it costs nothing, or less, to record no calls of a function
 
     @property
     def waited_ns(self) -> int:
         """How long the traced programs were held up until this process had read what they wrote."""
+        return 0
+
+    @property
+    def slowdown(self) -> float:
+        """Of the traced programs' code by what is not counted as calls."""
+        return 1.0
+
+    @property
+    def passed(self) -> int:
+        """Events that were looked at in the traced programs and not written."""
+        return 0
 
     def prepare(self, target: Target) -> None:
         """Do what takes its time before the recording of `target` begins. Raises TargetError."""
 
     def begin(self, target: Target) -> None:
         """Record a program that stands at its first instruction. Raises TargetError."""
+        raise NotImplementedError
 
     def attach(self, target: Target) -> None:
         """Record a process in the middle of its work, the frames that are open first. Raises TargetError."""
-
-    def reset(self, pid: int, tid: int, ts: int) -> None:
-        """Thread `tid` called exec at `ts`: its process is another program since, and that thread its only one."""
-
-    def drain(self) -> None:
-        """Emit the events since the last call."""
-
-    def losses(self) -> np.ndarray:
-        """Cumulative counts per loss class, int64."""
+        raise NotImplementedError
 
     def detach(self, pids: set[int]) -> None:
         """Let go of processes that ended."""
 
-    def stop(self) -> None:
-        """Record nothing from now on; what was recorded can still be drained."""
+    def leave_out(self, func_ids: frozenset[int]) -> bool:
+        """Record no calls of these functions, or none at all where EVERYTHING (-1) is among them, and again those of all others.
 
-    def leave(self) -> None:
-        """Leave every process as it was."""
+        As soon as may be; whether that is so everywhere by now.
+        """
+        return not func_ids
 
     def cost_per_call(self) -> float | None:
         """Nanoseconds that a call and its return cost the target, measured on this machine; None where it cannot be."""
-
-    def close(self) -> None:
-        """Let go of everything, whatever happened."""
+        return None

@@ -1,63 +1,114 @@
-"""The manifest of a trace directory: read it and judge whether it is one of ours."""
+"""The manifest of a trace directory: read it and judge whether it is one of ours, down to its last value."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import FORMAT, FORMAT_VERSION, MANIFEST
+from pytrace_ebpf.trace.segments import SEGMENT, read_segments
+from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, List, Maybe, One, fits
 
-_SHAPE: dict[str, type | tuple[type, ...]] = {
-    "state": str,
-    "start_ns": int,
-    "end_ns": (int, type(None)),
-    "clock": list,
-    "host": dict,
-    "target": dict,
-    "argv": list,
-    "options": dict,
-    "sources": list,
-    "events": dict,
-    "lost": dict,
-    "cost": dict,
-    "segments": list,
-}
+_MOST_BYTES = 256 << 20  # some ten times the manifest of a week with ten thousand processes
+_COUNTS = Each(WHOLE)
+_NATIVE = Fields(
+    {}, {"layers": List(str), "functions": Each(Maybe(WHOLE)), "missing": List(str), "tensors_read": Maybe(WHOLE), "tensors_unknown": Maybe(WHOLE)}
+)
+_DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
+_SAMPLING = Fields({"period_ns": NUMBER})
+# What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
+SHAPE = Fields(
+    {
+        "state": One("recording", "complete"),
+        "start_ns": MOMENT,
+        "end_ns": Maybe(MOMENT),
+        "clock": List(Fields({"monotonic_ns": MOMENT}, {"realtime_ns": Maybe(MOMENT)})),
+        "host": Fields(
+            {},
+            {
+                "hostname": str, "kernel": str, "machine": str, "cpus": WHOLE, "memory_bytes": WHOLE,
+                "cpu_topology": List(Fields({"cpu": PID, "core": PID, "package": PID})),
+            },
+        ),
+        "target": Fields({"pid": PID}, {"command": Maybe(str), "executable": Maybe(str), "python_version": Maybe(str)}),
+        "argv": List(str),
+        "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str))}),
+        "sources": List(Fields({"source": Maybe(str), "why": str}, {"pid": Maybe(PID), "others": WHOLE})),
+        "events": _COUNTS,
+        "lost": _COUNTS,
+        "cost": Fields(
+            {},
+            {
+                "source": Maybe(str), "ns_per_call": Maybe(NUMBER), "waited_ns": WHOLE,
+                "native_ns_per_call": Maybe(NUMBER), "native_own_ns": Maybe(NUMBER), "sampling_ns": WHOLE,
+            },
+        ),
+    },
+    {
+        "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
+        "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
+    },
+)  # fmt: skip
+_LISTED = List(SEGMENT)  # version 1
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of the trace in `directory`, checked.
+def open_directory(directory: Path) -> Files:
+    """The directory of a trace. Raises TraceError where there is none."""
+    try:
+        return Files(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise TraceError(f"{directory} is not a directory: name the directory that run or attach wrote.") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
-    `end_ns`, null while recording, is filled with the end of the last segment.
+
+def read_manifest(files: Files) -> tuple[dict[str, Any], float]:
+    """The manifest of the trace in `files`, checked, and when it was written (s since 1970).
+
+    `segments` and `merged` are filled with what trace.segments.read_segments gives. `start_ns` is that of the first segment, which
+    is later than the recording's where old ones were dropped (`dropped`, with its `wall_ns`); `end_ns`, null while recording, the end of the last one.
     Raises TraceError when there is none, it is damaged, not ours, or of a newer format.
     """
+    directory = files.directory
     path = directory / MANIFEST
-    if not directory.is_dir():
-        raise TraceError(f"{directory} is not a directory: name the directory that run or attach wrote.")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        content, written_at = files.read(MANIFEST, _MOST_BYTES)
+        manifest = json.loads(content.decode(), parse_constant=_refuse)
     except FileNotFoundError:
         raise TraceError(f"{directory} is not a trace: it has no {MANIFEST}; name the directory that run or attach wrote.") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TraceError(f"{path} is damaged: it is not JSON; record the trace again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise TraceError(f"{directory} is not a trace of {FORMAT}: its {MANIFEST} was written by something else.")
     version = manifest.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise TraceError(f"{directory} has trace format {version}, this {FORMAT} reads up to {FORMAT_VERSION}: upgrade it.")
-    _check_shape(path, manifest)
+    if type(version) is not int or version > FORMAT_VERSION:
+        raise TraceError(f"{directory} has trace format {json.dumps(version)[:20]}, this {FORMAT} reads up to {FORMAT_VERSION}: upgrade it.")
+    _check(path, manifest, SHAPE)
+    if version == 1:
+        _check(path, {"segments": manifest.get("segments")}, Fields({"segments": _LISTED}))
+        segments, manifest["merged"] = sorted(manifest["segments"], key=lambda segment: segment["index"]), {}
+        if len({segment["index"] for segment in segments}) < len(segments):
+            raise TraceError(f"{path} is damaged: it names a segment twice; record the trace again.")
+        manifest["segments"] = segments
+    else:
+        manifest["segments"], manifest["merged"] = segments, _ = read_segments(files)
+    began_ns = manifest["start_ns"]
+    if segments:
+        manifest["start_ns"] = max(began_ns, segments[0]["start_ns"])
+    if manifest.get("dropped"):
+        manifest["dropped"]["wall_ns"] = manifest["start_ns"] - began_ns
     if manifest["end_ns"] is None:
-        manifest["end_ns"] = manifest["segments"][-1]["end_ns"] if manifest["segments"] else manifest["start_ns"]
-    return manifest
+        manifest["end_ns"] = segments[-1]["end_ns"] if segments else manifest["start_ns"]
+    return manifest, written_at
 
 
-def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
-    for key, kind in _SHAPE.items():
-        if not isinstance(manifest.get(key), kind) or (key == "end_ns" and key not in manifest):
-            raise TraceError(f"{path} is damaged: its {key} is missing or of the wrong kind; record the trace again.")
-    for segment in manifest["segments"]:
-        fits = isinstance(segment, dict) and isinstance(segment.get("rows"), dict)
-        if not fits or not all(isinstance(segment.get(k), int) for k in ("index", "start_ns", "end_ns")):
-            raise TraceError(f"{path} is damaged: one of its segments is malformed; record the trace again.")
-    manifest["segments"].sort(key=lambda s: s["index"])
+def _check(path: Path, manifest: dict[str, Any], shape: Fields) -> None:
+    if wrong := fits(manifest, shape):
+        raise TraceError(f"{path} is damaged: its {wrong} is missing or of the wrong kind; record the trace again.")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

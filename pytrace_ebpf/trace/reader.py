@@ -1,40 +1,37 @@
 """A trace directory, opened: every table as a pandas.DataFrame, reading only what is asked for."""
 
+import functools
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from pytrace_ebpf.errors import TraceError
-from pytrace_ebpf.trace.manifest import read_manifest
-from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, WAITS, Table
+from pytrace_ebpf.trace import derived, sql
+from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap
+from pytrace_ebpf.trace.files import Files
+from pytrace_ebpf.trace.frames import in_order, to_frame
+from pytrace_ebpf.trace.index import Index
+from pytrace_ebpf.trace.levels import Levels
+from pytrace_ebpf.trace.logs import Logs
+from pytrace_ebpf.trace.manifest import open_directory, read_manifest
+from pytrace_ebpf.trace.parts import Part, batches, read, sizes
+from pytrace_ebpf.trace.schema import CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
+from pytrace_ebpf.trace.segments import parts_of
 
-_DERIVATION = 2  # one more with each change of what analyze/ makes of a trace
-_KEY_FILE = "derived.json"
-_BEFORE_ALL = -(1 << 62)
-_NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.int16(): pd.Int16Dtype()}
+DERIVATION = 8  # one more with each change of what analyze/ makes of a trace
+_INDEXED = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid")  # of the calls, by their statistics
+_AT_ONCE = 1 << 17  # rows that a query is given
 
 
-def to_frame(table: pa.Table, spec: Table) -> pd.DataFrame:
-    """Arrow to pandas: nullable integers become pandas' own (pd.NA, never a float), dictionaries Categorical."""
-    nullable = {c.name for c in spec.columns if c.nullable}
-    columns = {
-        name: table[name].to_pandas(types_mapper=_NULLABLE.get if name in nullable else None) for name in table.column_names
-    }
-    return pd.DataFrame(columns, copy=False)
-
-
-class Trace:
-    """One trace. `manifest` is its manifest (see trace/manifest.py), `directory` where it lies.
+class Trace(Logs):
+    """One trace. `manifest` is its manifest (see trace/manifest.py), `written_at` when that was written (s since 1970), `directory` where it lies.
 
     Times in arguments are nanoseconds of CLOCK_MONOTONIC; a window is start_ns <= t < end_ns.
     Every reading method raises TraceError when a part of the trace does not open.
@@ -43,10 +40,39 @@ class Trace:
     def __init__(self, directory: Path, derive: Mapping[str, Callable[["Trace", Path], None]]) -> None:
         """Open `directory`; `derive[name](trace, into)` rebuilds the derived table `name` into a folder. Raises TraceError."""
         self.directory = directory
-        self.manifest: dict[str, Any] = read_manifest(directory)
+        self._files = open_directory(directory)
+        self.manifest, self.written_at = read_manifest(self._files)
         self._derive = derive
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._derived: dict[str, list[Path]] = {}
+        self._derived: dict[str, list[Part]] = {}
+        self._index: Index | None = None
+        self._by_index: dict[int, dict[str, Any]] = {}
+        self.request_patterns = tuple(self.manifest["options"].get("requests") or ())
+        self.progress: Callable[[str, float | None], None] = lambda _what, _share: None  # called while tables are derived
+
+    def __repr__(self) -> str:
+        command, lost = (self.manifest["target"].get("command") or "?")[:60], sum(self.manifest["lost"].values())
+        events = sum(segment["rows"].get("events", 0) for segment in self.segments)
+        seconds = (self.end_ns - self.start_ns) / 1e9
+        return f"<Trace {str(self.directory)!r} of {command!r}: {seconds:.1f} s, {events:,} call events, {f'{lost:,}' if lost else 'none'} lost>"
+
+    @property
+    def whole(self) -> "Trace":
+        """The trace itself; of a window of one that trace."""
+        return self
+
+    def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: int | None = None) -> "Trace":
+        """This trace as if only [start_ns, end_ns) had been recorded, and of these threads: calls and waits that cross an edge are cut there.
+
+        None: no such limit. Nothing that is derived for it is kept, but it begins at the states that are kept between segments.
+        """
+        from pytrace_ebpf.trace.window import Window  # a Trace itself
+
+        return Window(self, start_ns, end_ns, pid, tid)
+
+    def pieces(self, name: str) -> derived.Pieces:
+        """The folder `name` of its directory, for derived data that is no table."""
+        return derived.Pieces(self._files, name)
 
     @property
     def start_ns(self) -> int:
@@ -83,8 +109,63 @@ class Trace:
         `ids`: only from the first to the last of these call_ids, both included; what lies elsewhere is not read.
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
-        where = [*_equal(pid=pid, tid=tid, depth=depth), *_overlap(start_ns, end_ns), *_between(ids)]
-        return self._by_call_id(CALLS, columns, where)
+        where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
+        if where is None:
+            return self._by_call_id(CALLS, columns, [])
+        if self._index is None:
+            self._index = Index(CALLS, self._derived_parts(CALLS), _INDEXED)
+        asked = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
+        bounds = asked | {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}
+        names = CALLS.known(columns)
+        found = self._index.read(list(dict.fromkeys([*names, "call_id"])), where, bounds)
+        return to_frame(in_order(found, "call_id").select(names), CALLS)
+
+    def iter_calls(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        depth: int | None = None,
+        rows: int = 1 << 18,
+    ) -> Iterator[pd.DataFrame]:
+        """The rows of calls() in frames of at most `rows`, in bounded memory however many there are.
+
+        In the order of the segments in which calls ended, there by thread and call_id: a call may come after those it made.
+        """
+        names, where = CALLS.known(columns), all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns)])
+        return (to_frame(table, CALLS) for part in self._derived_parts(CALLS) for table in batches(CALLS, part, rows, names, where))
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """The answer of DuckDB to a query over the tables of the format (docs/format.md), by their names.
+
+        Derived tables are built where the query needs them; of each only the columns and, by their statistics, the rows that it
+        needs are read, in bounded memory. A query sees no file, and no table but these and its own. Raises HostError where
+        DuckDB is missing (pip install 'pytrace-ebpf[sql]'), and duckdb.Error for a query that it does not understand.
+        """
+        return sql.query(query, {spec: functools.partial(self._rows, spec) for spec in TABLES.values()})
+
+    def tree(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """The calling-context tree, a caller before its callees; columns as in schema.TREE.
+
+        The first use derives it in one pass over the events and keeps it in the trace directory; no rows of calls are made. That of
+        a window [start_ns, end_ns) begins at what is kept between segments; of calls that cross its edges it has what lies within.
+        """
+        if start_ns is not None or end_ns is not None:
+            return self.window(start_ns, end_ns, pid, tid).tree(columns)
+        return to_frame(self._load(TREE, self._derived_parts(TREE), TREE.known(columns), equal(pid=pid, tid=tid)), TREE)
+
+    def thread_times(self) -> pd.DataFrame:
+        """One row per thread, where its time went; columns as in schema.THREAD_TIMES. Derived by the same pass as the tree."""
+        return to_frame(self._load(THREAD_TIMES, self._derived_parts(THREAD_TIMES), THREAD_TIMES.known(None), []), THREAD_TIMES)
 
     def waits(
         self,
@@ -98,8 +179,8 @@ class Trace:
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
-        return to_frame(self._load(WAITS, self._derived_parts(WAITS), _known(WAITS, columns), where), WAITS)
+        where = [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]
+        return to_frame(self._load(WAITS, self._derived_parts(WAITS), WAITS.known(columns), where), WAITS)
 
     def tasks(
         self,
@@ -113,8 +194,19 @@ class Trace:
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where = [*_equal(pid=pid, tid=tid), *_overlap(start_ns, end_ns)]
-        return to_frame(self._load(TASKS, self._derived_parts(TASKS), _known(TASKS, columns), where), TASKS)
+        where = [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]
+        return to_frame(self._load(TASKS, self._derived_parts(TASKS), TASKS.known(columns), where), TASKS)
+
+    def requests(self, columns: Sequence[str] | None = None, patterns: Sequence[str] = ()) -> pd.DataFrame:
+        """One row per request, in the order of request_id; columns as in schema.REQUESTS.
+
+        `patterns`: further functions that answer requests, as `report --request` takes them. The first use derives them and keeps
+        them in the trace directory, as with the calls.
+        """
+        if added := [pattern for pattern in patterns if pattern not in self.request_patterns]:
+            self.request_patterns += tuple(added)
+            self._derived.pop("requests", None)
+        return self._by_call_id(REQUESTS, columns, [], "request_id")
 
     def operators(
         self,
@@ -130,32 +222,18 @@ class Trace:
         The first use derives them and keeps them in the trace directory, as with the calls. Shapes are lists of arrays (int64; None
         for an undefined tensor), dtypes arrays of str.
         """
-        where = [*_equal(pid=pid, tid=tid, layer=layer), *_overlap(start_ns, end_ns)]
+        where = [*equal(pid=pid, tid=tid, layer=layer), *overlap(start_ns, end_ns)]
         return self._by_call_id(OPERATORS, columns, where)
 
     def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
-        names, where = _known(CALLS, columns), [pc.field("func_id").isin(functions)]
+        names, where = CALLS.known(columns), [pc.field("func_id").isin(functions)]
         for part in self._derived_parts(CALLS):
             yield to_frame(self._load(CALLS, [part], names, where), CALLS)
 
-    def calls_backwards(self, columns: Sequence[str]) -> Iterator[tuple[pd.DataFrame, int]]:
-        """The calls a part at a time, the last to end first, each with the time by which all calls of the parts to come had ended.
-
-        With a call come, in its part or one before, all those that it lies in.
-        """
-        parts = self._derived_parts(CALLS)
-        ends: list[int] = []
-        for part in parts:
-            latest = self._load(CALLS, [part], ["end_ns"], [])["end_ns"].to_numpy().max()
-            ends.append(max([int(latest), *ends[-1:]]))
-        names = _known(CALLS, columns)
-        for part, earlier in zip(reversed(parts), [*reversed(ends[:-1]), _BEFORE_ALL], strict=False):
-            yield to_frame(self._load(CALLS, [part], names, []), CALLS), earlier
-
-    def layers(self, tid: int) -> "Layers":
-        """The thread's layered call sequence: one DataFrame per depth, each read when it is asked for."""
-        return Layers(self, tid)
+    def layers(self, tid: int) -> Levels:
+        """The thread's layered call sequence, level by level: one DataFrame per depth, each read when it is asked for."""
+        return Levels(self, tid)
 
     def events(
         self,
@@ -166,7 +244,7 @@ class Trace:
         end_ns: int | None = None,
     ) -> pd.DataFrame:
         """Function events in the window; columns as in schema.EVENTS, in each thread's own order."""
-        return self._log("events", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+        return self._log("events", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
 
     def sched(
         self,
@@ -177,34 +255,18 @@ class Trace:
         end_ns: int | None = None,
     ) -> pd.DataFrame:
         """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
-        return self._log("sched", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
-
-    def cputime(self) -> pd.DataFrame:
-        """Samples of CPU time, where there are no scheduling events; columns as in schema.CPUTIME."""
-        return self._log("cputime", None, None, None, [])
-
-    def usage(self) -> pd.DataFrame:
-        """psutil samples; columns as in schema.USAGE."""
-        return self._log("usage", None, None, None, [])
+        return self._log("sched", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
 
     def arguments(
-        self,
-        columns: Sequence[str] | None = None,
-        pid: int | None = None,
-        tid: int | None = None,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-    ) -> pd.DataFrame:
+        self, columns: Sequence[str] | None = None, pid: int | None = None, tid: int | None = None,
+        start_ns: int | None = None, end_ns: int | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """Tensors that native calls were given and returned, in the window; columns as in schema.ARGUMENTS."""
-        return self._log("arguments", columns, start_ns, end_ns, _equal(pid=pid, tid=tid))
+        return self._log("arguments", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
 
-    def errors(self) -> pd.DataFrame:
-        """Errors raised by native code; columns as in schema.ERRORS."""
-        return self._log("errors", None, None, None, [])
-
-    def losses(self) -> pd.DataFrame:
-        """Windows in which events were lost; columns as in schema.LOSSES."""
-        return self._log("losses", None, None, None, [])
+    def left_out(self) -> pd.DataFrame:
+        """Functions that were not recorded for a time, in the order of (func_id, from_ns); columns as in schema.LEFT_OUT."""
+        return self._keyed("left_out")
 
     def functions(self) -> pd.DataFrame:
         """One row per function, in the order of func_id; columns as in schema.FUNCTIONS."""
@@ -224,14 +286,27 @@ class Trace:
 
     def part(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of table `name` in segment `index`, as Arrow; empty where it has none."""
-        return self._load(TABLES[name], self._parts(name, [s for s in self.segments if s["index"] == index]), _known(TABLES[name], columns), [])
+        return self._load(TABLES[name], self._parts(name, self._segment(index)), TABLES[name].known(columns), [])
 
-    def _parts(self, name: str, segments: Iterable[dict[str, Any]]) -> list[Path]:
-        """Parts of the segments that the manifest lists: what a killed tracer left half-written is not ours."""
-        return [self.directory / name / f"part-{s['index']:05d}.parquet" for s in segments if s["rows"].get(name, 0)]
+    def batches(self, name: str, index: int, rows: int) -> Iterator[pa.Table]:
+        """The rows of table `name` in segment `index`, at most `rows` at a time: what was read before need not be kept."""
+        for part in self._parts(name, self._segment(index)):
+            yield from batches(TABLES[name], part, rows)
+
+    def _segment(self, index: int) -> list[dict[str, Any]]:
+        if not self._by_index:
+            self._by_index = {segment["index"]: segment for segment in self.manifest["segments"]}
+        return [self._by_index[index]] if index in self._by_index else []
+
+    def _parts(self, name: str, segments: Iterable[dict[str, Any]] | None = None) -> list[Part]:
+        """Parts of the segments that are listed, None: of all: what a killed tracer left half-written is not ours."""
+        listed = self.manifest["segments"] if segments is None else segments
+        parts = parts_of(name, listed, self.manifest["merged"].get(name, []), whole=segments is None)
+        fleeting = self.manifest["state"] == "recording" and bool(self.manifest.get("dropped"))
+        return [Part(self._files, name, part, rows, fleeting) for part, rows in parts]
 
     def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
-        spec, segments = TABLES[name], self.segments
+        spec, segments = TABLES[name], self.manifest["segments"]
         if start_ns is not None:
             segments = [s for s in segments if s["end_ns"] > start_ns]
             where.append(pc.field("ts") >= start_ns)
@@ -240,130 +315,71 @@ class Trace:
             if name in ("sched", "usage"):
                 segments = [s for s in segments if s["start_ns"] < end_ns]
             where.append(pc.field("ts") < end_ns)
-        return to_frame(self._load(spec, self._parts(name, segments), _known(spec, columns), where), spec)
+        parts = self._parts(name, None if segments is self.manifest["segments"] else segments)
+        return to_frame(self._load(spec, parts, spec.known(columns), where), spec)
 
-    def _by_call_id(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression]) -> pd.DataFrame:
-        """Rows of a derived table, in the order of call_id."""
-        names = _known(spec, columns)
-        table = self._load(spec, self._derived_parts(spec), list(dict.fromkeys([*names, "call_id"])), where)
-        ids = table["call_id"].to_numpy()
-        if np.any(ids[1:] < ids[:-1]):
-            table = table.take(pa.array(np.argsort(ids, kind="stable")))
-        return to_frame(table.select(names), spec)
+    def _by_call_id(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: str = "call_id") -> pd.DataFrame:
+        """Rows of a derived table, in the order of `key`."""
+        names = spec.known(columns)
+        with_id = list(dict.fromkeys([*names, key]))
+        return to_frame(in_order(self._load(spec, self._derived_parts(spec), with_id, where), key).select(names), spec)
 
     def _keyed(self, name: str) -> pd.DataFrame:
         spec = TABLES[name]
-        frame = to_frame(self._load(spec, self._parts(name, self.segments), _known(spec, None), []), spec)
+        frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
         return frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
 
-    def _load(self, spec: Table, parts: list[Path], columns: list[str], where: list[pc.Expression]) -> pa.Table:
+    def _rows(self, spec: Table, columns: list[str], where: pc.Expression | None) -> Iterator[pa.Table]:
+        """The rows of a table that `where` selects, some at a time."""
+        if spec.key:
+            yield from self._rows_of_frame(spec, columns, where)
+            return
+        filled = any(column.absent is not None for column in spec.columns)  # what that is stands in no file
+        for part in self._derived_parts(spec) if spec.derived else self._parts(spec.name):
+            for table in batches(spec, part, _AT_ONCE, None if filled else columns, None if filled else where):
+                yield (table.filter(where) if filled and where is not None else table).select(columns)
+
+    def _rows_of_frame(self, spec: Table, columns: list[str], where: pc.Expression | None) -> Iterator[pa.Table]:
+        rows = pa.Table.from_pandas(getattr(self, spec.name)(), spec.arrow, preserve_index=False)
+        yield (rows if where is None else rows.filter(where)).select(columns)
+
+    def _load(self, spec: Table, parts: list[Part], columns: list[str], where: list[pc.Expression]) -> pa.Table:
         if not parts:
             return spec.arrow.empty_table().select(columns)
-        condition = None
-        for term in where:
-            condition = term if condition is None else condition & term
-        try:
-            dataset = ds.dataset([str(p) for p in parts], schema=spec.arrow, format="parquet")
-            table = dataset.to_table(columns=columns, filter=condition).unify_dictionaries()
-        except (pa.ArrowException, OSError) as error:
-            broken = next((p for p in parts if not _opens(p)), parts[0])
-            raise TraceError(f"{broken} does not open: the trace is damaged; record it again.") from error
-        for column in spec.columns:
-            if column.absent is not None and column.name in columns and table[column.name].null_count:
-                table = table.set_column(columns.index(column.name), column.name, table[column.name].fill_null(column.absent))
-        return table
+        return read(spec, parts, columns, all_of(where))
 
-    def _derived_parts(self, spec: Table) -> list[Path]:
+    def sizes(self, name: str) -> list[tuple[int, int]]:
+        """(rows, bytes) of each part of a table; none of a derived one that is not kept in the trace."""
+        spec = TABLES[name]
+        return list(sizes(self._kept(spec) if spec.derived else self._parts(name)))
+
+    def _derived_parts(self, spec: Table) -> list[Part]:
         if spec.name not in self._derived:
-            kept = self.directory / spec.name
-            if not _is_fresh(kept, self._derived_key(spec)):
-                kept = self._rebuild(spec, kept)
-            self._derived[spec.name] = sorted(kept.glob("part-*.parquet"))
+            parts = derived.kept(self._files, spec, self._derived_key(spec))
+            self._derived[spec.name] = self._rebuild(spec) if parts is None else parts
         return self._derived[spec.name]
+
+    def _kept(self, spec: Table) -> list[Part]:
+        return derived.kept(self._files, spec, self._derived_key(spec)) or []
 
     def _derived_key(self, spec: Table) -> str:
         """What a derived table depends on: how it is derived, the schema, and which segments there are."""
-        source = [_DERIVATION, spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
+        source = [DERIVATION, spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
+        source += [self.request_patterns] if spec is REQUESTS else []
         return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
-    def _rebuild(self, spec: Table, kept: Path) -> Path:
-        """Build the table beside `kept` and move it there whole; where we may not write, keep it elsewhere."""
-        try:
-            fresh = Path(tempfile.mkdtemp(prefix=f".{kept.name}-", dir=self.directory))
-        except OSError:
-            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="pytrace-ebpf-")
-            kept, fresh = Path(self._temporary.name) / kept.name, Path(self._temporary.name) / f"fresh-{kept.name}"
-            fresh.mkdir()
-        try:
-            self._derive[spec.name](self, fresh)
-            (fresh / _KEY_FILE).write_text(json.dumps({"key": self._derived_key(spec)}))
-            fresh.chmod(0o755)
-            shutil.rmtree(kept, ignore_errors=True)
-            try:
-                fresh.rename(kept)
-            except OSError:  # another reader was faster; its rows are as good
-                if not _is_fresh(kept, self._derived_key(spec)):
-                    raise
-        except OSError as error:
-            raise TraceError(f"{kept} cannot be written: {error.strerror}.") from error
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        return kept
+    def _rebuild(self, spec: Table, keep: bool = True) -> list[Part]:
+        """Build a derived table, and `keep` it in a directory that is ours; else, and where we may not write, for as long as this lives."""
 
+        def build(into: Path) -> None:
+            self._derive[spec.name](self, into)
 
-class Layers(Sequence[pd.DataFrame]):
-    """The layers of one thread: layers[d] holds its calls of depth d, in the order of call_id."""
-
-    def __init__(self, trace: Trace, tid: int) -> None:
-        self._trace, self._tid = trace, tid
-        depths = trace.calls(columns=["depth"], tid=tid)["depth"]
-        self._count = int(depths.max()) + 1 if len(depths) else 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, depth: Any) -> Any:
-        if isinstance(depth, slice):
-            return [self[d] for d in range(*depth.indices(self._count))]
-        if not -self._count <= depth < self._count:
-            raise IndexError(f"thread {self._tid} has {self._count} layers")
-        return self._trace.calls(tid=self._tid, depth=depth % self._count)
-
-    def __iter__(self) -> Iterator[pd.DataFrame]:
-        return (self[depth] for depth in range(self._count))
-
-
-def _equal(**wanted: int | str | None) -> list[pc.Expression]:
-    return [pc.field(name) == value for name, value in wanted.items() if value is not None]
-
-
-def _overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
-    after = [] if start_ns is None else [(pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns)]
-    return after if end_ns is None else [*after, pc.field("start_ns") < end_ns]
-
-
-def _between(ids: tuple[int, int] | None) -> list[pc.Expression]:
-    return [] if ids is None else [pc.field("call_id") >= ids[0], pc.field("call_id") <= ids[1]]
-
-
-def _known(spec: Table, columns: Sequence[str] | None) -> list[str]:
-    known = [c.name for c in spec.columns]
-    for name in columns or ():
-        if name not in known:
-            raise KeyError(f"{spec.name} has no column {name}; it has {', '.join(known)}")
-    return known if columns is None else list(columns)
-
-
-def _opens(path: Path) -> bool:
-    try:
-        ds.dataset(str(path), format="parquet").count_rows()
-    except (pa.ArrowException, OSError):
-        return False
-    return True
-
-
-def _is_fresh(kept: Path, key: str) -> bool:
-    try:
-        return bool(json.loads((kept / _KEY_FILE).read_text())["key"] == key)
-    except (OSError, ValueError, KeyError):
-        return False
+        if keep and self._files.ours:
+            parts = derived.build(self._files, spec, self._derived_key(spec), build)
+            if parts is not None:
+                return parts
+        self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="pytrace-ebpf-derived-")
+        parts = derived.build(Files(Path(self._temporary.name)), spec, self._derived_key(spec), build)
+        if parts is None:
+            raise TraceError(f"{self._temporary.name} cannot be written: name a place with room in TMPDIR.")
+        return parts

@@ -5,13 +5,25 @@ nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock 
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 
-import pyarrow as pa
+from pytrace_ebpf.trace import layers
+from pytrace_ebpf.trace.left_out import LEFT_OUT as LEFT_OUT
+from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
+from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
+from pytrace_ebpf.trace.sampled import STACKS as STACKS
+from pytrace_ebpf.trace.states import SPLIT, STATES
+from pytrace_ebpf.trace.sums import THREAD_TIMES as THREAD_TIMES
+from pytrace_ebpf.trace.sums import TREE as TREE
+from pytrace_ebpf.trace.table import PID as _PID
+from pytrace_ebpf.trace.table import TID as _TID
+from pytrace_ebpf.trace.table import Column as Column
+from pytrace_ebpf.trace.table import Table as Table
 
 FORMAT = "pytrace-ebpf"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists them
 
 
 class CallKind(IntEnum):
@@ -24,6 +36,34 @@ class CallKind(IntEnum):
     UNWIND = 4
     RESUME = 5
     YIELD = 6
+
+
+class Effect(Enum):
+    """What an event does to the stack of calls of its thread."""
+
+    BEGINS = auto()  # a call
+    ENDS = auto()  # the innermost one
+    CLEARS = auto()  # ends all of them
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a kind of function event does, and the column or status of `calls` that it sets, "" for none."""
+
+    effect: Effect
+    sets: str = ""
+
+
+MEANINGS = {
+    CallKind.ENTRY: Meaning(Effect.BEGINS),
+    CallKind.RETURN: Meaning(Effect.ENDS),
+    CallKind.OPEN: Meaning(Effect.BEGINS, "open_at_start"),
+    CallKind.RESET: Meaning(Effect.CLEARS, "unwound"),
+    CallKind.UNWIND: Meaning(Effect.ENDS, "unwound"),
+    CallKind.RESUME: Meaning(Effect.BEGINS, "resumed"),
+    CallKind.YIELD: Meaning(Effect.ENDS, "yielded"),
+}
+BEGINNINGS = tuple(kind for kind, meaning in MEANINGS.items() if meaning.effect is Effect.BEGINS)
 
 
 class SchedKind(IntEnum):
@@ -42,52 +82,22 @@ class SchedKind(IntEnum):
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
-# Of two that hold the later one is told.
+# Where two hold the later one is reported.
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
-LAYERS = ("python", "gc", "import", "operator", "blas", "cuda")  # in the order of LAYER_* of probes/events.h
+LAYERS = tuple(layers.NUMBERS)
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
-LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed")
+LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn")
 CALL_LOSSES = ("call_ring",)
 SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: Arrow type, unit ("" for none) and one sentence of meaning."""
-
-    name: str
-    type: pa.DataType
-    unit: str
-    meaning: str
-    nullable: bool = False
-    absent: int | str | None = None  # what stands for it where a trace was written before there was this column
-
-
-@dataclass(frozen=True)
-class Table:
-    """One folder of Parquet parts."""
-
-    name: str
-    meaning: str
-    key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
-    columns: tuple[Column, ...]
-    derived: bool = False  # made from the others by whoever reads, and not recorded
-
-    @property
-    def arrow(self) -> pa.Schema:
-        """The Arrow schema of the table's parts."""
-        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
-
-
-_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+_DICTIONARY = "dictionary of string"
 
 
 def _ts(name: str, meaning: str, nullable: bool = False) -> Column:
-    return Column(name, pa.int64(), "ns", meaning, nullable)
+    return Column(name, "int64", "ns", meaning, nullable)
 
 
-_PID = Column("pid", pa.int32(), "", "process id, as the host sees it")
-_TID = Column("tid", pa.int32(), "", "thread id, as the host sees it")
 
 EVENTS = Table(
     "events",
@@ -97,10 +107,10 @@ EVENTS = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("kind", pa.int8(), "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield"),
-        Column("func_id", pa.int32(), "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
-        Column("frame", pa.int64(), "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
-        Column("line", pa.int32(), "", "entry: the function's first line; resume: that or the line resumed at; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown"),
+        Column("kind", "int8", "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield"),
+        Column("func_id", "int32", "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
+        Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
+        Column("line", "int32", "", "entry: the function's first line; resume: that or the line resumed at; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown"),
     ),
 )
 
@@ -112,14 +122,14 @@ SCHED = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("kind", pa.int8(), "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
-        Column("cpu", pa.int16(), "", "core; for waking and migrate the one it is queued on; -1 unknown"),
-        Column("state", pa.int32(), "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
-        Column("syscall", pa.int32(), "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
-        Column("address", pa.int64(), "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for; of read the descriptor; 0 for none"),
-        Column("other_pid", pa.int32(), "", "process of other_tid; 0 unknown"),
-        Column("other_tid", pa.int32(), "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
-        Column("holder_tid", pa.int32(), "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
+        Column("kind", "int8", "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
+        Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
+        Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
+        Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
+        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for; of read the descriptor; 0 for none"),
+        Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
+        Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
+        Column("holder_tid", "int32", "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
 )
 
@@ -131,8 +141,8 @@ CPUTIME = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("on_cpu_ns", pa.int64(), "ns", "time on a core since the thread began"),
-        Column("runq_wait_ns", pa.int64(), "ns", "time in the run queue since the thread began", True),
+        Column("on_cpu_ns", "int64", "ns", "time on a core since the thread began"),
+        Column("runq_wait_ns", "int64", "ns", "time in the run queue since the thread began", True),
     ),
 )
 
@@ -141,14 +151,14 @@ FUNCTIONS = Table(
     "One row per function seen.",
     ("func_id",),
     (
-        Column("func_id", pa.int32(), "", "dense, from 0"),
-        Column("file", pa.string(), "", "co_filename; blas, cuda: path of the library; else empty"),
-        Column("name", pa.string(), "", "co_name; operator: without its overload"),
-        Column("qualname", pa.string(), "", "qualified name (Class.method), from the code object or the source; else the plain name. operator: with its overload, as aten::conv1d.padding; blas, cuda: the symbol"),
-        Column("first_line", pa.int32(), "", "co_firstlineno; -1 unknown"),
-        Column("module", pa.string(), "", "dotted module name derived from the file's path; <gc>, <import>, <operator>; blas, cuda: the library (MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda)"),
-        Column("flags", pa.int32(), "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
-        Column("function_layer", pa.string(), "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda", absent="python"),
+        Column("func_id", "int32", "", "dense, from 0"),
+        Column("file", "string", "", "co_filename; blas, cuda: path of the library; else empty"),
+        Column("name", "string", "", "co_name; operator: without its overload"),
+        Column("qualname", "string", "", "qualified name (Class.method), from the code object or the source; else the plain name. operator: with its overload, as aten::conv1d.padding; blas, cuda: the symbol"),
+        Column("first_line", "int32", "", "co_firstlineno; -1 unknown"),
+        Column("module", "string", "", "dotted module name derived from the file's path; <gc>, <import>, <operator>; blas, cuda: the library (MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda)"),
+        Column("flags", "int32", "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
+        Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda", absent="python"),
     ),
 )
 
@@ -159,9 +169,10 @@ THREADS = Table(
     (
         _PID,
         _TID,
-        Column("name", pa.string(), "", "the kernel's name of the thread (comm)"),
+        Column("name", "string", "", "what Python's threading calls it; where that could not be read (another's thread, one that ended within some 20 ms, a program that does not use threading) its comm"),
         _ts("start_ns", "creation, where seen; else the start of the recording"),
         _ts("end_ns", "exit; null while it ran on", nullable=True),
+        Column("comm", "string", "", "the kernel's name of the thread; empty = not recorded, then it is its name", absent=""),
     ),
 )
 
@@ -171,13 +182,13 @@ PROCESSES = Table(
     ("pid",),
     (
         _PID,
-        Column("ppid", pa.int32(), "", "parent process id"),
-        Column("executable", pa.string(), "", "path of the program, as its own mount namespace sees it"),
-        Column("command", pa.string(), "", "command line, shell-quoted"),
-        Column("python_version", pa.string(), "", "for example 3.11.2; empty = not a Python", nullable=True),
-        Column("source", pa.string(), "", "where its function events came from: usdt, agent; null = none", nullable=True),
-        Column("gil_start", pa.int64(), "", "first address of the GIL's structure; a futex from here up to gil_end is a wait for the GIL; 0 unknown"),
-        Column("gil_end", pa.int64(), "", "first address behind it"),
+        Column("ppid", "int32", "", "parent process id"),
+        Column("executable", "string", "", "path of the program, as its own mount namespace sees it"),
+        Column("command", "string", "", "command line, shell-quoted"),
+        Column("python_version", "string", "", "for example 3.11.2; empty = not a Python", nullable=True),
+        Column("source", "string", "", "where its function events came from: usdt, agent; sample: none came, its stacks were sampled; null = none", nullable=True),
+        Column("gil_start", "int64", "", "first address of the GIL's structure; a futex from here up to gil_end is a wait for the GIL; 0 unknown"),
+        Column("gil_end", "int64", "", "first address behind it"),
         _ts("start_ns", "when its function events were first recorded"),
         _ts("end_ns", "exit; null while it ran on", nullable=True),
     ),
@@ -189,8 +200,8 @@ NEIGHBOURS = Table(
     ("tid",),
     (
         _TID,
-        Column("pid", pa.int32(), "", "its process"),
-        Column("name", pa.string(), "", "the kernel's name of the thread (comm), when it was first met"),
+        Column("pid", "int32", "", "its process"),
+        Column("name", "string", "", "the kernel's name of the thread (comm), when it was first met"),
     ),
 )
 
@@ -201,16 +212,16 @@ USAGE = Table(
     (
         _ts("ts", "when"),
         Column("kind", _DICTIONARY, "", "process, thread or core"),
-        Column("pid", pa.int32(), "", "process; -1 for a core"),
-        Column("id", pa.int32(), "", "pid, tid or core number"),
-        Column("user_s", pa.float64(), "s", "CPU time in user mode since its start"),
-        Column("system_s", pa.float64(), "s", "CPU time in the kernel since its start"),
-        Column("idle_s", pa.float64(), "s", "core only: idle since boot", nullable=True),
-        Column("rss_bytes", pa.int64(), "bytes", "process only: resident memory", nullable=True),
-        Column("vms_bytes", pa.int64(), "bytes", "process only: virtual memory", nullable=True),
-        Column("threads", pa.int32(), "", "process only: number of threads", nullable=True),
-        Column("voluntary_switches", pa.int64(), "", "process only: context switches by blocking", nullable=True),
-        Column("involuntary_switches", pa.int64(), "", "process only: context switches by preemption", nullable=True),
+        Column("pid", "int32", "", "process; -1 for a core"),
+        Column("id", "int32", "", "pid, tid or core number"),
+        Column("user_s", "float64", "s", "CPU time in user mode since its start"),
+        Column("system_s", "float64", "s", "CPU time in the kernel since its start"),
+        Column("idle_s", "float64", "s", "core only: idle since boot", nullable=True),
+        Column("rss_bytes", "int64", "bytes", "process only: resident memory", nullable=True),
+        Column("vms_bytes", "int64", "bytes", "process only: virtual memory", nullable=True),
+        Column("threads", "int32", "", "process only: number of threads", nullable=True),
+        Column("voluntary_switches", "int64", "", "process only: context switches by blocking", nullable=True),
+        Column("involuntary_switches", "int64", "", "process only: context switches by preemption", nullable=True),
         Column("cpus", _DICTIONARY, "", "thread only: the cores that it may run on (its affinity) at that moment, for example 0-3,6", nullable=True),
     ),
 )
@@ -223,7 +234,7 @@ LOSSES = Table(
         Column("class", _DICTIONARY, "", "what was lost: " + ", ".join(LOSS_CLASSES)),
         _ts("start_ns", "no event of this class was lost in the recording's part before, back to the previous window"),
         _ts("end_ns", "nor after, up to the next window"),
-        Column("count", pa.int64(), "", "events lost in it"),
+        Column("count", "int64", "", "events lost in it"),
     ),
 )
 
@@ -235,10 +246,10 @@ ARGUMENTS = Table(
         _ts("ts", "when: start_ns of the call for what it was given, end_ns for what it returned"),
         _PID,
         _TID,
-        Column("func_id", pa.int32(), "", "joins functions"),
-        Column("result", pa.bool_(), "", "what it returned, not what it was given"),
-        Column("shapes", pa.list_(pa.list_(pa.int64())), "", "sizes of each tensor, in the order of the signature (those of a list one after the other); null for an undefined one, [] for one without dimensions. Of a BLAS call: [[m, k], [k, n]]"),
-        Column("dtypes", pa.list_(pa.string()), "", "element type of each, as PyTorch names it (float32, int64); null as in shapes"),
+        Column("func_id", "int32", "", "joins functions"),
+        Column("result", "bool", "", "what it returned, not what it was given"),
+        Column("shapes", "list of list of int64", "", "sizes of each tensor, in the order of the signature (those of a list one after the other); null for an undefined one, [] for one without dimensions. Of a BLAS call: [[m, k], [k, n]]"),
+        Column("dtypes", "list of string", "", "element type of each, as PyTorch names it (float32, int64); null as in shapes"),
     ),
 )
 
@@ -250,7 +261,7 @@ ERRORS = Table(
         _ts("ts", "when it was raised"),
         _PID,
         _TID,
-        Column("text", pa.string(), "", "its message"),
+        Column("text", "string", "", "its message"),
     ),
 )
 
@@ -259,34 +270,35 @@ CALLS = Table(
     "One row per call; derived from the other tables and rebuildable. Where scheduling was not recorded its columns are null. How it was recorded stands in the manifest, `scheduling.source`: bpf (also where the key is missing), perf, cputime, or null for not at all. Where none of the four parts is null they sum to wall_ns exactly.",
     (),
     (
-        Column("call_id", pa.int64(), "", "unique in the trace; preorder within a thread: a call's descendants are the ids up to last_descendant_id"),
-        Column("parent_id", pa.int64(), "", "the calling call; -1 none"),
-        Column("last_descendant_id", pa.int64(), "", "id of the last call below this one; its own id where there is none"),
-        Column("next_sibling_id", pa.int64(), "", "next call of the same parent; -1 none"),
-        Column("depth", pa.int32(), "", "layer; 0 = outermost seen"),
+        Column("call_id", "int64", "", "unique in the trace; preorder within a thread: a call's descendants are the ids up to last_descendant_id"),
+        Column("parent_id", "int64", "", "the calling call; -1 none"),
+        Column("last_descendant_id", "int64", "", "id of the last call below this one; its own id where there is none"),
+        Column("next_sibling_id", "int64", "", "next call of the same parent; -1 none"),
+        Column("depth", "int32", "", "level of the call; 0 = outermost seen"),
         Column("layer", _DICTIONARY, "", "its function's: " + ", ".join(LAYERS)),
         _PID,
         _TID,
-        Column("func_id", pa.int32(), "", "joins functions; -1 unknown"),
+        Column("func_id", "int32", "", "joins functions; -1 unknown"),
         _ts("start_ns", "entry; for open_at_start the start of the recording"),
         _ts("end_ns", "return; for open_at_end the end of the recording"),
-        Column("wall_ns", pa.int64(), "ns", "end_ns - start_ns"),
-        Column("on_cpu_ns", pa.int64(), "ns", "the thread had a core; wall_ns less this is off the core, however much of that is told apart. Source cputime: an estimate", True),
-        Column("runq_wait_ns", pa.int64(), "ns", "the thread was runnable and waited for a core. Source perf: null, as gil_wait_ns and blocked_ns are, for a call in which the thread left its core by itself; else exact. Source cputime: an estimate, null where the kernel does not count it", True),
-        Column("gil_wait_ns", pa.int64(), "ns", "the thread was blocked on the GIL; source cputime: null", True),
-        Column("blocked_ns", pa.int64(), "ns", "the thread was blocked on anything else; source cputime: null", True),
-        Column("self_wall_ns", pa.int64(), "ns", "wall_ns without the children"),
-        Column("self_on_cpu_ns", pa.int64(), "ns", "on_cpu_ns without the children", True),
-        Column("worker_on_cpu_ns", pa.int64(), "ns", "what threads without Python that this thread had woken (OpenMP, pools of torch or a BLAS) had of the cores meanwhile, all together; not part of the four, and may exceed wall_ns. Null without eBPF", True),
-        Column("first_cpu", pa.int16(), "", "core at the entry, or the first one after it; from here to waits: source cputime: null", True),
-        Column("last_cpu", pa.int16(), "", "core at the return, or the last one before it", True),
-        Column("migrations", pa.int32(), "", "times the thread came back on another core within the call", True),
-        Column("preemptions", pa.int32(), "", "times it lost the core while runnable", True),
-        Column("waits", pa.int32(), "", "times it blocked", True),
-        Column("frame", pa.int64(), "", "of a generator's or coroutine's call that is not all of it, and of a repaired one: the same number on all of its resumes, and on those of later ones in its place; else 0"),
-        Column("resumed", pa.bool_(), "", "a generator or coroutine went on in it that had yielded"),
-        Column("yielded", pa.bool_(), "", "it ended by yielding"),
-        Column("line", pa.int32(), "", "line that returned, yielded or that an exception left from; -1 unknown"),
+        Column("wall_ns", "int64", "ns", "end_ns - start_ns"),
+        *(Column(f"{state.name}_ns", "int64", "ns", state.meaning, True) for state in STATES),
+        Column("self_wall_ns", "int64", "ns", "wall_ns without the children"),
+        *(
+            Column(f"self_{name}", "int64", "ns", f"{name} without the children; null also where it is not known of a child. Where none of these is null they sum to self_wall_ns", True)
+            for name in SPLIT
+        ),
+        Column("worker_on_cpu_ns", "int64", "ns", "what threads without Python that this thread had woken (OpenMP, pools of torch or a BLAS) had of the cores meanwhile, all together; not part of the four, and may exceed wall_ns. Null without eBPF", True),
+        Column("first_cpu", "int16", "", "core at the entry, or the first one after it; from here to waits: source cputime: null", True),
+        Column("last_cpu", "int16", "", "core at the return, or the last one before it", True),
+        Column("migrations", "int32", "", "times the thread came back on another core within the call", True),
+        Column("preemptions", "int32", "", "times it lost the core while runnable", True),
+        Column("waits", "int32", "", "times it blocked", True),
+        Column("outermost", "bool", "", "no caller above is of the same function: the times of such calls add up without counting recursion twice. Those whose function is not known count as of one"),
+        Column("frame", "int64", "", "of a generator's or coroutine's call that is not all of it, and of a repaired one: the same number on all of its resumes, and on those of later ones in its place; else 0"),
+        Column("resumed", "bool", "", "a generator or coroutine went on in it that had yielded"),
+        Column("yielded", "bool", "", "it ended by yielding"),
+        Column("line", "int32", "", "line that returned, yielded or that an exception left from; -1 unknown"),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
     derived=True,
@@ -299,19 +311,22 @@ WAITS = Table(
     (
         _PID,
         _TID,
-        Column("call_id", pa.int64(), "", "innermost call open on the thread when the wait began; -1 none"),
+        Column("call_id", "int64", "", "innermost call open on the thread when the wait began; -1 none"),
+        Column("func_id", "int32", "", "function of that call, in functions; -1 none or unknown"),
         _ts("start_ns", "it left its core (or was created, or recording began)"),
         _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. end_ns where that was not seen, start_ns of a preempted one", nullable=True),
         _ts("end_ns", "it got a core; else when events were lost or the recording ended"),
         Column("kind", _DICTIONARY, "", "gil; lock (a futex that is not the GIL's); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
         Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),
-        Column("lock_address", pa.int64(), "", "gil, lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
-        Column("waker_pid", pa.int32(), "", "process of waker_tid", True),
-        Column("waker_tid", pa.int32(), "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
-        Column("holder_tid", pa.int32(), "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),
-        Column("holder_call_id", pa.int64(), "", "innermost call open on that thread then; -1 none"),
-        Column("cpu_before", pa.int16(), "", "core it left; null where that was not seen", True),
-        Column("cpu_after", pa.int16(), "", "core it got", True),
+        Column("lock_address", "int64", "", "gil, lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
+        Column("waker_pid", "int32", "", "process of waker_tid", True),
+        Column("waker_tid", "int32", "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
+        Column("holder_tid", "int32", "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),
+        Column("holder_call_id", "int64", "", "innermost call open on that thread then; -1 none"),
+        Column("holder_func_id", "int32", "", "function of that call; -1 none or unknown"),
+        Column("waker_func_id", "int32", "", "function of the innermost call on waker_tid when that ended the wait or took the core; -1 none or unknown, for another program's thread, and for gil"),
+        Column("cpu_before", "int16", "", "core it left; null where that was not seen", True),
+        Column("cpu_after", "int16", "", "core it got", True),
     ),
     derived=True,
 )
@@ -321,23 +336,20 @@ TASKS = Table(
     "One row per coroutine or asynchronous generator, its resumes joined, in the order of coroutine_id; derived from the calls and rebuildable. run_ns + awaited_ns = end_ns - start_ns.",
     (),
     (
-        Column("coroutine_id", pa.int64(), "", "the call_id of its first resume"),
-        Column("task_id", pa.int64(), "", "coroutine_id of the outermost coroutine that awaits it, which the event loop (or whatever drives coroutines) resumes; its own where nothing awaits it: then it is a task"),
-        Column("parent_id", pa.int64(), "", "coroutine_id of the coroutine that awaits it; -1 none"),
+        Column("coroutine_id", "int64", "", "the call_id of its first resume"),
+        Column("task_id", "int64", "", "coroutine_id of the outermost coroutine that awaits it, which the event loop (or whatever drives coroutines) resumes; its own where nothing awaits it: then it is a task"),
+        Column("parent_id", "int64", "", "coroutine_id of the coroutine that awaits it; -1 none"),
         _PID,
-        Column("tid", pa.int32(), "", "thread of its first resume"),
-        Column("func_id", pa.int32(), "", "joins functions, whose flags tell coroutines from asynchronous generators"),
+        Column("tid", "int32", "", "thread of its first resume"),
+        Column("func_id", "int32", "", "joins functions, whose flags tell coroutines from asynchronous generators"),
         _ts("start_ns", "first resume; of open_at_start when recording of its process began, or where calls were lost the first that was seen"),
         _ts("end_ns", "last return; of open_at_end the end of the recording or of the process; of abandoned its last yield"),
-        Column("resumes", pa.int64(), "", "calls that it consists of"),
+        Column("resumes", "int64", "", "calls that it consists of"),
         _ts("run_ns", "wall time of its resumes, all that they call or await without a pause included: what the loop was kept from others"),
         _ts("awaited_ns", "time suspended, between its resumes"),
-        _ts("on_cpu_ns", "of run_ns; as in calls, and null where that is of any resume", True),
-        _ts("runq_wait_ns", "of run_ns", True),
-        _ts("gil_wait_ns", "of run_ns", True),
-        _ts("blocked_ns", "of run_ns", True),
+        *(_ts(name, "of run_ns; as in calls, and null where that is of any resume", True) for name in SPLIT),
         _ts("longest_ns", "wall time of its longest resume"),
-        Column("longest_call_id", pa.int64(), "", "that resume, in calls"),
+        Column("longest_call_id", "int64", "", "that resume, in calls"),
         Column("status", _DICTIONARY, "", "complete; open_at_end: suspended or running when the recording or its process ended; open_at_start: had begun before the recording; unwound: an exception left it, as cancelling does (where the source can tell: agent); abandoned: never resumed, and its place was taken; in_loss: events were lost while it ran"),
     ),
     derived=True,
@@ -348,34 +360,33 @@ OPERATORS = Table(
     "One row per call of native code (layer operator, blas or cuda), in the order of call_id; derived from the other tables and rebuildable. Its times are those in calls.",
     (),
     (
-        Column("call_id", pa.int64(), "", "the call, in calls"),
-        Column("parent_id", pa.int64(), "", "the calling call, which may be Python's; -1 none"),
+        Column("call_id", "int64", "", "the call, in calls"),
+        Column("parent_id", "int64", "", "the calling call, which may be Python's; -1 none"),
         Column("layer", _DICTIONARY, "", "operator, blas or cuda"),
         _PID,
         _TID,
-        Column("func_id", pa.int32(), "", "joins functions"),
+        Column("func_id", "int32", "", "joins functions"),
         Column("name", _DICTIONARY, "", "aten::conv1d, sgemm, cudaLaunchKernel"),
         Column("overload", _DICTIONARY, "", "of an operator, as in aten::conv1d.padding; empty = none"),
         Column("library", _DICTIONARY, "", "blas, cuda: MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda; null of operators", True),
         _ts("start_ns", "entry"),
         _ts("end_ns", "return"),
         _ts("wall_ns", "end_ns - start_ns"),
-        _ts("on_cpu_ns", "as in calls, like the four that follow", True),
-        _ts("runq_wait_ns", "of wall_ns", True),
-        _ts("gil_wait_ns", "of wall_ns", True),
-        _ts("blocked_ns", "of wall_ns", True),
+        *(_ts(name, "of wall_ns, as in calls", True) for name in SPLIT),
         _ts("worker_on_cpu_ns", "what the threads that it set to work had of the cores", True),
         _ts("self_wall_ns", "wall_ns without the calls below"),
-        Column("shapes", pa.list_(pa.list_(pa.int64())), "", "of the tensors it was given, as in arguments; null not read", True),
-        Column("dtypes", pa.list_(pa.string()), "", "of the same", True),
-        Column("result_shapes", pa.list_(pa.list_(pa.int64())), "", "of the tensors it returned; null not read", True),
-        Column("result_dtypes", pa.list_(pa.string()), "", "of the same", True),
-        Column("flops", pa.int64(), "", "floating-point operations by its shapes, with all that it calls: so those of a call and of one below it are not to be added. Null not known. docs/operators.md says which are exact", True),
-        Column("bytes", pa.int64(), "bytes", "sizes of the tensors it was given and of those it returned; null not known", True),
-        Column("error", pa.string(), "", "message of the error that left it; null for none, or where that was not read", True),
+        Column("shapes", "list of list of int64", "", "of the tensors it was given, as in arguments; null not read", True),
+        Column("dtypes", "list of string", "", "of the same", True),
+        Column("result_shapes", "list of list of int64", "", "of the tensors it returned; null not read", True),
+        Column("result_dtypes", "list of string", "", "of the same", True),
+        Column("flops", "int64", "", "floating-point operations by its shapes, with all that it calls: so those of a call and of one below it are not to be added. Null not known. docs/operators.md says which are exact", True),
+        Column("bytes", "int64", "bytes", "sizes of the tensors it was given and of those it returned; null not known", True),
+        Column("error", "string", "", "message of the error that left it; null for none, or where that was not read", True),
         Column("status", _DICTIONARY, "", "as in calls; unwound: an error left it"),
     ),
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, ARGUMENTS, ERRORS, CALLS, WAITS, TASKS, OPERATORS)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, CALLS, TREE, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS)}
+# Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
+MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")

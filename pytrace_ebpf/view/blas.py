@@ -1,15 +1,16 @@
 """`report --by blas` as a terminal shows it: whether an optimized BLAS is used, which one, by which operators and on how many threads."""
 
 import textwrap
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.by_blas import OPERATORS, blas_calls, by_blas, by_library
+from pytrace_ebpf.analyze.native.by_blas import OPERATORS, blas_calls, by_blas, by_library
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.operators import giga
 
 _UNRECORDED = "Whether a BLAS is used was not recorded; `--layers torch,blas` of `run` and `attach` records it."
@@ -18,7 +19,7 @@ _SHOWN = 2  # operators in a sentence
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.by_blas's rows; `libraries`, what each library did; and the sentence that answers the question."""
+    """analyze.native.by_blas's rows; `libraries`, what each library did; and the sentence that answers the question."""
     rows = blas_calls(trace.operators(columns=list(OPERATORS)), calls)
     libraries = by_library(rows)
     if libraries:
@@ -42,27 +43,23 @@ def _for_whom(row: dict[str, Any]) -> str:
     operators = [(n, ns) for n, ns in row["operators"] if n is not None]
     if not operators:
         return "by which operators was not recorded"
-    told = [f"`{text.clean(name)}` ({text.percent(ns, row['total_ns'])})" for name, ns in operators[:_SHOWN]]
-    return "for " + " and ".join(told) + (" and others" if len(operators) > _SHOWN else "")
+    callers = [f"`{text.clean(name)}` ({text.percent(ns, row['total_ns'])})" for name, ns in operators[:_SHOWN]]
+    return "for " + " and ".join(callers) + (" and others" if len(operators) > _SHOWN else "")
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """The sentence, and one line per row of `table` (see found)."""
-    said: list[RenderableType] = [Text(line) for line in textwrap.wrap(facts["sentence"], width, break_on_hyphens=False)]
+    said: list[RenderableType] = [Text(line) for line in textwrap.wrap(facts["sentence"], min(width, PROSE), break_on_hyphens=False)]
     if not len(table):
         return said
     fixed = [(7, "calls"), (6, "total"), (5, "cores"), (7, "GFLOP/s"), (7, "m"), (7, "n"), (7, "k")]
-    room = rest(width, fixed) - 1
-    half = room // 2
-    out = grid([*fixed, (half, "  function"), (room - half, "for")], left={len(fixed), len(fixed) + 1})
+    out = Listing(width, fixed, ["function", "for"])
     for row in table.head(top).to_dict("records"):
         rate = row["flops"] * 10**9 / row["total_ns"] if text.known(row["flops"]) and row["total_ns"] else None
         cores = f"{row['cpu_ns'] / row['total_ns']:.1f}" if text.known(row["cpu_ns"]) and row["total_ns"] else text.NOTHING
         function = f"{row['name']} ({row['library']})"
         operator = row["operator"] if text.known(row["operator"]) else "(no operator on its thread)"
-        out.add_row(
-            text.count(row["calls"], 7), text.duration(row["total_ns"]), cores, giga(rate), *(text.count(row[size], 7) for size in "mnk"),
-            Text("  " + text.fit(function, half - 2)), text.fit(operator, room - half),
-        )  # fmt: skip
-    note = f"   {min(top, len(table)):,} of {len(table):,}; sizes m x k by k x n"
-    return [*said, Text(), Text.assemble(("Calls of a BLAS by time", "bold"), text.fit(note, width - 23)), out]
+        figures = [text.count(row["calls"], 7), text.duration(row["total_ns"]), cores, giga(rate), *(text.count(row[size], 7) for size in "mnk")]
+        out.add(figures, partial(text.fit, function), partial(text.fit, operator))
+    note = f"{min(top, len(table)):,} of {len(table):,}; sizes m x k by k x n"
+    return [*said, Text(), text.title("Calls of a BLAS by time", note, width), out]

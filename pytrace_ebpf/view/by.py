@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from rich.console import RenderableType
 
-from pytrace_ebpf.analyze.cores import COLUMNS as OF_CORES
-from pytrace_ebpf.view import blas, cores, errors, functions, gil, operators, tasks, threads, waits
+from pytrace_ebpf.view import blas, cores, errors, functions, gil, operators, requests, sampled_lines, tasks, threads, waits
 
 Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
 Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
@@ -18,28 +17,34 @@ Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list
 class By:
     """One kind of row.
 
-    found(trace, calls, facts): the rows, of a pytrace_ebpf Trace, its calls (by_function.COLUMNS, depth and `columns`) and
-      view.summary's facts with by and sort; and what else is worth knowing: further facts, such as the sentence.
+    found(trace, calls, facts): the rows, of a pytrace_ebpf Trace, its tree (schema.TREE) or calls and view.summary's facts with by and
+      sort; and what else is worth knowing: further facts, such as the sentence.
     shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
-    columns: of schema.CALLS, that `found` needs besides.
+    columns: of schema.CALLS, that `found` needs in addition to by_function.COLUMNS, depth and layer. None: it needs no calls and is given
+      the tree.
     with_bar: whether the bar for all calls stands above it.
+    of_samples: whether it is made of samples alone.
     """
 
     found: Found
     shown: Shown
-    columns: Sequence[str] = ()
+    columns: Sequence[str] | None = None
     with_bar: bool = True
+    of_samples: bool = False
 
 
 BY = {
     "function": By(functions.found, functions.report),
     "module": By(functions.found, functions.report),
     "thread": By(threads.found, threads.report),
-    "core": By(cores.found, cores.report, OF_CORES),
+    "core": By(cores.found, cores.report),
+    "request": By(requests.found, requests.report),
     "task": By(tasks.found, tasks.report),
     "wait": By(waits.found, waits.report, with_bar=False),
-    "operator": By(operators.found, operators.report),
+    "operator": By(operators.found, operators.report, ()),
     "blas": By(blas.found, blas.report, ("layer",), with_bar=False),
     "errors": By(errors.found, errors.report, errors.COLUMNS, with_bar=False),
+    "line": By(sampled_lines.found_lines, sampled_lines.report_lines, with_bar=False, of_samples=True),
+    "opcode": By(sampled_lines.found_opcodes, sampled_lines.report_opcodes, with_bar=False, of_samples=True),
     "gil": By(gil.found, gil.report, with_bar=False),
 }

@@ -1,39 +1,41 @@
 """The report by core: how busy each was and with whom, how many at a time, which function ran where, who moved and who was pushed off."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze import cores, split
-from pytrace_ebpf.analyze.by_core import by_core
-from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.time import cores
+from pytrace_ebpf.analyze.time.by_core import by_core
+from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.view import colours, text
+from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import named, plain
 
 _BAR = 20
-_WHERE = 22  # cells for the cores of a function
 
 
-def found(trace: Any, calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.by_core's rows; and `cores`, what `facts` gives."""
-    timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
-    return by_core(timeline, trace.threads()), {"cores": facts(trace, calls, timeline)}
+def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.time.by_core's rows; and `cores`, what `facts` gives."""
+    timeline = timeline_of(trace)
+    return by_core(timeline, trace.threads()), {"cores": facts(trace, timeline)}
 
 
-def facts(trace: Any, calls: pd.DataFrame, timeline: pd.DataFrame) -> dict[str, Any]:
-    """What the report by core says besides its rows, as plain values (times in ns): of a Trace, its calls (analyze.cores.COLUMNS)
-    and its timeline (analyze.split). busy_cores is None where no switches were recorded."""
+def facts(trace: Any, timeline: pd.DataFrame) -> dict[str, Any]:
+    """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its timeline (analyze.time.split).
+    busy_cores is None where no switches were recorded."""
     names, waits = trace.functions(), trace.waits(columns=cores.WAITS)
     known = trace.scheduling["source"] in ("bpf", "perf")
     spent = cores.parallelism(timeline, trace.start_ns, trace.end_ns)
     return {
         "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
         "cores_at_a_time": plain(spent) if known else [],
-        "functions": plain(named(cores.by_function(calls, timeline), names)),
-        "migrations": plain(named(cores.migrations(waits, calls), names)),
-        "preempted_by": plain(cores.preemptions(waits, trace.threads(), trace.neighbours())),
+        "functions": plain(named(functions_on_cores(trace, timeline), names)) if known else [],
+        "migrations": plain(named(cores.migrations(waits), names)),
+        "preempted_by": plain(cores.preemptions(waits, trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
 
@@ -66,23 +68,21 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     wall = facts["wall_ns"]
-    fixed = [(_BAR, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (8, "tid")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  thread")], left={0, len(fixed)})
+    fixed = [(_BAR, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (7, "tid")]
+    out = Listing(width, fixed, ["thread"])
     glyph = "#" if ascii_only else "█"
     for cpu, own in table.groupby("cpu", sort=True):
         busy = int(own["busy_ns"].sum())
         cells = min(_BAR, round(_BAR * busy / wall)) if wall else 0
-        out.add_row(
-            Text(glyph * cells, "green"), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum()), "",
-            Text(f"  {len(own)} traced thread{'s' * (len(own) != 1)}"), style="bold",
-        )  # fmt: skip
+        out.add(
+            [Text(glyph * cells, colours.ON_CPU), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum()), ""],
+            partial(text.fit, f"{len(own)} traced thread{'s' * (len(own) != 1)}"),
+            style="bold",
+        )
         for row in own.head(top).to_dict("records"):
-            out.add_row(
-                "", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]),
-                str(row["tid"]), Text("  " + text.fit(row["name"], room - 2)),
-            )  # fmt: skip
-    return [Text.assemble(("Cores by the traced threads", "bold"), "   share is of the time recorded"), out]
+            figures = ["", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]), str(row["tid"])]
+            out.add(figures, partial(text.fit, row["name"]))
+    return [text.title("Cores by the traced threads", "share is of the time recorded", width), out]
 
 
 def _at_a_time(more: dict[str, Any]) -> RenderableType:
@@ -94,57 +94,36 @@ def _at_a_time(more: dict[str, Any]) -> RenderableType:
 
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     table = pd.DataFrame(more["functions"])
-    fixed = [(6, "self"), (5, "busy"), (_WHERE, "  on core")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  function")], left={2, 3})
+    out = Listing(width, [(6, "self"), (5, "busy")], ["on core", "function"])
     total = table.groupby("func_id")["self_on_cpu_ns"].sum().sort_values(ascending=False)
     for func_id, own in ((f, table[table["func_id"] == f]) for f in total.index[:top]):
-        where = "  ".join(
-            f"{row['cpu']}: {text.percent(row['self_on_cpu_ns'], total[func_id])}"
-            for row in own.head(3).to_dict("records")
-        )
+        where = "  ".join(f"{row['cpu']}: {text.percent(row['self_on_cpu_ns'], total[func_id])}" for row in own.head(3).to_dict("records"))
         one = own.iloc[0]
         busy = f"{one['busy_cores']:.2f}" if text.known(one["busy_cores"]) else text.NOTHING
-        out.add_row(
-            text.duration(total[func_id]), busy, Text("  " + text.fit(where, _WHERE - 2)),
-            Text("  ") + text.function(one["qualname"], one["file"], one["first_line"], room - 2),
-        )  # fmt: skip
+        name = partial(text.function, one["qualname"], one["file"], one["first_line"])
+        out.add([text.duration(total[func_id]), busy], partial(text.fit, where), name)
     shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores of the process meanwhile"
-    return [Text.assemble(("Functions on cores", "bold"), f"   {shown}"), out]
+    return [text.title("Functions on cores", shown, width), out]
 
 
 def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     fixed = [(9, "times"), (5, "from"), (5, "to")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  in")], left={3})
+    out = Listing(width, fixed, ["in"])
     for row in more["migrations"][:top]:
-        name = (
-            text.function(row["qualname"], row["file"], row["first_line"], room - 2)
-            if row["func_id"] >= 0
-            else Text("(no call)")
-        )
-        out.add_row(text.count(row["times"]), str(row["cpu_before"]), str(row["cpu_after"]), Text("  ") + name)
+        name = partial(text.function, row["qualname"], row["file"], row["first_line"]) if row["func_id"] >= 0 else partial(text.fit, "(no call)")
+        out.add([text.count(row["times"]), str(row["cpu_before"]), str(row["cpu_after"])], name)
     whole = sum(row["times"] for row in more["migrations"])
-    return [Text.assemble(("Moved to another core", "bold"), f"   {whole:,} times; by the innermost call"), out]
+    return [text.title("Moved to another core", f"{whole:,} times; by the innermost call", width), out]
 
 
 def _pushed(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     fixed = [(6, "lost"), (9, "times"), (8, "tid")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  by")], left={3})
+    out = Listing(width, fixed, ["by"])
     for row in more["preempted_by"][:top]:
-        whose = (
-            "this program's own" if row["traced"] else f"pid {row['pid']}" if row["pid"] is not None else "ended since"
-        )
-        name = (
-            f"{text.clean(row['name'])} ({whose})"
-            if row["tid"]
-            else "the idle thread: moved to another core, or held back"
-        )
-        out.add_row(
-            text.duration(row["ns"]), text.count(row["times"]), str(row["tid"]), Text("  " + text.fit(name, room - 2))
-        )
-    return [Text.assemble(("Pushed off a core", "bold"), "   by whom, and how long until there was one again"), out]
+        whose = "this program's own" if row["traced"] else f"pid {row['pid']}" if row["pid"] is not None else "ended since"
+        name = f"{text.clean(row['name'])} ({whose})" if row["tid"] else "the idle thread: moved to another core, or held back"
+        out.add([text.duration(row["ns"]), text.count(row["times"]), str(row["tid"])], partial(text.fit, name))
+    return [text.title("Pushed off a core", "by whom; and how long until there was one again", width), out]
 
 
 def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:
@@ -155,10 +134,8 @@ def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableTyp
     if len(masks) == 1:
         return [Text.assemble(("Affinity", "bold"), f"   every thread may run on {masks[0]}")]
     fixed = [(8, "since"), (12, "cores"), (8, "tid")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  thread")], left={3})
+    out = Listing(width, fixed, ["thread"])
     for row in seen[:top]:
         since = text.duration(max(0, row["ts"] - facts["start_ns"]))
-        out.add_row(since, text.fit(row["cpus"], 12), str(row["tid"]), Text("  " + text.fit(row["name"], room - 2)))
-    return [Text.assemble(("Affinity", "bold"), "   where a thread may run, when that was first seen or changed"), out]
-
+        out.add([since, text.fit(row["cpus"], 12), str(row["tid"])], partial(text.fit, row["name"]))
+    return [text.title("Affinity", "where a thread may run; when that was first seen or changed", width), out]

@@ -7,27 +7,34 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.failures import CALLS, OPERATORS, failures
+from pytrace_ebpf.analyze.native.failures import CALLS, OPERATORS, failures
 from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import PROSE
 
 COLUMNS = CALLS
+_UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
+_NONE = "No operator was left by an error while this was recorded."
 _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.failures' rows of a Trace and its calls; `errors_raised`, how many errors native code raised, caught ones included."""
+    """analyze.native.failures' rows of a Trace and its calls; `errors_raised`, how many errors native code raised, caught ones included, null
+    where that was not recorded; and what to say where there is no row."""
     by_probe = any(row["source"] == "usdt" for row in trace.manifest["sources"])
     table = failures(trace.operators(columns=list(OPERATORS)), calls, trace.functions(), by_probe)
-    return table, {"errors_raised": len(trace.errors())}
+    raised = len(trace.errors())
+    recorded = raised or len(table) or "operator" in (trace.manifest["options"].get("layers") or ())
+    said = None if len(table) else _NONE if recorded else _UNRECORDED
+    return table, {"errors_raised": raised if recorded else None, "sentence": said}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """A few lines per row of `table` (see found), in the order of time."""
     if not len(table):
-        return [Text(text.fit("No operator was left by an error while this was recorded.", width))]
-    shown = f"   {min(top, len(table)):,} of {len(table):,}, in the order of time"
-    parts: list[RenderableType] = [Text.assemble(("Errors that left an operator", "bold"), text.fit(shown, width - 28))]
+        return [*_wrapped(facts["sentence"], min(width, PROSE), 0)]
+    shown = f"{min(top, len(table)):,} of {len(table):,}; in the order of time"
+    parts: list[RenderableType] = [text.title("Errors that left an operator", shown, width)]
     for row in table.head(top).to_dict("records"):
         parts += [Text(), *_error(facts, row, width)]
     return parts

@@ -1,61 +1,90 @@
 """The report by function or module as a terminal shows it, and what a person would say of the function with the most self time."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
-from rich.text import Text
 
-from pytrace_ebpf.analyze.by_function import by_function
-from pytrace_ebpf.analyze.reasons import reasons
-from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import NARROW, grid, rest
-from pytrace_ebpf.view.sentence import top_function
+from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.analyze.functions.left_out import callers
+from pytrace_ebpf.analyze.waits.locks import most_contended
+from pytrace_ebpf.analyze.waits.reasons import Part, reasons
+from pytrace_ebpf.view import sampled, text
+from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.sentence import contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
+_EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake of one sentence
 
-def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
-    table = by_function(calls, trace.functions(), facts["by"])
-    more = {"sentence": sentence(trace, calls, table)} if facts["by"] == "function" else {}
+
+def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
+    table = of_tree(tree, trace.functions(), facts["by"])
+    alone = [row for row in facts.get("left_out", ()) if row["qualname"] is not None]
+    if alone and facts["by"] == "function":
+        out = pd.DataFrame(alone)
+        table["left_out_ns"] = table["func_id"].map(out.set_index("func_id")["left_out_ns"]).fillna(0).astype("int64")
+        table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
+    if facts.get("sampled"):
+        table, more = sampled.found(table, trace, facts)
+    else:
+        more = {"sentence": sentence(trace, table)} if facts["by"] == "function" else {}
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
 
 
-def sentence(trace: Any, calls: pd.DataFrame, table: pd.DataFrame) -> str | None:
-    """What a person would say of the function with the most self time; None where that is not much, or not known."""
+def sentence(trace: Any, table: pd.DataFrame) -> str | None:
+    """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known."""
     if trace.scheduling["source"] != "bpf" or not len(table):
         return None
     top = table.loc[table["self_ns"].idxmax()].to_dict()
-    names = dict(trace.functions().set_index("func_id")["qualname"])
+    functions = trace.functions()
+    names = dict(functions.set_index("func_id")["qualname"])
     if top["func_id"] not in names:
         return None
-    return top_function(top, int(table["self_ns"].sum()), lambda: reasons(trace, calls, top["func_id"]), names) or None
+    few = sum(segment["rows"].get("events", 0) for segment in trace.whole.segments) <= _EVENTS
+    lock = most_contended(trace, functions) if few else None
+    said = contended_lock(lock, table, functions) if lock else ""
+    if said and lock and lock["func_id"] == top["func_id"]:
+        return said
+
+    def why() -> dict[str, list[Part]]:
+        """Of very many calls nobody is named."""
+        return reasons(trace, top["func_id"]) if few else {"gil": [], "blocked": [], "runq": []}
+
+    return " ".join(filter(None, (said, top_function(top, int(table["self_ns"].sum()), why, names)))) or None
+
+
+def _name(row: dict[str, Any], facts: dict[str, Any]) -> str:
+    """With a mark where the calls of others that were left out are in its own time, and how long it was left out itself."""
+    star = " *" if row.get("has_left_out") else ""
+    return f"{row['qualname']}{star}" + (f" (left out {text.percent(row['left_out_ns'], facts['wall_ns'])})" if row.get("left_out_ns") else "")
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
+    if facts.get("sampled"):
+        return sampled.functions(facts, table, width, ascii_only, top)
     states = states_of(facts)
     by_self, module = facts["sort"] == "self", facts["by"] == "module"
     prefix = "self_" if by_self else ""
     count_width, bar_width = (6, 8) if width < NARROW else (9, 10)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states)]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  " + facts["by"])], left={0, len(fixed)})
+    out = Listing(width, fixed, [facts["by"]])
     longest = int(table[f"{facts['sort']}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
-            Text(text.cut_left(text.clean(row["module"]), room - 2))
-            if module
-            else text.function(row["qualname"], row["file"], row["first_line"], room - 2)
+            partial(text.cut_left, text.clean(row["module"])) if module else partial(text.function, _name(row, facts), row["file"], row["first_line"])
         )
-        out.add_row(
-            text.bar(row, bar_width, ascii_only, prefix, longest, states),
-            text.count(row["calls"], count_width),
-            text.duration(row["total_ns"]),
-            text.duration(row["self_ns"]),
-            *figures(row, prefix, states),
-            Text("  ") + what,
+        out.add(
+            [
+                text.bar(row, bar_width, ascii_only, prefix, longest, states),
+                text.count(row["calls"], count_width),
+                text.duration(row["total_ns"]),
+                text.duration(row["self_ns"]),
+                *figures(row, prefix, states),
+            ],
+            what,
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
-    title = Text.assemble((f"{facts['by'].capitalize()}s by {facts['sort']} time", "bold"), f"   {shown}")
-    return [title, out]
+    return [text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width), out]

@@ -1,30 +1,32 @@
 """`report --by gil` as a terminal shows it: how the GIL's time went, who waited for whom, and how each thread fared."""
 
+import textwrap
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.gil import Gil, analyze
-from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import grid, rest
+from pytrace_ebpf.analyze.waits.gil import Gil, analyze
+from pytrace_ebpf.view import colours, text
+from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import PLACE, named, plain
 from pytrace_ebpf.view.sentence import waited_for
 
 STATES: text.States = (
-    ("alone_ns", "uncontended", "█", "#", "green"),
-    ("contended_ns", "contended", "×", "x", "red"),
-    ("handover_ns", "handed over", "▒", "=", "yellow"),
-    ("idle_ns", "idle", "·", ".", "blue"),
-    ("unknown_ns", "unknown", "?", "?", "bright_black"),
+    ("alone_ns", "uncontended", "█", "#", colours.ON_CPU),
+    ("contended_ns", "contended", "×", "x", colours.GIL_WAIT),
+    ("handover_ns", "handed over", "▒", "=", colours.RUN_QUEUE),
+    ("idle_ns", "idle", "·", ".", colours.BLOCKED),
+    ("unknown_ns", "unknown", "?", "?", colours.UNKNOWN),
 )
 _NO_MATTER = 0.001  # of the time: what is unknown of it is not worth a line
 _HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not known": "(not known)"}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    """Shares, pairs, threads; `facts["gil"]` holds `processes`, `threads` and `takes` of analyze.gil as rows, `table` its pairs with names."""
+    """Shares, pairs, threads; `facts["gil"]` holds `processes`, `threads` and `takes` of analyze.waits.gil as rows, `table` its pairs with names."""
     if facts["scheduling"]["source"] != "bpf":
         return [Text("Who waited for the GIL, and who held it, is not known without eBPF.", "yellow")]
     parts = [*_shares(facts, width, ascii_only), *_pairs(facts, table, width, top)]
@@ -35,48 +37,37 @@ def _shares(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Rendera
     processes = facts["gil"]["processes"]
     if not processes:
         return [Text("Who held the GIL was not recorded.", "yellow"), Text()]
-    total = {
-        key: sum(row[key] for row in processes)
-        for key in ("wall_ns", "held_ns", "contended_ns", *(s[0] for s in STATES))
-    }
+    total = {key: sum(row[key] for row in processes) for key in ("wall_ns", "held_ns", "contended_ns", *(s[0] for s in STATES))}
     of = f" of {len(processes)} processes, one GIL each" if len(processes) > 1 else ""
     held, contended = (text.percent(total[key], total["wall_ns"]) for key in ("held_ns", "contended_ns"))
-    title = (
-        f"The GIL was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
-    )
-    told = total | {"unknown_ns": 0} if total["unknown_ns"] < _NO_MATTER * total["wall_ns"] else total
-    bar = text.bar(told, width, ascii_only, states=STATES)
-    return [Text(text.fit(title, width), "bold"), bar, text.legend(told, ascii_only, STATES), Text()]
+    title = f"The GIL was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
+    shown = total | {"unknown_ns": 0} if total["unknown_ns"] < _NO_MATTER * total["wall_ns"] else total
+    bar = text.bar(shown, min(width, PROSE), ascii_only, states=STATES)
+    return [
+        *(Text(line, "bold") for line in textwrap.wrap(title, min(width, PROSE))),
+        bar,
+        text.legend(shown, ascii_only, min(width, PROSE), STATES),
+        Text(),
+    ]
 
 
 def _pairs(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> list[RenderableType]:
     if not len(table):
         return [Text("No thread waited for the GIL.")]
     fixed = [(7, "waits"), (6, "total"), (7, "longest")]
-    room = rest(width, fixed) - 1
-    half = room // 2
-    shown = grid([*fixed, (half, "  waiting"), (room - half, "for the GIL held by")], left={3, 4})
+    shown = Listing(width, fixed, ["waiting", "GIL held by"])
     for row in table.head(top).to_dict("records"):
-        waiting = (
-            _function(row, "waiting_", half - 2)
-            if text.known(row["waiting_qualname"])
-            else Text("(no Python call)", "bright_black")
-        )
-        holding = (
-            _function(row, "holding_", room - half)
-            if row["held"] == "function"
-            else Text(_HELD[row["held"]], "bright_black")
-        )
-        figures = text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["longest_ns"])
-        shown.add_row(*figures, Text("  ") + waiting, holding)
-    title = Text.assemble(
-        ("Who waited for whom", "bold"), f"   {min(top, len(table)):,} of {len(table):,} pairs of functions"
-    )
+        figures = [text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["longest_ns"])]
+        waiting = "function" if text.known(row["waiting_qualname"]) else "no call"
+        shown.add(figures, partial(_function, row, "waiting_", waiting), partial(_function, row, "holding_", row["held"]))
+    title = text.title("Who waited for whom", f"{min(top, len(table)):,} of {len(table):,} pairs of functions", width)
     said = facts["sentence"]
-    return [title, *([Text(text.fit(said, width))] if said else []), shown, Text()]
+    return [title, *map(Text, textwrap.wrap(said or "", min(width, PROSE), break_on_hyphens=False)), shown, Text()]
 
 
-def _function(row: dict[str, Any], prefix: str, width: int) -> Text:
+def _function(row: dict[str, Any], prefix: str, kind: str, width: int) -> Text:
+    if kind != "function":
+        return Text(text.fit(_HELD[kind], width), "dim")
     qualname, file, line = (row[f"{prefix}{name}"] for name in PLACE)
     return text.function(qualname, file, line, width)
 
@@ -101,29 +92,30 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
         (7, "tid"),
         (7, "behind"),
     ]
-    room, several = rest(width, fixed), len({row["pid"] for row in threads}) > 1
-    shown = grid([*fixed, (room, "  thread")], left={len(fixed)})
+    several = len({row["pid"] for row in threads}) > 1
+    shown = Listing(width, fixed, ["thread"], may_go=("mean", "convoys"))
     for row in threads[:top]:
         take = mostly.get((row["pid"], row["tid"]))
         name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
-        shown.add_row(
+        figures = [
             text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 6),
             text.duration(row["waited_ns"]), text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7),
-            str(row["tid"]), str(take["holder_tid"]) if take else text.NOTHING, Text("  " + text.fit(name, room - 2)),
-        )  # fmt: skip
-    note = f"   {min(top, len(threads)):,} of {len(threads):,}; convoys: waits right after a short hold"
-    return [Text.assemble(("Threads by time waited", "bold"), text.fit(note, width - 22)), shown]
+            str(row["tid"]), str(take["holder_tid"]) if take else text.NOTHING,
+        ]  # fmt: skip
+        shown.add(figures, partial(text.fit, name))
+    note = f"{min(top, len(threads)):,} of {len(threads):,}; convoys: waits right after a short hold"
+    return [text.title("Threads by time waited", note, width), shown]
 
 
-def found(trace: Any, calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows; and `gil`, the other tables of analyze.gil, with the sentence."""
-    of_gil = analyze(trace, calls)
+def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Rows; and `gil`, the other tables of analyze.waits.gil, with the sentence."""
+    of_gil = analyze(trace)
     table = rows(of_gil.pairs, trace.functions())
     return table, {"gil": facts(of_gil), "sentence": waited_for(table.to_dict("records")) or None}
 
 
 def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
-    """analyze.gil's pairs with the names of both functions (schema.FUNCTIONS), null for none."""
+    """analyze.waits.gil's pairs with the names of both functions (schema.FUNCTIONS), null for none."""
     sides = ("waiting_", "holding_")
     for side in sides:
         pairs = named(pairs, functions, side)
@@ -131,6 +123,6 @@ def rows(pairs: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
 
 
 def facts(of_gil: Gil) -> dict[str, list[dict[str, Any]]]:
-    """The other tables of analyze.gil as plain rows."""
+    """The other tables of analyze.waits.gil as plain rows."""
     tables = {"processes": of_gil.processes, "threads": of_gil.threads, "takes": of_gil.takes}
     return {name: plain(table) for name, table in tables.items()}

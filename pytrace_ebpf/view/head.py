@@ -1,13 +1,18 @@
 """The first lines of a report: what was lost, what was traced, and what tracing it cost."""
 
 import textwrap
+from collections import Counter
 from typing import Any
 
 from rich.text import Text
 
-from pytrace_ebpf.view import text
+from pytrace_ebpf.trace.left_out import INTERVAL
+from pytrace_ebpf.view import sampled, text
 
 _PIDS_SHOWN = 8
+_RULES_SHOWN = 3
+_LEFT_OUT_SHOWN = 3
+_MUCH = 0.2  # of the time recorded: what tracing cost distorts the figures
 # What a loss of each class means for the reader.
 LOST = {
     "call_ring": "function events: calls that ran meanwhile are marked in_loss",
@@ -17,6 +22,8 @@ LOST = {
     "sched_missed": "switches that the kernel kept from the tracer: the split of that time is unknown",
     "thread_map": "threads: their scheduling was not seen",
     "stack_depth": "frames too deep to be read",
+    "sample_ring": "samples, or their stacks",
+    "sample_torn": "stacks that were changing just when they were sampled: their time has no function",
     "argument_ring": "tensors: those calls of operators have no shapes",
 }
 
@@ -24,44 +31,91 @@ LOST = {
 def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`."""
     target = facts["target"]
-    command = target.get("command") or target.get("executable") or "(unknown program)"
     python = f"Python {target['python_version']}" if target.get("python_version") else "not a Python"
     counts = [
         *([_plural(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []),
         _plural(facts["threads"], "thread"),
-        _plural(calls, "call"),
+        sampled.words(facts["sampled"]) if facts.get("sampled") else _plural(calls, "call"),
     ]
-    about = [python, f"pid {target.get('pid', '?')}", f"{text.duration(facts['wall_ns'])} recorded", *counts]
-    cost = cost_sentence(facts.get("cost"), facts["wall_ns"], calls) + waited_sentence(facts.get("waited_ns", 0))
+    about = [
+        python,
+        f"pid {_listed([str(each.get('pid', '?')) for each in facts.get('targets') or [target]])}",
+        f"{text.duration(facts['wall_ns'])} recorded",
+        *counts,
+    ]
+    if facts.get("window"):
+        about[2] = window_words(facts["window"])
     lines = [
+        *wrong_lines(facts, width),
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
         *scheduling_lines(facts, width),
         *native_lines(facts, width),
-        Text(text.fit(command, width), "bold"),
-        *(Text(line) for line in [*_wrap("   ".join(about), width), *_wrap(cost, width)]),
+        Text(text.fit(traced(facts), width), "bold"),
+        *(Text(line) for line in _wrap("   ".join(about), width)),
+        *cost_lines(facts, calls, width),
+        *left_out_lines(facts, width),
     ]
     return lines
+
+
+def traced(facts: dict[str, Any]) -> str:
+    """What was traced: the program, or how many processes of which programs."""
+    targets = facts.get("targets") or [facts["target"]]
+    commands = list(dict.fromkeys(each.get("command") or each.get("executable") or "(unknown program)" for each in targets))
+    return f"{len(targets)} processes of {', '.join(commands)}" if len(targets) > 1 else commands[0]
+
+
+def window_words(window: dict[str, Any]) -> str:
+    """Which piece of the recording is shown, and whose."""
+    start, end, whole = (text.duration(window[key]) for key in ("from_ns", "to_ns", "of_ns"))
+    of = "".join(f", {name} {window[name]} alone" for name in ("pid", "tid") if window[name] is not None)
+    when = f"all of {whole}" if not window["from_ns"] and window["to_ns"] == window["of_ns"] else f"from {start} to {end} of {whole}"
+    return when + of
+
+
+def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """One sentence, loud, where sums of the report do not hold."""
+    wrong = facts.get("wrong_sums") or []
+    if not wrong:
+        return []
+    rules = [f"that {row['rule']} ({_plural(row['rows'], 'row')}, by up to {_off(row)})" for row in wrong[:_RULES_SHOWN]]
+    more = [f"{len(wrong) - _RULES_SHOWN} rules more"] if len(wrong) > _RULES_SHOWN else []
+    sentence = f"WRONG SUMS, so do not rely on these figures but report this defect of pytrace-ebpf: it does not hold {'; '.join([*rules, *more])}."
+    return [Text(line, "bold red") for line in _wrap(sentence, width)]
+
+
+def _off(wrong: dict[str, Any]) -> str:
+    return text.duration(wrong["off"]) if wrong["unit"] == "ns" else _plural(wrong["off"], "call")
 
 
 def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """What is missing from the trace: one line each, loud; one quiet line where nothing is."""
     lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
+    lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
         windows = [w for w in facts["losses"] if w["class"] == name]
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
         meaning = LOST.get(name, "events")
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
-    return lines or [Text("Nothing was lost.", "green")]
+    if not facts["lost"] and facts["state"] == "complete":
+        lines.append(Text("Nothing was lost here." if facts.get("window") else "Nothing was lost.", "green"))
+    return lines
 
 
 def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """Which processes have no calls, and why: one sentence for each reason."""
     pids: dict[str, list[str]] = {}
+    others: Counter[str] = Counter()
     for source in facts.get("sources", []):
         if not source.get("source"):
-            pids.setdefault(str(source.get("why")).rstrip("."), []).append(str(source.get("pid")))
-    sentences = [f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{', ...' if of[_PIDS_SHOWN:] else ''}: {why}." for why, of in pids.items()]
+            why = str(source.get("why")).rstrip(".")
+            pids.setdefault(why, []).append(str(source.get("pid")))
+            others[why] += source.get("others", 0)
+    sentences = []
+    for why, of in pids.items():
+        left = others[why] + len(of[_PIDS_SHOWN:])
+        sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
 
 
@@ -81,7 +135,7 @@ def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:
 
 
 def cut_sentence(facts: dict[str, Any]) -> str:
-    """"" for a complete trace."""
+    """ "" for a complete trace."""
     if facts["state"] == "cut":
         return (
             "CUT: the tracer ended without finishing this trace (killed?). Its closed segments, "
@@ -92,9 +146,55 @@ def cut_sentence(facts: dict[str, Any]) -> str:
     return ""
 
 
+def ended_sentence(facts: dict[str, Any]) -> str:
+    """ "" where the recording ended because it was to, or its program had."""
+    return f"ENDED EARLY: {facts['ended']}." if facts.get("ended") else ""
+
+
 def waited_sentence(waited_ns: int) -> str:
-    """"" where the program never waited for the tracer."""
+    """ "" where the program never waited for the tracer."""
     return f" The program waited {text.duration(waited_ns)} for the tracer to read what it wrote." if waited_ns else ""
+
+
+def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
+    """What the tracing cost the program; where that was much, loudly, with what it means for the figures and what to do."""
+    if facts.get("sampled"):
+        return [Text(line) for line in _wrap(sampled.cost_sentence(facts["sampling_ns"], facts["wall_ns"]), width)]
+    cost = facts.get("cost")
+    sentence = cost_sentence(cost, facts["wall_ns"], calls) + waited_sentence(facts.get("waited_ns", 0))
+    if not cost or cost["total_ns"] <= _MUCH * facts["wall_ns"]:
+        return [Text(line) for line in _wrap(sentence, width)]
+    bound = [] if facts.get("budget") else ["--budget 5% bounds it when you record"]
+    ways = ["--compensate takes it off again", *bound, "--include PATTERN records less"]
+    ways += ["--source agent costs less"] if cost["source"] == "usdt" else []
+    sentence += (
+        f" That is much: what is called often looks dearer than it is, and the order of functions may be another without it. {'; '.join(ways)}."
+    )
+    return [Text(line, "yellow") for line in _wrap(sentence, width)]
+
+
+def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Which functions were not recorded for a time to keep to the budget, in one sentence; nothing where all were."""
+    out = facts.get("left_out")
+    if not out:
+        return []
+    budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "the budget"
+    lines, pauses = [], [row for row in out if row["why"] == INTERVAL]
+    for row in pauses:
+        of = f"{text.percent(row['left_out_ns'], facts['wall_ns'])} of the time, {text.duration(row['left_out_ns'])} in {_plural(row['times'], 'piece')}"
+        sentence = f"To keep to {budget}, nothing was recorded {of}; what follows is of the intervals between, in which every call was ({row['calls_per_s']:,} a second)."
+        lines += [Text(line, "yellow") for line in _wrap(sentence, width)]
+    out = [row for row in out if row not in pauses]
+    shown = [
+        f"{text.clean(row['qualname'])} {text.percent(row['left_out_ns'], facts['wall_ns'])} of the time ({row['calls_per_s']:,} calls a second)"
+        for row in out[:_LEFT_OUT_SHOWN]
+    ]
+    more = f", and {len(out) - _LEFT_OUT_SHOWN:,} more" if len(out) > _LEFT_OUT_SHOWN else ""
+    sentence = (
+        f"To keep to {budget}, {_plural(len(out), 'function')} called very often {'was' if len(out) == 1 else 'were'} left out for a time: "
+        f"{', '.join(shown)}{more}; such calls are not counted, and their time is their callers' own, which have a * below."
+    )
+    return lines + [Text(line, "yellow") for line in _wrap(sentence, width) if out]
 
 
 def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
@@ -107,6 +207,10 @@ def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
         f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
     )
+
+
+def _listed(pids: list[str]) -> str:
+    return ", ".join(pids[:_PIDS_SHOWN]) + (", ..." if pids[_PIDS_SHOWN:] else "")
 
 
 def _plural(number: int, one: str, many: str = "") -> str:

@@ -2,6 +2,7 @@
 
 import datetime
 import shlex
+import textwrap
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, unserved_lines, waited_sentence
+from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unserved_lines, waited_sentence
+from pytrace_ebpf.view.sampled import cost_sentence, words
 
 _LABEL = 10
 _WINDOWS_SHOWN = 10
@@ -20,31 +22,45 @@ def info(facts: dict[str, Any], width: int) -> Group:
     target, host = facts["target"], facts["host"]
     state = {"complete": "complete", "cut": "cut", "recording": "not finished"}[facts["state"]]
     per_call = f"{facts['bytes_per_call']:.1f} bytes a call" if facts["bytes_per_call"] else "no calls"
+    what = words(facts["sampled"]) if facts["sampled"] else f"{facts['calls']:,} calls, {per_call}"
     ns, native_ns = (facts["cost"].get(key) for key in ("ns_per_call", "native_ns_per_call"))
     apart = f", {text.duration(native_ns)} a native one" if native_ns is not None else ""
     lines = [
         ("trace", f"{facts['trace']}   {facts['format']} format {facts['format_version']}   {state}"),
-        ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'])} in {len(facts['segments'])} segments"),
+        ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'], facts['start_ns'])} in {len(facts['segments'])} segments"),
+        *([("dropped", _dropped(facts))] if facts["dropped"] else []),
         ("host", f"{host.get('hostname', '?')}   Linux {host.get('kernel', '?')} {host.get('machine', '')}   {host.get('cpus', '?')} cores"),
-        ("program", str(target.get("command") or target.get("executable") or "?")),
+        ("program", traced(facts)),
         ("python", f"{target.get('python_version') or 'none'}   {target.get('executable', '')}   pid {target.get('pid', '?')}"),
         *(("source", f"{s['source']} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"] if s.get("source")),
-        ("cost", (f"{text.duration(ns)} a call{apart}." if ns is not None else "not measured.") + waited_sentence(facts["waited_ns"])),
+        (
+            "cost",
+            (f"{text.duration(ns)} a call{apart}." if ns is not None else cost_sentence(facts["sampling_ns"], facts["wall_ns"]))
+            + waited_sentence(facts["waited_ns"]),
+        ),
         ("command", shlex.join(str(a) for a in facts["argv"])),
-        ("size", f"{text.size(facts['bytes'])}   {facts['calls']:,} calls, {per_call}"),
+        ("size", f"{text.size(facts['bytes'])}   {what}"),
+        ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; may be deleted"),
     ]
     parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
     parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
-        parts.append(Text.assemble((f"{label:<{_LABEL}}", "bold"), text.fit(value, width - _LABEL)))
+        first, *others = textwrap.wrap(text.clean(value), width - _LABEL, break_on_hyphens=False) or [""]
+        parts += [Text.assemble((f"{label:<{_LABEL}}", "bold"), first), *(Text(" " * _LABEL + line) for line in others)]
     return Group(*parts, Text(), _tables(facts["tables"]))
 
 
-def _since(clock: list[dict[str, int]]) -> str:
+def _since(clock: list[dict[str, int]], start_ns: int) -> str:
     if not clock or clock[0].get("realtime_ns") is None:
         return ""
-    began = datetime.datetime.fromtimestamp(clock[0]["realtime_ns"] / 1e9).astimezone()
+    began = datetime.datetime.fromtimestamp((clock[0]["realtime_ns"] + start_ns - clock[0]["monotonic_ns"]) / 1e9).astimezone()
     return f" from {began:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _dropped(facts: dict[str, Any]) -> str:
+    """What --keep let go of."""
+    dropped = facts["dropped"]
+    return f"the first {text.duration(dropped['wall_ns'])}, {dropped['segments']:,} segments of {text.size(dropped['bytes'])}: older than what --keep asked for"
 
 
 def _windows(losses: list[dict[str, Any]]) -> list[Text]:

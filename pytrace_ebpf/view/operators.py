@@ -1,26 +1,30 @@
 """`report --by operator` as a terminal shows it: native code by operator, with what was computed in its time, and by layer."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.by_operator import OPERATORS, by_layer, by_operator
+from pytrace_ebpf.analyze.native.by_operator import OPERATORS, by_layer, by_operator
+from pytrace_ebpf.trace.layers import NATIVE
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import NARROW, grid, rest
+from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import states_of
 
-NONE = "No native call was recorded; `--layers torch,blas` of `run` and `attach` records those of PyTorch."
-_NAMES = {"operator": "PyTorch's operators", "blas": "BLAS", "cuda": "CUDA"}
+_UNRECORDED = "Native calls were not recorded; `--layers torch,blas` of `run` and `attach` records those of PyTorch."
+_NONE = "No native call was made while this was recorded."
+_NAMES = {layer.name: layer.title for layer in NATIVE}
 _LEAST_SHAPES = 12  # cells below which they say nothing
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.by_operator's rows, by shapes too where `facts["shapes"]`, the figures of each layer, and the sentence."""
+    """analyze.native.by_operator's rows, by shapes too where `facts["shapes"]`, the figures of each layer, and the sentence."""
     operators = trace.operators(columns=list(OPERATORS))
     table, layers = by_operator(operators, calls, facts.get("shapes", False)), by_layer(operators, calls)
-    return table, {"layers": layers, "sentence": _sentence(table, layers)}
+    unseen = _NONE if trace.manifest["options"].get("layers") else _UNRECORDED
+    return table, {"layers": layers, "sentence": _sentence(table, layers) if len(table) else unseen}
 
 
 def _sentence(table: pd.DataFrame, layers: list[dict[str, Any]]) -> str | None:
@@ -35,14 +39,13 @@ def _sentence(table: pd.DataFrame, layers: list[dict[str, Any]]) -> str | None:
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found), then one per layer."""
     if not len(table):
-        return [Text(text.fit(NONE, width))]
+        return []
     states, bar_width, shapes = states_of(facts), 8 if width < NARROW else 10, facts.get("shapes", False)
     columns = [(7, "calls"), (6, "total"), (6, "self"), (6, "share"), (7, "workers"), (7, "GFLOP/s"), (6, "FLOP/B")]
     if shapes:
         columns = [column for column in columns if column[1] not in ("total", "workers")]
     fixed = [(bar_width, ""), *columns]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  operator")], left={0, len(fixed)})
+    out = Listing(width, fixed, ["operator"], may_go=("FLOP/B", "workers"))
     longest, whole = int(table["self_ns"].max()), int(table["self_ns"].sum())
     for row in table.head(top).to_dict("records"):
         cells = {
@@ -51,10 +54,10 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             "GFLOP/s": giga(row["flops_per_s"]), "FLOP/B": _intensity(row),
         }  # fmt: skip
         bar = text.bar(row, bar_width, ascii_only, "self_", longest, states)
-        out.add_row(bar, *(cells[title] for _, title in columns), Text("  ") + _name(row, room - 2))
+        out.add([bar, *(cells[title] for _, title in columns)], partial(_name, row))
     title = "Operators by self time" + (" and shapes" if shapes else "")
-    note = f"   {min(top, len(table)):,} of {len(table):,}; bar and share are of self time"
-    return [Text.assemble((title, "bold"), text.fit(note, width - len(title))), out, Text(), *_layers(facts["layers"], width)]
+    note = f"{min(top, len(table)):,} of {len(table):,}; bar and share are of self time"
+    return [text.title(title, note, width), out, Text(), *_layers(facts["layers"], width)]
 
 
 def _name(row: dict[str, Any], width: int) -> Text:
@@ -63,20 +66,17 @@ def _name(row: dict[str, Any], width: int) -> Text:
     room = width - len(name) - 2
     shapes = row.get("shapes")
     known = text.known(shapes) and shapes and room >= _LEAST_SHAPES
-    return Text.assemble(name, "  ", (text.fit(shapes, room), "bright_black")) if known else Text(name)
+    return Text.assemble(name, "  ", (text.fit(shapes, room), "dim")) if known else Text(name)
 
 
 def _layers(layers: list[dict[str, Any]], width: int) -> list[RenderableType]:
     fixed = [(9, "calls"), (6, "total"), (6, "self"), (7, "workers"), (7, "GFLOP"), (7, "GFLOP/s")]
-    room = rest(width, fixed)
-    out = grid([*fixed, (room, "  layer")], left={len(fixed)})
+    out = Listing(width, fixed, ["layer"], may_go=("workers",))
     for row in layers:
-        out.add_row(
-            text.count(row["calls"]), text.duration(row["total_ns"]), text.duration(row["self_ns"]), text.duration(row["worker_on_cpu_ns"]),
-            giga(row["flops"]), giga(row["flops_per_s"]), Text("  " + text.fit(_NAMES[row["layer"]], room - 2)),
-        )  # fmt: skip
-    note = "   each operation is counted once in its layer"
-    return [Text.assemble(("Layers of native code", "bold"), text.fit(note, width - 21)), out]
+        times = (text.duration(row[key]) for key in ("total_ns", "self_ns", "worker_on_cpu_ns"))
+        figures = [text.count(row["calls"]), *times, giga(row["flops"]), giga(row["flops_per_s"])]
+        out.add(figures, partial(text.fit, _NAMES[row["layer"]]))
+    return [text.title("Layers of native code", "each operation is counted once in its layer", width), out]
 
 
 def giga(number: Any) -> str:

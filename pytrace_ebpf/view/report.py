@@ -9,25 +9,26 @@ from rich.text import Text
 
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.grid import PROSE
 from pytrace_ebpf.view.head import head
 from pytrace_ebpf.view.states import states_of, with_off
 
-WIDTH = 99
+_LEAST = 40  # cells
 
 
 def width_of(console: Console) -> int:
-    """Cells a line may take: the terminal's, never more than WIDTH."""
-    return max(40, min(console.width, WIDTH))
+    """Cells a line may take."""
+    return max(_LEAST, console.width - 1)  # a line as wide as the terminal would be broken by some
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> Group:
     """The whole report; `facts` is view.summary's with calls, cost, split, by, sort and compensated."""
     if states_of(facts) is text.TWO_STATES:
         facts, table = facts | {"split": with_off(pd.DataFrame([facts["split"]])).to_dict("records")[0]}, with_off(table)
-    parts: list[RenderableType] = [*head(facts, facts["calls"], width), Text()]
+    parts: list[RenderableType] = [*head(facts, facts["calls"], min(width, PROSE)), Text()]
     by = BY[facts["by"]]
     if by.with_bar:
-        parts += _overall(facts, width, ascii_only)
+        parts += _overall(facts, min(width, PROSE), ascii_only)
     return Group(*parts, *by.shown(facts, table, width, ascii_only, top))
 
 
@@ -36,7 +37,11 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
     if not split["wall_ns"]:
         return [Text("No call was recorded.")]
     taken = " (less what tracing cost)" if facts["compensated"] else ""
-    title = Text(f"Where the {text.duration(split['wall_ns'])} inside calls went, all threads together{taken}", "bold")
+    title = f"Where the {text.duration(split['wall_ns'])} inside calls went, all threads together{taken}"
+    titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
     said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
     states = states_of(facts)
-    return [title, text.bar(split, width, ascii_only, states=states), text.legend(split, ascii_only, states), *said, Text()]
+    if facts["sampled"]:
+        title = f"Samples say where {text.duration(split['wall_ns'])} on a core in Python went, all threads together"
+        return [*(Text(line, "bold") for line in textwrap.wrap(title, width)), *said, Text()]
+    return [*titles, text.bar(split, width, ascii_only, states=states), text.legend(split, ascii_only, width, states), *said, Text()]

@@ -1,16 +1,20 @@
 """One sentence that a person would say of where a function's time went; none where nothing dominates."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
-from pytrace_ebpf.analyze.reasons import NOBODY, UNKNOWN
+import pandas as pd
+
+from pytrace_ebpf.analyze.waits.reasons import NOBODY, UNKNOWN
 from pytrace_ebpf.view import text
 
+_OF_A_LOCK = 0.02  # of all time, in which idle threads count too
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
 _DOMINATES = 0.5
 _COMPUTES = 0.7
 _MATTERS = 0.3
-_WAITING = {
+WAITING = {
     "lock": "waiting for a lock",
     "sleep": "sleeping",
     "wait-child": "waiting for a child process",
@@ -25,7 +29,7 @@ Reasons: TypeAlias = Callable[[], Mapping[str, Sequence[Part]]]
 def top_function(row: Part, all_ns: int, reasons: Reasons, names: Mapping[int, str]) -> str:
     """The sentence for the function with the most self time; "" where nothing dominates or is known.
 
-    `row`: its row of analyze.by_function; all_ns: the time of all functions; `reasons` gives analyze.reasons of it, and is asked only
+    `row`: its row of analyze.functions.by_function; all_ns: the time of all functions; `reasons` gives analyze.waits.reasons of it, and is asked only
     where the sentence needs them; `names`: what to call each func_id.
     """
     whole = int(row["self_ns"])
@@ -41,6 +45,25 @@ def top_function(row: Part, all_ns: int, reasons: Reasons, names: Mapping[int, s
     if on_cpu + queued >= _COMPUTES:
         return f"{name} computes{_rivals(queued, reasons, int(row['func_id']), names)}."
     return ""
+
+
+def contended_lock(lock: Part, table: pd.DataFrame, functions: pd.DataFrame) -> str:
+    """The sentence for the lock that is waited for longest (analyze.waits.locks); "" where that is little of its function's own time, or of all.
+
+    `table`: analyze.functions.by_function's; `functions`: schema.FUNCTIONS.
+    """
+    own, all_ns = table.loc[table["func_id"] == lock["func_id"], "self_ns"].sum(), table["self_ns"].sum()
+    if lock["ns"] < _MATTERS * own or lock["ns"] < _OF_A_LOCK * all_ns:
+        return ""
+    rows = functions.set_index("func_id")
+    waiting, releasing = (rows.loc[lock[side]] for side in ("func_id", "waker_func_id"))
+    place = f"{PurePath(str(releasing['file'])).name}:{releasing['first_line']}"
+    whose = (
+        "itself, in other threads, releases"
+        if lock["func_id"] == lock["waker_func_id"]
+        else f"{_quoted(releasing['qualname'])} ({text.clean(place)}) releases"
+    )
+    return f"{_quoted(waiting['qualname'])} waits {_part(lock['ns'] / own)} of its time, {text.duration(lock['ns'])}, for a lock that {whose}."
 
 
 def waited_for(pairs: Sequence[Part]) -> str:
@@ -88,7 +111,7 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     if not kinds or max(kinds.values()) < _DOMINATES * sum(kinds.values()):
         return f"{_part(share)} of {name} is waiting, for several things."
     kind, syscall = max(kinds, key=lambda key: kinds[key])
-    doing = _WAITING.get(kind) or (f"waiting in {syscall} ({kind})" if syscall else f"waiting ({kind})")
+    doing = WAITING.get(kind) or (f"waiting in {syscall} ({kind})" if syscall else f"waiting ({kind})")
     subject = f"{name} is" if share >= 0.95 else f"{_part(share)} of {name} is"
     if kind in ("sleep", "page-fault", "wait-child"):
         return f"{subject} {doing}."

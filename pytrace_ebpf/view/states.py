@@ -1,14 +1,14 @@
-"""What a figure is split into, in a table or a bar: four states, or two where only eBPF could have told them apart."""
+"""What a figure is split into, in a table or a bar: its states, or two where only eBPF could have told them apart."""
 
 from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import text
 
-_TITLES = {
-    "on_cpu_ns": (6, "on CPU"), "runq_wait_ns": (6, "run q."), "gil_wait_ns": (6, "GIL"), "blocked_ns": (7, "blocked"), "off_cpu_ns": (7, "off CPU"),
-}  # fmt: skip
+_LEAST = 6  # cells of a column: a duration has as many
+_TITLES = {f"{state.name}_ns": state.title for state in STATES} | {"off_cpu_ns": "off CPU"}
 
 
 def states_of(facts: dict[str, Any]) -> text.States:
@@ -28,7 +28,7 @@ def with_off(table: pd.DataFrame) -> pd.DataFrame:
 
 def titles(states: text.States) -> list[tuple[int, str]]:
     """(cells, title) of a column for each state but "not recorded"."""
-    return [_TITLES[key] for key, *_ in states[:-1]]
+    return [(max(_LEAST, len(_TITLES[key])), _TITLES[key]) for key, *_ in states[:-1]]
 
 
 def figures(row: dict[str, Any], prefix: str, states: text.States) -> list[str]:

@@ -1,28 +1,31 @@
 """What a trace is, in a few facts: target, length, losses, cost, whether it was cut. The head of every view."""
 
 import time
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.operators import LAYERS
-from pytrace_ebpf.trace import schema
+from pytrace_ebpf.analyze.functions import checks
+from pytrace_ebpf.analyze.functions.left_out import left_out
+from pytrace_ebpf.analyze.native.operators import LAYERS
+from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.view.sampled import counted
 
 Floats = npt.NDArray[np.float64]
 
-# A recorder replaces the manifest about once a second; older than this, nobody is writing any more.
-STALE_S = 10.0
+# A recorder replaces the manifest after each segment; older than this, or than three of them, nobody is writing any more.
+STALE_S, _STALE_SEGMENTS = 10.0, 3
 
 
-def state(path: Path, manifest: dict[str, Any]) -> str:
-    """"complete", "recording" (still being written) or "cut" (the tracer ended without finishing it)."""
-    if manifest.get("state") == "complete":
+def state(trace: Any) -> str:
+    """ "complete", "recording" (still being written) or "cut" (the tracer ended without finishing it)."""
+    if trace.manifest["state"] == "complete":
         return "complete"
-    age = time.time() - (path / schema.MANIFEST).stat().st_mtime
-    return "cut" if age > STALE_S else "recording"
+    last_ns = max((segment["end_ns"] - segment["start_ns"] for segment in trace.segments[-1:]), default=0)
+    return "cut" if time.time() - trace.written_at > max(STALE_S, _STALE_SEGMENTS * last_ns / 1e9) else "recording"
 
 
 def losses(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -41,21 +44,28 @@ def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, i
     return {k: n for k, n in most.items() if n}
 
 
-def cost(trace: Any, calls: pd.DataFrame) -> dict[str, Any] | None:
-    """What tracing `calls` (with `layer`) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
+def left_out_rows(trace: Any) -> list[dict[str, Any]]:
+    """analyze.functions.left_out's rows as plain ones."""
+    table = left_out(trace.left_out(), trace.functions(), trace.start_ns, trace.end_ns)
+    return [row | {"calls_per_s": round(row["calls_per_s"])} for row in table.astype(object).where(table.notna(), None).to_dict("records")]
+
+
+def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
+    """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
 
     And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart.
     """
     measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
     if measured.get("ns_per_call") is None:
         return None
-    each, _ = costs(calls, measured)
     apart = measured.get("native_ns_per_call")
-    total = round(float(each.sum()))
+    native = int(calls[calls.index.isin(LAYERS)].sum())
+    alike = int(calls.sum()) - (0 if apart is None else native)
+    total = round(alike * measured["ns_per_call"] + (0 if apart is None else native * apart))
     return {
         "source": measured.get("source"),
         "ns_per_call": measured["ns_per_call"],
-        "native_calls": None if apart is None else int(calls["layer"].isin(LAYERS).sum()),
+        "native_calls": None if apart is None else native,
         "native_ns_per_call": apart,
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,
@@ -67,8 +77,14 @@ def costs(calls: pd.DataFrame, measured: dict[str, Any]) -> tuple[Floats, Floats
     each, own = np.full(len(calls), float(measured["ns_per_call"])), np.zeros(len(calls))
     if measured.get("native_ns_per_call") is not None:
         native = calls["layer"].isin(LAYERS).to_numpy()
-        each[native], own[native] = measured["native_ns_per_call"], measured["native_own_ns"]
+        each[native], own[native] = measured["native_ns_per_call"], measured.get("native_own_ns") or 0
     return each, own
+
+
+def wrong_sums(trace: Any, table: pd.DataFrame, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rules of analyze.functions.checks that a report's rows break, as plain rows (rule, rows, off, unit); `facts` has calls and split."""
+    estimated = trace.scheduling["source"] == "cputime"
+    return [asdict(wrong) for wrong in checks.wrong_sums(table, facts["split"], facts["calls"], estimated)]
 
 
 def summary(trace: Any) -> dict[str, Any]:
@@ -79,18 +95,25 @@ def summary(trace: Any) -> dict[str, Any]:
         "trace": str(trace.directory),
         "format": manifest["format"],
         "format_version": manifest["format_version"],
-        "state": state(trace.directory, manifest),
+        "state": state(trace),
         "start_ns": trace.start_ns,
         "end_ns": trace.end_ns,
         "wall_ns": trace.end_ns - trace.start_ns,
         "target": manifest["target"],
+        "targets": manifest.get("targets", []),
         "host": manifest["host"],
         "sources": manifest["sources"],
         "scheduling": trace.scheduling,
+        "sampled": counted(trace, period) if (period := period_of(trace)) else None,
         "native": manifest.get("native"),
         "waited_ns": manifest["cost"].get("waited_ns", 0),
+        "sampling_ns": manifest["cost"].get("sampling_ns"),
         "processes": len(trace.processes()),
         "threads": len(trace.threads()),
+        "ended": manifest.get("ended"),
+        "dropped": manifest.get("dropped"),
+        "left_out": left_out_rows(trace),
+        "budget": manifest["options"].get("budget"),
         "lost": lost(manifest, windows),
         "losses": windows,
     }

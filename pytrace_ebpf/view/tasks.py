@@ -1,18 +1,18 @@
 """`report --by task` as a terminal shows it: each coroutine function, how long it ran, was suspended, and held the event loop."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.by_task import COLUMNS, by_task, longest_hold
+from pytrace_ebpf.analyze.tasks.by_task import COLUMNS, by_task, longest_hold
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import NARROW, grid, rest
+from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named
 from pytrace_ebpf.view.states import states_of
 
-_NARROWER = 74
 _WORTH_SAYING_NS = 10_000_000
 
 
@@ -22,7 +22,7 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
 
 
 def rows(trace: Any) -> pd.DataFrame:
-    """analyze.by_task's rows of a Trace with the names of their functions."""
+    """analyze.tasks.by_task's rows of a Trace with the names of their functions."""
     table = by_task(trace.tasks(columns=list(COLUMNS)))
     return named(table, trace.functions())
 
@@ -46,17 +46,11 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         (count_width, "count", "coroutines"), (count_width, "tasks", "tasks"), (7, "resumes", "resumes"),
         (6, "run", "run_ns"), (7, "awaited", "awaited_ns"), (7, "longest", "longest_ns"), (6, "held", "held_ns"),
     ]  # fmt: skip
-    if width < _NARROWER:
-        columns = [column for column in columns if column[1] not in ("tasks", "longest")]
-    fixed = [(bar_width, ""), *((cells, title) for cells, title, _ in columns)]
-    room = rest(width, fixed)
-    shown = grid([*fixed, (room, "  coroutine")], left={0, len(fixed)})
+    shown = Listing(width, [(bar_width, ""), *((cells, title) for cells, title, _ in columns)], ["coroutine"])
     most = int(table["run_ns"].max())
     for row in table.head(top).to_dict("records"):
-        shown.add_row(
-            text.bar(row, bar_width, ascii_only, longest=most, states=states),
-            *(text.duration(row[key]) if key.endswith("_ns") else text.count(row[key], cells) for cells, _, key in columns),
-            Text("  ") + text.function(row["qualname"], row["file"], row["first_line"], room - 2),
-        )
-    note = f"   {min(top, len(table)):,} of {len(table):,}; bar: split of run; held: longest single resume"
-    return [Text.assemble(("Coroutines by time run", "bold"), text.fit(note, width - 22)), shown]
+        figures = [text.duration(row[key]) if key.endswith("_ns") else text.count(row[key], cells) for cells, _, key in columns]
+        bar = text.bar(row, bar_width, ascii_only, longest=most, states=states)
+        shown.add([bar, *figures], partial(text.function, row["qualname"], row["file"], row["first_line"]))
+    note = f"{min(top, len(table)):,} of {len(table):,}; bar: split of run; held: longest single resume"
+    return [text.title("Coroutines by time run", note, width), shown]

@@ -7,17 +7,18 @@ import pandas as pd
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace import states
+from pytrace_ebpf.view import colours
+
 States: TypeAlias = Sequence[tuple[str, str, str, str, str]]
-# The four states of a thread and "not recorded": label, glyph, ASCII glyph, colour. The glyphs differ also without colour.
+# The states of a thread and "not recorded": column, label, glyph, ASCII glyph, colour.
 STATES: States = (
-    ("on_cpu_ns", "on CPU", "█", "#", "green"),
-    ("runq_wait_ns", "run queue", "▒", "=", "yellow"),
-    ("gil_wait_ns", "GIL wait", "×", "x", "red"),
-    ("blocked_ns", "blocked", "·", ".", "blue"),
-    ("unknown_ns", "not recorded", "?", "?", "bright_black"),
+    *((f"{state.name}_ns", state.label, state.glyph, state.ascii_glyph, state.colour) for state in states.STATES),
+    ("unknown_ns", "not recorded", "?", "?", colours.UNKNOWN),
 )
 # The same where waits are not told apart.
-TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", "blue"), STATES[-1])
+TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", colours.BLOCKED), STATES[-1])
 NOTHING = "-"
 _LEAST_PLACE = 10  # cells of file and line below which they say nothing
 _UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -75,7 +76,7 @@ def percent(part: float, whole: float) -> str:
 
 def clean(name: Any) -> str:
     """A name from the trace without what could move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in str(name)) if known(name) else "?"
+    return printable(str(name)) if known(name) else "?"
 
 
 def cut_left(name: str, width: int) -> str:
@@ -97,7 +98,7 @@ def function(qualname: Any, file: Any, line: Any, width: int) -> Text:
         shorter = shorter.lstrip("/").partition("/")[2]
     if cell_len(shorter) > room:
         shorter = cut_left(shorter, room) if room >= _LEAST_PLACE else ""
-    return Text.assemble(name, "  ", (shorter, "bright_black")) if shorter else Text(cut_left(name, width))
+    return Text.assemble(name, "  ", (shorter, "dim")) if shorter else Text(cut_left(name, width))
 
 
 def allot(parts: Sequence[int], cells: int) -> list[int]:
@@ -125,16 +126,27 @@ def bar(row: dict[str, Any], cells: int, ascii_only: bool, prefix: str = "", lon
     return text
 
 
-def legend(row: dict[str, Any], ascii_only: bool, states: States = STATES) -> Text:
-    """One line that names each glyph, with how much of `row` it stands for."""
+def legend(row: dict[str, Any], ascii_only: bool, width: int, states: States = STATES) -> Text:
+    """Names each glyph, with how much of `row` it stands for, in lines of at most `width` cells."""
     parts = _split(row, "", states)
-    text = Text()
+    text, room = Text(), width
     for (key, label, glyph, plain, colour), part in zip(states, parts, strict=True):
         if key == "unknown_ns" and not part:
             continue
         share = percent(part, sum(parts)) if known(row.get(key)) else NOTHING
-        text.append("   " if text else "").append((plain if ascii_only else glyph) * 2, colour).append(f" {label} {share}")
+        said = f" {label} {share}"
+        apart = "" if not text else "   " if len(said) + 5 <= room else "\n"
+        room = (room if apart == "   " else width) - len(apart.strip("\n")) - len(said) - 2
+        text.append(apart).append((plain if ascii_only else glyph) * 2, colour).append(said)
     return text
+
+
+def title(heading: str, note: str, width: int) -> Text:
+    """A table's heading and as many of its note's clauses, joined by semicolons, as `width` cells hold."""
+    clauses = note.split("; ")
+    while clauses and cell_len(heading) + 3 + cell_len("; ".join(clauses)) > width:
+        clauses.pop()
+    return Text.assemble((heading, "bold"), f"   {'; '.join(clauses)}" if clauses else "")
 
 
 def _split(row: dict[str, Any], prefix: str, states: States) -> list[int]:

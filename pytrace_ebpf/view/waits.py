@@ -1,49 +1,48 @@
 """`report --by wait` as a terminal shows it: what was waited for, how long, in which function, and for whom."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.by_wait import WAITS, by_wait
+from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import grid, rest
-from pytrace_ebpf.view.names import named
+from pytrace_ebpf.view.grid import Listing
+from pytrace_ebpf.view.names import PLACE, named
+
+_MANY = 0.25  # of the time: who is there for less of it is one of many
 
 
-def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.by_wait's rows of a Trace with the names of their functions; `calls` needs call_id and func_id."""
-    table = by_wait(trace.waits(columns=list(WAITS)), calls, trace.threads(), trace.neighbours())
-    return named(table, trace.functions()), {}
+def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
+    table = by_wait(trace.waits(columns=list(WAITS)), trace.whole.threads(), trace.neighbours())
+    return named(named(table, trace.functions()), trace.functions(), "partner_"), {}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
-        return [
-            Text(
-                "No thread was seen to wait." if recorded else "What the threads waited for is not known without eBPF."
-            )
-        ]
+        return [Text("No thread was seen to wait." if recorded else "What the threads waited for is not known without eBPF.")]
     fixed = [(7, "waits"), (6, "total"), (6, "queued"), (7, "longest")]
-    room = rest(width, fixed) - 2
-    kind = partner = room // 3
-    function = room - kind - partner
-    shown = grid([*fixed, (kind, "  what"), (function, "mostly in"), (partner, "mostly for")], left={4, 5, 6})
+    shown = Listing(width, fixed, ["what", "mostly in", "mostly for"])
     for row in table.head(top).to_dict("records"):
-        where = (
-            text.function(row["qualname"], row["file"], row["first_line"], function)
-            if text.known(row["qualname"])
-            else Text("(no Python call)", "bright_black")
+        shown.add(
+            [text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["queued_ns"]), text.duration(row["longest_ns"])],
+            partial(text.fit, _what(row)),
+            partial(_where, row),
+            partial(_partner, row),
         )
-        shown.add_row(
-            text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["queued_ns"]), text.duration(row["longest_ns"]),
-            Text("  " + text.fit(_what(row), kind - 2)), where, Text(_partner(row, partner)),
-        )  # fmt: skip
-    note = f"   {min(top, len(table)):,} of {len(table):,}; queued: of the total, runnable but without a core"
-    return [Text.assemble(("What the threads waited for", "bold"), text.fit(note, width - 27)), shown]
+    note = f"{min(top, len(table)):,} of {len(table):,}; queued: of the total, runnable but without a core"
+    return [text.title("What the threads waited for", note, width), shown]
+
+
+def _where(row: dict[str, Any], width: int) -> Text:
+    if not text.known(row["qualname"]):
+        return Text("(no Python call)", "dim")
+    return text.function(row["qualname"], row["file"], row["first_line"], width)
 
 
 def _what(row: dict[str, Any]) -> str:
@@ -52,15 +51,23 @@ def _what(row: dict[str, Any]) -> str:
     return row["kind"] + (f" {row['syscall']}" if text.known(row["syscall"]) and row["kind"] != "gil" else "")
 
 
-def _partner(row: dict[str, Any], width: int) -> str:
-    """The main partner in `width` cells; and how much of the total is its, where that is not all."""
+def _partner(row: dict[str, Any], width: int) -> Text:
+    """The main partner in `width` cells, by its function where that is known; and how much of the total is its, where that is not all."""
+    if text.known(row["partner_qualname"]) and row["partner_func_ns"] >= _MANY * row["total_ns"]:
+        share = _share(row["partner_func_ns"], row["total_ns"])
+        qualname, file, line = (row[f"partner_{name}"] for name in PLACE)
+        return text.function(qualname, file, line, width - len(share)) + share
+    if row["partner_ns"] < _MANY * row["total_ns"]:
+        return Text("many")
     name, number = "(not known)", ""
     if row["partner_tid"] == 0:
         name = {"gil": "(nobody)", "preempted": "(nobody)"}.get(row["kind"], "(timer, device)")
     elif row["partner_tid"] > 0:
-        name, number = (
-            text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread",
-            f" {row['partner_tid']}",
-        )
-    share = f" {text.percent(row['partner_ns'], row['total_ns'])}" if row["partner_ns"] < row["total_ns"] else ""
-    return text.fit(name, width - len(number) - len(share)) + number + share
+        name = text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread"
+        number = f" {row['partner_tid']}"
+    share = _share(row["partner_ns"], row["total_ns"])
+    return Text(text.fit(name, width - len(number) - len(share)) + number + share)
+
+
+def _share(part: int, whole: int) -> str:
+    return f" {text.percent(part, whole)}" if part < whole else ""

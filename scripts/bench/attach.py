@@ -4,7 +4,7 @@ and is the target as fast afterwards as it was.
 Each target is attached to and detached from again and again; it counts its work itself, per second of CPU time, before
 the first time and after the last. Quote the ratios; the times are this machine's.
 
-    scripts/bench/attach.py [--times 200] [--targets busy,blocked,malloc,many] [--pythons NAME,NAME] [--list]
+    scripts/bench/attach.py [--starting 11] [--times 200] [--targets busy,blocked,malloc,many] [--pythons NAME,NAME] [--list]
 """
 
 import argparse
@@ -21,11 +21,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import starting
+
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.record import arena
-from pytrace_ebpf.record.agent_directory import AgentDirectory, agent_library
-from pytrace_ebpf.record.inject import Injection, begin
-from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.inject import Injection, begin
+from pytrace_ebpf.record.agent.library import Library, agent_library
+from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process.target import inspect
 from tests.unit.live_pythons import interpreters
 
 PATIENCE_S = 10.0
@@ -58,8 +62,7 @@ TARGETS = {
     "busy": "import select\nprint('ready', flush=True)\ndone = 0\n"
     "while not select.select([0], [], [], 0)[0]:\n    fib(10)\n    done += 1\n    struct.pack_into('<Q', shared, 0, done)\n",
     "blocked": "print('ready', flush=True)\nwatch()\n",
-    "malloc": "workers = go(4, lambda: [bytearray(size) for size in range(600, 60000, 600)])\nwatch()\n"
-    "for worker in workers: worker.join()\n",
+    "malloc": "workers = go(4, lambda: [bytearray(size) for size in range(600, 60000, 600)])\nwatch()\nfor worker in workers: worker.join()\n",
     "many": "workers = go(50, lambda: (fib(8), time.sleep(0.001)))\nwatch()\nfor worker in workers: worker.join()\n",
 }
 
@@ -72,9 +75,7 @@ class Running:
         os.truncate(descriptor, 4096)
         self.shared = mmap.mmap(descriptor, 4096)
         source = BEGINNING.format(descriptor=descriptor) + TARGETS[kind]
-        self.process = subprocess.Popen(
-            [*command, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor]
-        )
+        self.process = subprocess.Popen([*command, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor])
         os.close(descriptor)
         assert self.process.stdout and self.process.stdout.readline() == b"ready\n"
 
@@ -109,47 +110,50 @@ class Running:
 class Arenas:
     """The arena of the one target, as its agent makes it."""
 
-    def __init__(self, directory: AgentDirectory, library: arena.Library) -> None:
+    def __init__(self, directory: AgentDirectory, library: Library) -> None:
         self.directory, self.library = directory, library
         self.found: arena.Arena | None = None
 
     def active(self) -> bool:
-        for _, descriptor in self.directory.arenas() if self.found is None else ():
-            try:
-                self.found = arena.Arena(descriptor, self.library.dtypes)
-            except ValueError:
-                continue
-        return self.found is not None and self.found.state == arena.ACTIVE
+        for _, file in self.directory.arenas() if self.found is None else ():
+            with contextlib.suppress(arena.NotYet):
+                assert isinstance(file, Descriptor), file
+                self.found = arena.Arena(file, self.library.dtypes, self.directory.arena_bytes)
+        return self._state() == arena.ACTIVE
 
     def leave(self) -> bool:
         assert self.found
         self.found.stop()
         end = time.monotonic() + PATIENCE_S
-        while self.found.state != arena.QUIET and time.monotonic() < end:
+        while self._state() != arena.QUIET and time.monotonic() < end:
             time.sleep(0.0005)
-        return self.found.state == arena.QUIET
+        return self._state() == arena.QUIET
+
+    def _state(self) -> int | None:
+        if self.found is None:
+            return None
+        self.found.look()
+        return self.found.state
 
 
-def once(pid: int, library: arena.Library) -> tuple[Injection, float]:
+def once(pid: int, library: Library) -> tuple[Injection, float]:
     """Attach and detach; returns how, and the seconds until the agent recorded."""
-    directory = AgentDirectory(OPTIONS, f"/proc/{pid}/root", Path(f"/proc/{pid}").stat())
+    target = inspect(pid)
+    directory = AgentDirectory(OPTIONS, target.process)
     arenas = Arenas(directory, library)
     try:
         began = time.monotonic()
-        injection = begin(inspect(pid), directory.path, arenas.active, PATIENCE_S)
+        injection = begin(target, directory, arenas.active, PATIENCE_S)
         ready = time.monotonic() - began
         time.sleep(0.002)
         if not arenas.leave():
             raise PytraceError("the agent did not leave")
         return injection, ready
     finally:
-        for name, descriptor in list(directory.arenas()):
-            os.close(descriptor)
-            directory.forget(name)
         directory.remove()
 
 
-def row(name: str, command: list[str], kind: str, times: int, library: arena.Library) -> str:
+def row(name: str, command: list[str], kind: str, times: int, library: Library) -> str:
     target = Running(command, kind)
     before = target.speed()
     routes, stops, readies, failures = collections.Counter[str](), [], [], collections.Counter[str]()
@@ -176,12 +180,15 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--pythons", default="3.9,3.11,3.13,3.14", help="parts of the names that --list shows")
     parser.add_argument("--list", action="store_true", help="name the interpreters at hand")
+    parser.add_argument("--starting", type=int, default=0, metavar="ROUNDS", help="first print what scripts/bench/starting.py does")
     arguments = parser.parse_args()
     at_hand = interpreters()
     if arguments.list:
         print("\n".join(at_hand))
         return
-    library = arena.Library(agent_library())
+    if arguments.starting:
+        starting.show("/usr/bin/python3.11", arguments.starting)
+    library = Library(agent_library())
     print("| Python | target | attached | stop, median ms | max ms | recording after, ms | speed after/before | end | how |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, command in at_hand.items():

@@ -2,7 +2,7 @@
 
 Totals per operator, medians of the runs, of operators that take 50 us or more on average: as recorded, less what tracing it and the
 operators below cost (as `report --compensate`), and, to tell what is chance, of the profiler in a run of its own against the
-profiler. malloc is told to keep memory: else page faults, which differ from run to run, are most of what is seen. Needs
+profiler. malloc is set to keep memory: else page faults, which differ from run to run, are most of what is seen. Needs
 `make torch`.
 
     scripts/bench/operator_times.py [WORKLOAD...] [--runs 3] [--together] [-- OPTION of the workload...]
@@ -23,7 +23,7 @@ import pandas as pd
 from children.pytorch import KEEP_MEMORY, torch_python
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.by_function import COLUMNS, compensate
+from pytrace_ebpf.analyze.functions.by_function import COLUMNS, compensate
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.summary import costs
 

@@ -1,18 +1,21 @@
-"""How fast calls are rebuilt: events per second and core, on a synthetic trace of fib-like recursion over two threads.
+"""How fast a trace is read: nanoseconds of CPU time an event, on a synthetic trace of fib-like recursion over two threads, or on --trace.
 
-    python scripts/bench/reconstruct.py [--events 4000000] [--runs 5] [--broken]
+    python scripts/bench/reconstruct.py [--events 4000000 | --trace DIR] [--runs 5] [--broken] [--beside DIR]
 
-Every figure is the median of the runs. "write" is the derived calls' Parquet, which only the first
-opening of a trace pays. --broken leaves out one event of a thousand, to see what repairing costs.
+Every figure is the median of the runs, which take turns. "library" is the compiled pass alone, over events that are in memory.
+--broken leaves out one event of a thousand, to see what repairing costs. --beside: a checkout of another version, whose calls and
+report of the same trace are timed in the same run. Peak memory is of a process that does only that.
 """
 
 import argparse
 import json
+import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +30,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
 from synthetic import GIL, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import calls, finished, split, stretch
-from pytrace_ebpf.trace.manifest import read_manifest
+from pytrace_ebpf.analyze.rebuilt import calls, passes, tree
+from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, SchedKind
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 PID, SECOND = 4000, 10**9
+DERIVED = [name for name, table in TABLES.items() if table.derived]
 
 
 def fib(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +95,7 @@ def make(path: Path, events: int, broken: bool) -> Path:
     cuts = list(range(2 * SECOND, end, SECOND))
     write_trace(path, sched=sched, start_ns=SECOND, end_ns=end, cuts=cuts)
     borders = [SECOND, *cuts, end]
-    manifest = read_manifest(path)
+    manifest, _ = read_manifest(open_directory(path))
     (path / "events").mkdir()
     for index, (low, high) in enumerate(zip(borders, borders[1:], strict=False)):
         parts = [t.filter((pc.field("ts") >= low) & (pc.field("ts") < high)) for t in tables]
@@ -101,65 +106,113 @@ def make(path: Path, events: int, broken: bool) -> Path:
     return path
 
 
-class Stopwatch:
-    """CPU seconds spent in functions, by what they are for."""
-
-    def __init__(self) -> None:
-        self.spent: dict[str, float] = {}
-
-    def watch(self, owner: Any, name: str, purpose: str) -> None:
-        inner: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begin = time.process_time()
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                self.spent[purpose] = self.spent.get(purpose, 0) + time.process_time() - begin
-
-        setattr(owner, name, timed)
-
-
-def one_run(path: Path, watch: Stopwatch) -> dict[str, float]:
-    """CPU seconds by purpose of one reconstruction."""
-    watch.spent.clear()
-    with tempfile.TemporaryDirectory() as out:
-        trace = pytrace_ebpf.open(path)
+def library(trace: Trace, **what: Any) -> float:
+    """CPU seconds of the compiled pass: the events are read beforehand."""
+    spent = 0.0
+    engine = passes.engine_of(trace, **what)
+    for events, end_ns in passes.segments(trace, engine):
+        batches = list(events)
         begin = time.process_time()
-        for _ in calls.rebuild(trace):
+        for _ in engine.take(batches, end_ns, passes.PIECE):
             pass
-        total = time.process_time() - begin
-        spent = dict(watch.spent)
-        begin = time.process_time()
-        calls.derive(trace, Path(out))
-        return {**spent, "total": total, "total with writing the calls": time.process_time() - begin}
+        spent += time.process_time() - begin
+    engine.finish(trace.end_ns)
+    return spent
+
+
+def read(trace: Trace) -> None:
+    for segment in trace.segments:
+        for _ in trace.batches("events", segment["index"], passes.PIECE):
+            pass
+
+
+def rebuilt(trace: Trace) -> None:
+    for pieces in calls.rebuild(trace):
+        for _ in pieces:
+            pass
+
+
+def written(derive: Any, trace: Trace) -> None:
+    with tempfile.TemporaryDirectory() as out:
+        derive(trace, Path(out))
+
+
+def timed(work: Any, *arguments: Any) -> float:
+    begin = time.process_time()
+    work(*arguments)
+    return time.process_time() - begin
+
+
+WORK = {
+    "library: sums by function": lambda trace: library(trace, rows=False, nodes=1),
+    "library: tree": lambda trace: library(trace, rows=False, nodes=1 << 20),
+    "library: rows": lambda trace: library(trace, rows=True),
+    "read events": lambda trace: timed(read, trace),
+    "tree, reading included": lambda trace: timed(tree.grow, trace),
+    "rows as Arrow tables": lambda trace: timed(rebuilt, trace),
+    "rows written to calls/": lambda trace: timed(written, calls.derive, trace),
+}
+IN_A_PROCESS = {
+    "calls": "pytrace_ebpf.open(TRACE).calls(columns=['call_id'], ids=(0, 0))",
+    "all of calls": "pytrace_ebpf.open(TRACE).calls()",
+    "four columns of calls": "pytrace_ebpf.open(TRACE).calls(columns=['func_id', 'wall_ns', 'gil_wait_ns', 'self_wall_ns'])",
+    "report": "main.main(['report', TRACE])",
+}
+
+
+def process(checkout: Path, path: Path, what: str, fresh: bool) -> tuple[float, float, int]:
+    """(CPU seconds, seconds, peak bytes) of a process that has a checkout of ours do something."""
+    if fresh:
+        for name in DERIVED:
+            shutil.rmtree(path / name, ignore_errors=True)
+    program = (
+        "import sys, resource, time, pytrace_ebpf; from pytrace_ebpf.cli import main\n"
+        f"TRACE = {str(path)!r}; begin, before = time.perf_counter(), time.process_time()\n{IN_A_PROCESS[what]}\n"
+        "use = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(time.process_time() - before, time.perf_counter() - begin, use.ru_maxrss << 10, file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=path.parent, env={**os.environ, "PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=True)
+    cpu, wall, peak = done.stderr.splitlines()[-1].split()
+    return float(cpu), float(wall), int(peak)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=4_000_000)
+    parser.add_argument("--trace", type=Path)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--broken", action="store_true")
+    parser.add_argument("--beside", type=Path)
     options = parser.parse_args()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    watch = Stopwatch()
-    watch.watch(Trace, "part", "read")
-    for name in ("pair", "depths", "mismatched"):
-        watch.watch(calls, name, "pair")
-    watch.watch(calls, "repair", "repair")
-    for owner, name in ((split.Scheduling, "load"), (split.Scheduling, "find"), (stretch.Stretch, "_split")):
-        watch.watch(owner, name, "split")
-    watch.watch(finished.Finished, "to_arrow", "to Arrow")
+    checkouts = {"": REPOSITORY} | ({f" ({options.beside.name})": options.beside} if options.beside else {})
     with tempfile.TemporaryDirectory() as folder:
-        path = make(Path(folder) / "trace", options.events, options.broken)
-        count = sum(s["rows"].get("events", 0) for s in read_manifest(path)["segments"])
+        path = Path(folder) / "trace"
+        if options.trace:
+            shutil.copytree(options.trace, path, ignore=shutil.ignore_patterns(*DERIVED))
+        else:
+            make(path, options.events, options.broken)
+        trace = pytrace_ebpf.open(path)
+        count = sum(s["rows"].get("events", 0) for s in trace.segments)
         size = sum(f.stat().st_size for f in (path / "events").iterdir())
-        runs = [one_run(path, watch) for _ in range(options.runs)]
-    print(f"{count:,} events, {size / count:.1f} bytes each, medians of {options.runs} runs, CPU time of one core")
-    for purpose in runs[0]:
-        seconds = statistics.median(run[purpose] for run in runs)
-        print(f"{purpose:30} {seconds / count * 1e9:8.1f} ns/event {count / seconds / 1e6:8.1f} million events/s")
+        runs = [{name: work(trace) for name, work in WORK.items()} for _ in range(options.runs)]
+        asked = (("calls", True), ("all of calls", False), ("four columns of calls", False), ("report", True), ("report", False))
+        tasks = [(what, fresh, name) for name in checkouts for what, fresh in asked]
+        trace.calls(ids=(0, 0))
+        trace_sizes = trace.sizes("calls")
+        processes = [{task: process(checkouts[task[2]], path, task[0], task[1]) for task in tasks} for _ in range(options.runs)]
+    rows, stored = (sum(each) for each in zip(*trace_sizes, strict=True))
+    print(
+        f"{rows:,} calls, {stored / rows:.2f} bytes each; {count:,} events, {size / count:.1f} bytes each; medians of {options.runs} runs, CPU time"
+    )
+    for name in WORK:
+        print(f"{name:30} {statistics.median(run[name] for run in runs) / count * 1e9:8.1f} ns/event")
+    for task in tasks:
+        what, fresh, name = task
+        cpu, wall, peak = (statistics.median(run[task][k] for run in processes) for k in range(3))
+        print(f"{what + ('' if fresh else ', again') + name:30} {wall:8.2f} s {cpu:8.2f} s CPU {peak / 2**20:8.0f} MiB")
 
 
 if __name__ == "__main__":

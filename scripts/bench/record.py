@@ -1,6 +1,6 @@
-"""What recording costs: the target per call against the floor of any tracer on these probes, and the collector per event.
+"""What recording costs: the target per call against empty programs on the same probes, and the collector per event.
 
-Three copies of one interpreter run fib in turn: one without probes, one with the floor (programs that do nothing on the
+Three copies of one interpreter run fib in turn: one without probes, one with empty programs (which do nothing on the
 same probes, the same semaphores raised), one under the whole tracer. Quote the ratios; the times are this machine's.
 
     scripts/bench/record.py [--python /usr/bin/python3.11] [--root DIR] [--rounds 41]
@@ -17,14 +17,14 @@ from pathlib import Path
 from children.measuring import Measuring
 
 import pytrace_ebpf
-from pytrace_ebpf.record.bpf import Programs
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.uprobes import Uprobes
 from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.session import Session
-from pytrace_ebpf.record.target import inspect
-from pytrace_ebpf.record.uprobes import Uprobes
-from pytrace_ebpf.record.usdt_probes import plan
+from pytrace_ebpf.record.usdt.probes import plan
 
-TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "fib_child.py"
+TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "choice" / "fib_child.py"
 N = 20
 
 
@@ -33,13 +33,13 @@ def fib(python: str, root: str | None) -> Measuring:
     return Measuring([python, str(TARGET), str(N)], root, TARGET.parent)
 
 
-def attach_floor(pid: int) -> Programs:
+def attach_empty(pid: int) -> Programs:
     """Put empty programs on the probes of a process; they go when this one ends."""
-    programs, target = Programs("floor.c", {}), inspect(pid)
+    programs, target = Programs("empty.c"), inspect(pid)
     assert target.layout
     points = plan(target.binary, target.layout).points
     probed = [point for point in points if point.program.startswith("function_")]  # collections and imports: none in fib
-    Uprobes(programs, probed, follow=True).attach(target.pid, target.binary_path)
+    Uprobes(programs, probed, follow=True).attach(target.pid, target.binary_file.path)
     return programs
 
 
@@ -83,15 +83,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         copy = args.python
-        if not args.root:  # a file of its own, so that the kernel keeps the floor's uprobes apart from the tracer's
+        if not args.root:  # a file of its own, so that the kernel keeps the empty programs' uprobes apart from the tracer's
             copy = shutil.copy(args.python, folder / Path(args.python).name)
-        without, with_floor, with_tracer = (fib(python, args.root) for python in (args.python, copy, args.python))
-        held = attach_floor(with_floor.pid)
+        without, with_empty, with_tracer = (fib(python, args.root) for python in (args.python, copy, args.python))
+        held = attach_empty(with_empty.pid)
         recording = Recording(with_tracer.pid, folder / "cost")
         plain, empty, ours = [], [], []
         for _ in range(args.rounds):
             plain.append(without.round())
-            empty.append(with_floor.round())
+            empty.append(with_empty.round())
             ours.append(with_tracer.round())
         recording.stop()
         recording = Recording(with_tracer.pid, folder / "load")
@@ -102,14 +102,14 @@ def main() -> None:
         recording = Recording(with_tracer.pid, folder / "rest")
         time.sleep(args.seconds / 2)
         rest = recording.stop()["cpu_share"]
-        for each in (without, with_floor, with_tracer):
+        for each in (without, with_empty, with_tracer):
             each.close()
         held.close()
     ratios = [a / b for a, b in zip(ours, empty, strict=True)]
     print(f"fib({N}) on {args.python}, medians of {args.rounds} rounds in turn")
-    for name, values in (("without probes", plain), ("floor: empty programs", empty), ("pytrace-ebpf", ours)):
+    for name, values in (("without probes", plain), ("empty programs", empty), ("pytrace-ebpf", ours)):
         print(f"  {name:24} {statistics.median(values):8.0f} ns a call   {min(values):6.0f} - {max(values):.0f}")
-    print(f"  against the floor        {statistics.median(ratios):8.2f} times      {min(ratios):6.2f} - {max(ratios):.2f}")
+    print(f"  against empty programs   {statistics.median(ratios):8.2f} times      {min(ratios):6.2f} - {max(ratios):.2f}")
     print(f"collector over {args.seconds:.0f} s of fib at full rate")
     print(f"  events                   {load['events']:8.0f}  ({load['events_per_second']:,.0f} a second), {load['lost']:.0f} lost")
     print(f"  CPU an event             {load['collector_ns_per_event']:8.0f} ns  (drain, cut, write, usage samples, all threads of the tracer)")

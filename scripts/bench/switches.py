@@ -19,7 +19,7 @@ from pathlib import Path
 from children.measuring import Measuring
 
 from pytrace_ebpf.record.options import Options
-from pytrace_ebpf.record.sched import SchedProbes
+from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.schema import SchedKind
 
 CHILD = Path(__file__).parent / "children" / "pingpong.py"
@@ -65,7 +65,7 @@ def measure(python: str, kind: str, rounds: int) -> None:
         probes = SchedProbes(Options(Path()).sched_ring_pages, follow=True)
         taken["beside a recording"].append(pair.round())
         for pid in family(pair.pid):
-            probes.start(pid)
+            probes.add(pid)
         probes.drain()
         taken["recorded"].append(pair.round())
         probes.drain()
@@ -73,7 +73,7 @@ def measure(python: str, kind: str, rounds: int) -> None:
             before = in_programs_ns()
             pair.round()
             spent = in_programs_ns() - before
-        switches = int((probes.drain()["sched"]["kind"] == SchedKind.OUT).sum())
+        switches = int((probes.drain()["sched"][0]["kind"] == SchedKind.OUT).sum())
         in_programs.append(spent / switches)
         lost += int(probes.losses().sum())
         probes.close()
@@ -84,9 +84,7 @@ def measure(python: str, kind: str, rounds: int) -> None:
         ratios = [a / b for a, b in zip(values, taken["without the probes"], strict=True)]
         ns = statistics.median(values)
         print(f"  {name:20} {ns:7.0f} ns a switch  {statistics.median(ratios):5.2f} times  {ns - plain:+6.0f} ns")
-    print(
-        f"  in the programs      {statistics.median(in_programs):7.0f} ns a switch (wake-up, out, in), by the kernel's count"
-    )
+    print(f"  in the programs      {statistics.median(in_programs):7.0f} ns a switch (wake-up, out, in), by the kernel's count")
 
 
 def main() -> None:

@@ -38,9 +38,7 @@ def main() -> None:
         if mode != "viztracer" or packages
     }
     with tempfile.TemporaryDirectory() as scratch:
-        recordings = [
-            Recording(children[source].pid, Path(scratch) / source, source, ("operator",)) for source in SOURCES
-        ]
+        recordings = [Recording(children[source].pid, Path(scratch) / source, source, ("operator",)) for source in SOURCES]
         taken: dict[str, list[float]] = {mode: [] for mode in children}
         for _ in range(args.epochs):
             for mode, child in children.items():

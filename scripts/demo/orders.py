@@ -4,6 +4,7 @@ A feed decodes orders from JSON, clerks price them and pack each batch into an a
 releases the GIL, so more of them want a core than there are), a journal makes every batch durable with
 fsync, and a monitor looks after the backlog now and then.
 """
+
 import hashlib
 import json
 import os
@@ -156,10 +157,7 @@ def main():
     feeder = threading.Thread(target=feed, args=(wire, inbox), name="feed")
     writer = threading.Thread(target=journal, args=(outbox, done), name="journal")
     watcher = threading.Thread(target=monitor, args=(inbox, stop), name="monitor")
-    clerks = [
-        threading.Thread(target=clerk, args=(inbox, outbox, ledger, attachment), name=f"clerk-{number}")
-        for number in range(CLERKS)
-    ]
+    clerks = [threading.Thread(target=clerk, args=(inbox, outbox, ledger, attachment), name=f"clerk-{number}") for number in range(CLERKS)]
     for thread in [feeder, writer, watcher, *clerks]:
         thread.start()
     for thread in [feeder, *clerks]:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, plain, record, waiting
 
-from pytrace_ebpf.analyze import by_blas
-from pytrace_ebpf.analyze.operators import enclosing
+from pytrace_ebpf.analyze.native import by_blas
+from pytrace_ebpf.analyze.native.operators import enclosing
 from pytrace_ebpf.trace.reader import Trace
 
 CASES = {"with oneDNN": (), "without oneDNN": ("--no-mkldnn",)}
@@ -23,7 +23,7 @@ SHOWN = 8
 
 
 def calls_of(trace: Trace) -> pd.DataFrame:
-    """The calls of BLAS, as of analyze.by_blas.blas_calls."""
+    """The calls of BLAS, as of analyze.native.by_blas.blas_calls."""
     calls = trace.calls(columns=["call_id", "parent_id", "last_descendant_id", "layer"])
     return by_blas.blas_calls(trace.operators(columns=list(by_blas.OPERATORS)), calls)
 
@@ -79,7 +79,12 @@ def picture(tables: dict[str, pd.DataFrame], names: list[str]) -> Figure:
     figure = Figure(figsize=(9, 0.9 + 0.5 * len(names)), layout="constrained")
     axes = figure.subplots()
     for i, table in enumerate(tables.values()):
-        axes.barh([at + (i - 0.5) * 0.36 for at in range(len(names))], [float(table["cpu_ns"].get(name, 0)) / 1e6 for name in names], height=0.32, color=COLOURS[i])
+        axes.barh(
+            [at + (i - 0.5) * 0.36 for at in range(len(names))],
+            [float(table["cpu_ns"].get(name, 0)) / 1e6 for name in names],
+            height=0.32,
+            color=COLOURS[i],
+        )
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("CPU time in a run, ms", fontsize=9)
@@ -105,7 +110,9 @@ def rate(flops: Any, ns: float) -> str | None:
     return None if pd.isna(flops) or not ns or not flops else f"{float(flops) / float(ns):.1f}"
 
 
-def write(folder: Path, name: str, words: list[str], alone: dict[str, list[Trace]], together: dict[str, list[Trace]], threads: dict[str, Any]) -> None:
+def write(
+    folder: Path, name: str, words: list[str], alone: dict[str, list[Trace]], together: dict[str, list[Trace]], threads: dict[str, Any]
+) -> None:
     """The report: `alone`, the runs with one thread, and `together`, those with as many as `threads` says."""
     report = Report(folder, "Which BLAS computes a network in training, and what oneDNN makes of it")
     every = [trace for cases in (alone, together) for own in cases.values() for trace in own]
@@ -119,7 +126,9 @@ def write(folder: Path, name: str, words: list[str], alone: dict[str, list[Trace
     tables, used = ({says: of(own) for says, own in alone.items()} for of in (operators, libraries))
     longest = max(tables.values(), key=lambda table: table["cpu_ns"].sum()).sort_values("cpu_ns", ascending=False)
     names = [str(name) for name in longest.index[:SHOWN]]
-    report.picture(picture(tables, names), "blas", "CPU time of the operators with most of it that no other operator called, on one thread; medians of the runs.")
+    report.picture(
+        picture(tables, names), "blas", "CPU time of the operators with most of it that no other operator called, on one thread; medians of the runs."
+    )
     report.head("Operators, on one thread")
     report.text("CPU time of a run, and GFLOP/s by that time; - where the operations are not known from the shapes.")
     first, second = tables.values()
@@ -133,7 +142,9 @@ def write(folder: Path, name: str, words: list[str], alone: dict[str, list[Trace
         ],
     )  # fmt: skip
     report.head("What computes them, on one thread")
-    report.text("What an operator's CPU time is in: the operators and functions of BLAS that it called, or itself. What is in no function of BLAS is code of the operator, or of a library that is none.")
+    report.text(
+        "What an operator's CPU time is in: the operators and functions of BLAS that it called, or itself. What is in no function of BLAS is code of the operator, or of a library that is none."
+    )
     parts = {says: inside(own, names) for says, own in alone.items()}
     report.table(("operator", *alone), [(f"`{name}`", *(own.get(name) for own in parts.values())) for name in names])
     report.head("Functions of BLAS")

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from recording import COLOURS, HERE, Report, directory, machine, ms, plain, record, waiting
 
-from pytrace_ebpf.record.settings import Setting
+from pytrace_ebpf.experiment.settings import Setting
 from pytrace_ebpf.trace.reader import Trace
 
 SIZES = ("k", "d_e", "d_c", "N", "l")
@@ -25,9 +25,9 @@ SWEEPS = {
     "N": (31, 62, 124, 248, 496, 992, 1984),
     "l": (103, 412, 1648, 6592, 26368, 105472),
 }
-# With 103 classes the linear layer is too small for its size to matter, so its other factor is varied beside more of them.
+# With 103 classes the linear layer is too small for its size to matter, so its other factor is varied with more of them.
 AROUND = {("aten::linear", "d_c"): {"l": 6592}}
-# What glibc's malloc is told so that it keeps memory that was freed: by default it gives large blocks back, and gets fresh ones page by page.
+# What glibc's malloc is given so that it keeps memory that was freed: by default it gives large blocks back, and gets fresh ones page by page.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 33), "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_TOP_PAD_": str(1 << 28)}
 # What each operator's time should grow with; what a batch is made of is the same in all.
 COMPLEXITY = {
@@ -95,7 +95,9 @@ def sweep(table: pd.DataFrame, operator: str, factor: str) -> pd.DataFrame:
     for value in SWEEPS[factor]:
         sizes = point(operator, factor, value)
         sizes["N"] -= sizes["k"] - 1
-        same = [name == operator and all(sizes[n] == v for n, v in key if n != "batch") for name, key in zip(table["operator"], table["key"], strict=True)]
+        same = [
+            name == operator and all(sizes[n] == v for n, v in key if n != "batch") for name, key in zip(table["operator"], table["key"], strict=True)
+        ]
         found.append(table[same].assign(value=value))
     return pd.concat(found, ignore_index=True)
 
@@ -198,12 +200,16 @@ def write(folder: Path, recorded: dict[str, tuple[Trace, dict[str, Any]]], batch
 
 def verdict(as_is: pd.DataFrame, kept: pd.DataFrame) -> str:
     """Which exponents of the convolution are not about 1, and whether fresh memory is why."""
-    first, second = ([factor for factor in CONVOLUTION if abs(exponent(sweep(table, "aten::conv1d", factor)) - 1) > WITHIN] for table in (as_is, kept))
+    first, second = (
+        [factor for factor in CONVOLUTION if abs(exponent(sweep(table, "aten::conv1d", factor)) - 1) > WITHIN] for table in (as_is, kept)
+    )
     said = "Of the convolution " + (f"all but {', '.join(first)}" if first else "all") + f" are within {WITHIN} of 1"
     said += ", and with memory kept " + (f"all but {', '.join(second)}. " if second else "all. ")
     by_memory = [factor for factor in first if factor not in second]
     if by_memory:
-        said += f"So it is fresh memory that makes {', '.join(by_memory)} deviate: page faults, above all in the copies, and not the multiplications. "
+        said += (
+            f"So it is fresh memory that makes {', '.join(by_memory)} deviate: page faults, above all in the copies, and not the multiplications. "
+        )
     return said + "What the rest of a difference from 1 is made of stands below."
 
 

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_calls, plain, record, waiting
 
-from pytrace_ebpf.analyze.cores import parallelism
-from pytrace_ebpf.analyze.curve import Curve
-from pytrace_ebpf.analyze.experiment import Experiment
-from pytrace_ebpf.analyze.split import on_cores, timeline
-from pytrace_ebpf.record.settings import Setting
+from pytrace_ebpf.analyze.time.cores import parallelism
+from pytrace_ebpf.analyze.time.curve import Curve
+from pytrace_ebpf.analyze.time.split import on_cores, timeline
+from pytrace_ebpf.experiment.data import Experiment
+from pytrace_ebpf.experiment.settings import Setting
 from pytrace_ebpf.trace.reader import Trace
 
 FUNCTIONS = ("train_epoch", "load_batch", "KimCNN.forward", "Conv1d.forward", "Embedding.forward", "backward", "step")
@@ -195,7 +195,9 @@ def write(folder: Path, experiment: Experiment, traces: dict[str, list[Trace]]) 
     )
     report.text(machine(traces[names[0]][0]), waiting(trace for own in traces.values() for trace in own))
     table = use(traces)
-    report.picture(picture(table, names), "cores", "Share of the training in which each core was busy with this program, by thread; medians of the runs.")
+    report.picture(
+        picture(table, names), "cores", "Share of the training in which each core was busy with this program, by thread; medians of the runs."
+    )
     report.head("Does one thread sit on two half-used cores?")
     report.text(answer(table, names))
     report.points(sits(table, name, traces[name]) for name in names)
@@ -210,10 +212,14 @@ def write(folder: Path, experiment: Experiment, traces: dict[str, list[Trace]]) 
     report.table(("function", *columns), gains(functions, list(FUNCTIONS)))
     report.table(("operator", *columns), gains(operators, leaders))
     report.head("What it costs")
-    report.text("CPU time of a call in ms, of Python's thread + of the worker threads that it set to work. Threads that wait for one another spin for a while, which counts.")
+    report.text(
+        "CPU time of a call in ms, of Python's thread + of the worker threads that it set to work. Threads that wait for one another spin for a while, which counts."
+    )
     report.table(("function", *names), spent(functions, list(FUNCTIONS)))
     report.table(("operator", *names), spent(operators, leaders))
-    report.text("The data set is an ordinary experiment: `pytrace-ebpf experiment --report` this directory shows all functions, operators and modules.")
+    report.text(
+        "The data set is an ordinary experiment: `pytrace-ebpf experiment --report` this directory shows all functions, operators and modules."
+    )
     report.write()
 
 

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_calls, plain, record, say, waiting
 
-from pytrace_ebpf.analyze.by_function import outermost
-from pytrace_ebpf.analyze.named_layers import enclosing, named_layers, parent_rows
-from pytrace_ebpf.analyze.torch_graph import forwards, graph
+from pytrace_ebpf.analyze.functions.by_function import outermost
+from pytrace_ebpf.analyze.functions.named_layers import enclosing, named_layers, parent_rows
+from pytrace_ebpf.analyze.native.torch_graph import forwards, graph
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.export import icicle
 
 NETWORKS = ("image_cnn", "rnn", "gan", "resnet", "mobilenet")
-# Batches in which a phase is long beside the time between two samples of memory.
+# Batches in which a phase is long compared with the time between two samples of memory.
 LARGE = {"image_cnn": 512, "rnn": 4096, "gan": 2048, "resnet": 256, "mobilenet": 256}
 SAMPLE_S = 0.05
 PHASES = ("data", "forward", "loss", "backward", "optimizer")
@@ -81,7 +81,9 @@ def by_module(trace: Trace, tid: int, since_ns: int, count: int) -> pd.DataFrame
     """The same of modules in the forward pass, by class; own time is without the modules in it."""
     modules = named_layers(trace.calls(tid=tid), trace.functions())["module"].astype({"on_cpu_ns": float})
     inner = modules.groupby("in_module")["on_cpu_ns"].sum()
-    modules = modules.assign(own_ns=modules["on_cpu_ns"] - modules["call_id"].map(inner).fillna(0.0), name=modules["qualname"].str.removesuffix(".forward"))
+    modules = modules.assign(
+        own_ns=modules["on_cpu_ns"] - modules["call_id"].map(inner).fillna(0.0), name=modules["qualname"].str.removesuffix(".forward")
+    )
     return _summed(modules[modules["start_ns"] >= since_ns].assign(flops=pd.NA), count)
 
 
@@ -103,9 +105,7 @@ def memory(trace: Trace, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     seen = usage[usage["kind"].astype("object") == "process"][["ts", "rss_bytes"]].dropna().sort_values("ts").astype(float)
     ts, rss = seen["ts"].to_numpy(), seen["rss_bytes"].to_numpy()
     start, end = rows["start_ns"].to_numpy(float), rows["end_ns"].to_numpy(float)
-    rows = rows.assign(
-        growth=np.interp(end, ts, rss) - np.interp(start, ts, rss), samples=np.searchsorted(ts, end) - np.searchsorted(ts, start)
-    )
+    rows = rows.assign(growth=np.interp(end, ts, rss) - np.interp(start, ts, rss), samples=np.searchsorted(ts, end) - np.searchsorted(ts, start))
     later = rows[rows["step"] > 0]
     sums = later.groupby(["step", "phase"])[["growth", "samples"]].sum().unstack(fill_value=0.0)
     first = rows[rows["step"] == 0].groupby("phase")["growth"].sum()
@@ -146,7 +146,16 @@ def sequence(layers: dict[str, pd.DataFrame], start: int, end: int) -> Figure:
             axes.add_patch(Rectangle((left, top + row.lane), width, 0.9, facecolor=colours[name], edgecolor="white", linewidth=0.3))
             label = str(row.qualname).removesuffix(".forward").removeprefix("aten::")
             if len(label) * 0.0046 * span < width:
-                axes.text(left + width / 2, top + row.lane + 0.45, label, ha="center", va="center", fontsize=6.5, color="black" if name == "phase" else "white", clip_on=True)
+                axes.text(
+                    left + width / 2,
+                    top + row.lane + 0.45,
+                    label,
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="black" if name == "phase" else "white",
+                    clip_on=True,
+                )
         top += lanes[name] + 0.3
     axes.set_xlim(0, span)
     axes.set_ylim(top, -0.2)
@@ -171,7 +180,13 @@ def memory_picture(seen: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     axes.set_xlabel("s from the start of the first step", fontsize=9)
     axes.set_ylabel("resident memory, MiB", fontsize=9)
     present = [phase for phase in PHASES if phase in set(rows["phase"])]
-    figure.legend(handles=[Patch(color=colours[phase], alpha=0.3, label=phase) for phase in present], loc="outside upper right", ncols=5, fontsize=8, frameon=False)
+    figure.legend(
+        handles=[Patch(color=colours[phase], alpha=0.3, label=phase) for phase in present],
+        loc="outside upper right",
+        ncols=5,
+        fontsize=8,
+        frameon=False,
+    )
     plain(axes)
     return figure
 
@@ -192,12 +207,22 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
         f"`{name}.py {' '.join(words)}`: {count} steps. A step takes {ms(float(table['on_cpu_ns'].sum()))} ms of CPU time, {table['share'][longest]:.0%} of it in {longest}. "
         f"The last forward pass of {model['name']} is {kinds.get('module', 0)} calls of modules and {kinds.get('operator', 0)} of operators."
     )
-    report.table(("phase", "CPU, ms", "share", "wall, ms"), [(phase, ms(row["on_cpu_ns"]), f"{row['share']:.0%}", None if np.isnan(row["wall_ns"]) else ms(row["wall_ns"])) for phase, row in table.iterrows()])
+    report.table(
+        ("phase", "CPU, ms", "share", "wall, ms"),
+        [
+            (phase, ms(row["on_cpu_ns"]), f"{row['share']:.0%}", None if np.isnan(row["wall_ns"]) else ms(row["wall_ns"]))
+            for phase, row in table.iterrows()
+        ],
+    )
     later = rows[rows["step"] > 0]
     chosen = int((later["wall_ns"] - later["on_cpu_ns"]).groupby(later["step"]).sum().idxmin())  # the least disturbed by other programs
     start, end = (int(bounds[column][chosen]) for column in ("start_ns", "end_ns"))
     own = rows[rows["step"] == chosen]
-    report.picture(sequence(boxes(trace, start, end, tid, own), start, end), f"{name}-step", f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time. Calls too short to see are left out.")
+    report.picture(
+        sequence(boxes(trace, start, end, tid, own), start, end),
+        f"{name}-step",
+        f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time. Calls too short to see are left out.",
+    )
     page = folder / f"{name}.html"
     with page.open("wb") as out:
         icicle.write(trace, tid, out)
@@ -232,7 +257,9 @@ def _memory(report: Report, name: str, trace: Trace, words: list[str]) -> None:
         [(phase, f"{row['first'] / 2**20:+.1f}", f"{row['growth'] / 2**20:+.1f}", f"{row['samples']:.0f}") for phase, row in table.iterrows()],
     )
     if few:
-        report.text(f"Shorter than the time between two samples, so their growth is not told from that of their neighbours: {', '.join(few)}.")
+        report.text(
+            f"Shorter than the time between two samples, so their growth is not distinguished from that of their neighbours: {', '.join(few)}."
+        )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the experiments share: a workload recorded from its "ready" on, and a report in Markdown with its pictures beside."""
+"""What the experiments share: a workload recorded from its "ready" on, and a report in Markdown with its pictures."""
 
 import argparse
 import json
@@ -19,16 +19,16 @@ from matplotlib.ticker import LogLocator
 
 import pytrace_ebpf
 from pytrace_ebpf.errors import PytraceError
+from pytrace_ebpf.experiment.settings import Setting
 from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.rights.user import as_caller, invoking_user
 from pytrace_ebpf.record.session import Session
-from pytrace_ebpf.record.settings import Setting
-from pytrace_ebpf.record.user import hand_over, invoking_user
 from pytrace_ebpf.trace.reader import Trace
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 WORKLOADS = REPOSITORY / "scripts" / "workloads"
-TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch")) / "bin" / "python"
+TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/lib/pytrace-ebpf/torch")) / "bin" / "python"
 COLOURS = ("#4063a8", "#c8553d", "#3f8f4f", "#8a5aa5", "#b8862b", "#4f9aa8", "#777777")
 REPORT = "report.md"
 
@@ -41,12 +41,13 @@ def directory(name: str, description: str | None, options: argparse.ArgumentPars
     if not TORCH.exists():
         sys.exit(f"{TORCH} is missing: run make torch, or name the folder of its environment in PYTRACE_TORCH.")
     folder: Path = args.output
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / REPORT).exists():
-            sys.exit(f"{folder} holds something else; name another directory with -o.")
-        shutil.rmtree(folder / "traces", ignore_errors=True)
-    (folder / "traces").mkdir(parents=True, exist_ok=True)
-    (folder / REPORT).touch()
+    with as_caller():
+        if folder.is_dir() and any(folder.iterdir()):
+            if not (folder / REPORT).exists():
+                sys.exit(f"{folder} holds something else; name another directory with -o.")
+            shutil.rmtree(folder / "traces", ignore_errors=True)
+        (folder / "traces").mkdir(parents=True, exist_ok=True)
+        (folder / REPORT).touch()
     return args, folder
 
 
@@ -93,7 +94,6 @@ def record(
     finally:
         process.kill()
         process.wait()
-    hand_over(folder)
     return pytrace_ebpf.open(folder), json.loads(told[-1])
 
 
@@ -121,7 +121,9 @@ def machine(trace: Trace) -> str:
     """A sentence on what this was measured with."""
     host = trace.manifest["host"]
     models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    torch = subprocess.run([str(TORCH), "-c", "from importlib.metadata import version; print(version('torch'))"], capture_output=True, text=True, check=True)
+    torch = subprocess.run(
+        [str(TORCH), "-c", "from importlib.metadata import version; print(version('torch'))"], capture_output=True, text=True, check=True
+    )
     kernel = ".".join(str(host["kernel"]).split(".")[:2])
     return (
         f"{host['cpus']} cores ({models[0] if models else platform.machine()}), Linux {kernel}, "
@@ -130,7 +132,7 @@ def machine(trace: Trace) -> str:
 
 
 def waiting(traces: Iterable[Trace]) -> str:
-    """A sentence on how long the recorded threads waited for a core, which tells how quiet the machine was; and on events lost."""
+    """A sentence on how long the recorded threads waited for a core, which shows how quiet the machine was; and on events lost."""
     wall = queued = lost = 0
     for trace in traces:
         outer = trace.calls(columns=["wall_ns", "runq_wait_ns"], depth=0)
@@ -138,11 +140,13 @@ def waiting(traces: Iterable[Trace]) -> str:
         lost += sum(map(int, trace.manifest["lost"].values()))
     share = queued / wall if wall else 0
     quiet = "the machine was quiet" if share < 0.02 else "other programs had them meanwhile, so wall times are longer than they need be"
-    return f"The recorded threads waited for a core {share:.1%} of their time: {quiet}. " + (f"{lost:,} events were lost." if lost else "No event was lost.")
+    return f"The recorded threads waited for a core {share:.1%} of their time: {quiet}. " + (
+        f"{lost:,} events were lost." if lost else "No event was lost."
+    )
 
 
 class Report:
-    """A report in Markdown, a part at a time; pictures lie beside it."""
+    """A report in Markdown, a part at a time; pictures are next to it."""
 
     def __init__(self, folder: Path, title: str) -> None:
         self._folder, self._parts = folder, [f"# {title}"]
@@ -166,15 +170,16 @@ class Report:
         self._parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
     def picture(self, figure: Figure, name: str, says: str) -> None:
-        """Write the picture beside the report and show it there, with a sentence on what it shows."""
-        figure.savefig(self._folder / f"{name}.png", dpi=110)
+        """Write the picture next to the report and show it there, with a sentence on what it shows."""
+        with as_caller():
+            figure.savefig(self._folder / f"{name}.png", dpi=110)
         self._parts.append(f"![{says}]({name}.png)\n\n*{says}*")
 
     def write(self) -> None:
         """Write it and say where."""
         path = self._folder / REPORT
-        path.write_text("\n\n".join(self._parts) + "\n")
-        hand_over(self._folder)
+        with as_caller():
+            path.write_text("\n\n".join(self._parts) + "\n")
         print(path)
 
 
@@ -192,4 +197,3 @@ def plain(axes: Any) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
-

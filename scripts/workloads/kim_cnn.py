@@ -29,10 +29,7 @@ class KimCNN(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         embedded = self.embedding(words).transpose(1, 2)
-        strongest = [
-            pool(self.relu(convolution(embedded))).squeeze(2)
-            for convolution, pool in zip(self.convolutions, self.pools, strict=True)
-        ]
+        strongest = [pool(self.relu(convolution(embedded))).squeeze(2) for convolution, pool in zip(self.convolutions, self.pools, strict=True)]
         return self.linear(self.dropout(torch.cat(strongest, 1)))
 
 

@@ -34,9 +34,7 @@ class ResNet(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         width = args.width
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
         blocks, inside = [], width
         for stage, depth in enumerate(args.depth):
             for number in range(depth):

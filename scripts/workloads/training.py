@@ -18,13 +18,9 @@ from torch import nn
 Data = tuple[torch.Tensor, torch.Tensor]  # inputs and targets, one row a sample
 
 
-def parser(
-    name: str, description: str | None, *, batch_size: int, batches: int, learning_rate: float
-) -> argparse.ArgumentParser:
+def parser(name: str, description: str | None, *, batch_size: int, batches: int, learning_rate: float) -> argparse.ArgumentParser:
     """The options that every workload has, with its own defaults; `workload` is its name."""
-    options = argparse.ArgumentParser(
-        f"{name}.py", description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    options = argparse.ArgumentParser(f"{name}.py", description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     options.set_defaults(workload=name)
     options.add_argument("--epochs", type=positive, default=1, help="how often all samples are seen")
     options.add_argument("--batches", type=positive, default=batches, help="batches in an epoch")

@@ -27,12 +27,10 @@ class Recorder:
     def __init__(self, pid: int, directory: Path, *options: str) -> None:
         """Start it and wait until it records."""
         self.directory = directory
-        self.process = subprocess.Popen(
-            [*COMMAND, "attach", "--pid", str(pid), "-o", str(directory), *options], stderr=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([*COMMAND, "attach", "--pid", str(pid), "-o", str(directory), *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        first = self.process.stderr.readline()
-        assert first.startswith("tracing process"), first + self.process.stderr.read()
+        self.first = self.process.stderr.readline()
+        assert self.first.startswith("tracing process"), self.first + self.process.stderr.read()
 
     def finish(self) -> Path:
         """Wait for its own end, the target being gone, and return the trace directory."""

@@ -45,9 +45,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("old_kernel", [False, True])
-def test_a_program_outlives_a_full_file_system(
-    old_kernel: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_outlives_a_full_file_system(old_kernel: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if old_kernel:
         library = tmp_path / "old.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=OLD_KERNEL.encode(), check=True)

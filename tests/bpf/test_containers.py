@@ -121,9 +121,7 @@ def test_children_born_in_it_are_followed(
 
 
 @pytest.mark.usually("usdt")
-def test_waiting_for_the_gil_is_seen(
-    inside: Contained, source: str, container: Callable[..., Container], traced: Callable[..., tuple]
-) -> None:
+def test_waiting_for_the_gil_is_seen(inside: Contained, source: str, container: Callable[..., Container], traced: Callable[..., tuple]) -> None:
     trace, facts = traced(container("gil_fight", "1.0", "--wait", python=inside), "--source", source)
     calls = trace.calls().merge(trace.functions(), on="func_id")
     waited = calls[calls["name"] == "compute"]["gil_wait_ns"].sum() / 1e9
@@ -161,9 +159,7 @@ ROOMS = {
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_agent_finds_a_place(
-    room: str, container: Callable[..., Container], attach: Callable[..., Recorder]
-) -> None:
+def test_the_agent_finds_a_place(room: str, container: Callable[..., Container], attach: Callable[..., Recorder]) -> None:
     process = container("threads", "--wait", "--hold", python=contained(Python(HOST_PYTHON), *ROOMS[room]))
     recorder = attach(process.pid, "--source", "agent")
     process.go()

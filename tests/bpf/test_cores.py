@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import cores, split
+from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.time import cores, split
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.cores import affinity
 from tests.bpf.conftest import Recorder
 from tests.bpf.test_sched import stolen_ns
 from tests.conftest import Target
+
+pytestmark = pytest.mark.measured
 
 TICK_NS = 10_000_000
 
@@ -41,7 +44,7 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     first, second = process.done()["cores"]
     trace = pytrace_ebpf.open(recorder.finish())
     functions = trace.functions().set_index("func_id")["name"]
-    table = cores.by_function(trace.calls(), timeline_of(trace))
+    table = functions_on_cores(trace, timeline_of(trace))
     table = table[table["self_on_cpu_ns"] > 0].assign(name=lambda t: t["func_id"].map(functions))
     assert table.loc[table["name"] == "on_first", "cpu"].tolist() == [first]
     assert table.loc[table["name"] == "on_second", "cpu"].tolist() == [second]
@@ -51,7 +54,7 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     by = cores.preemptions(trace.waits(), trace.threads(), trace.neighbours()).set_index("pid")
     assert by.loc[hog.pid, "times"] > 10 and not by.loc[hog.pid, "traced"]
     assert by.loc[hog.pid, "ns"] > 1e8  # half of the core, where nobody else wants it
-    moves = cores.migrations(trace.waits(), trace.calls())
+    moves = cores.migrations(trace.waits())
     assert ((moves["cpu_before"] == first) & (moves["cpu_after"] == second)).any()
 
 

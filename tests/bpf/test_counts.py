@@ -50,9 +50,7 @@ def test_calls_of_a_launched_program_too(
     assert found == expected
 
 
-def test_recursion_to_the_limit(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_recursion_to_the_limit(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("recursion", "--wait", python=python)
     recorder = attach(process.pid, "--source", source)
     process.go()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytrace_ebpf
-from pytrace_ebpf.record.target import Target as Inspected
-from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.process.target import Target as Inspected
+from pytrace_ebpf.record.process.target import inspect
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
@@ -32,9 +32,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_stopping_leaves_no_trace_in_the_target(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_stopping_leaves_no_trace_in_the_target(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_fight", "2", "--wait", "--hold", python=python)
     inspected = inspect(process.pid)
     assert not any(semaphores(inspected))

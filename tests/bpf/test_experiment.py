@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.experiment import DATASET
-from pytrace_ebpf.analyze.experiment_paths import PARTS
+from pytrace_ebpf.experiment.data import DATASET
+from pytrace_ebpf.experiment.paths import PARTS
 from tests.bpf.conftest import COMMAND
 
 PROGRAM = """\
@@ -83,4 +83,5 @@ def test_what_the_tracer_says_of_a_run_is_said(tmp_path: Path) -> None:
     command = [*COMMAND, "experiment", "--cpus", "0", "-o", str(tmp_path / "out"), "--", str(tmp_path / "no.py")]
     (tmp_path / "no.py").chmod(0o755)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode != 0 and done.stderr.startswith("pytrace-ebpf: ") and done.stderr.count("\n") == 1, sys.executable
+    announced, said = done.stderr.splitlines()
+    assert done.returncode != 0 and announced == "3 runs, in turns: cpus=0" and said.startswith("pytrace-ebpf: "), sys.executable

@@ -8,18 +8,17 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.gil import Gil, analyze
+from pytrace_ebpf.analyze.waits.gil import Gil, analyze
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
+pytestmark = pytest.mark.measured
+
 
 def analyzed(trace: Trace) -> Gil:
-    gil = analyze(trace, trace.calls(columns=["call_id", "func_id"]))
-    assert (
-        gil.processes["wall_ns"]
-        == gil.processes[["alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns"]].sum(axis=1)
-    ).all()
+    gil = analyze(trace)
+    assert (gil.processes["wall_ns"] == gil.processes[["alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns"]].sum(axis=1)).all()
     return gil
 
 
@@ -60,15 +59,11 @@ def check_shares(trace: Trace, gil: Gil, phase: dict[str, Any]) -> None:
         names = trace.calls(tid=tid).merge(trace.functions(), on="func_id").set_index("call_id")["name"]
         asleep = waits[(waits["kind"] == "sleep") & (waits["call_id"].map(names) == "keep")]
         assert threads.loc[tid, "held_ns"] / 1e9 >= seconds, name
-        assert threads.loc[tid, "held_ns"] / 1e9 == pytest.approx(
-            (asleep["end_ns"] - asleep["start_ns"]).sum() / 1e9, rel=0.1, abs=0.01
-        ), name
+        assert threads.loc[tid, "held_ns"] / 1e9 == pytest.approx((asleep["end_ns"] - asleep["start_ns"]).sum() / 1e9, rel=0.1, abs=0.01), name
 
 
 @pytest.mark.usually("agent")
-def test_who_kept_whom_from_it(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_who_kept_whom_from_it(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_convoy", "--wait", python=python)
     recorder = attach(process.pid, "--source", source)
     process.go()
@@ -79,9 +74,7 @@ def test_who_kept_whom_from_it(
     check_shares(trace, gil, phases[1])
 
 
-def test_one_thread_has_it_alone(
-    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_one_thread_has_it_alone(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("spinner", "--wait", python=python)
     recorder = attach(process.pid)
     process.go()

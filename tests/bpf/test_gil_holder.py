@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.split import timeline
+from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import Recorder
 from tests.bpf.test_containers import Container, contained
 from tests.conftest import HOST_PYTHON, Python, Target
+
+pytestmark = pytest.mark.measured
 
 SLEEPS = (23, 230, 270)  # select, clock_nanosleep, pselect6
 
@@ -50,9 +52,7 @@ def check(trace: Trace, said: dict[str, Any]) -> None:
     assert (left == 0).sum() >= len(left) - 2 and set(left) <= {0, said["pid"]}
 
 
-def test_the_holder_is_the_one_that_has_it(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_the_holder_is_the_one_that_has_it(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_holder", "--wait", python=python)
     recorder = attach(process.pid, "--source", source)
     process.go()
@@ -63,9 +63,7 @@ def test_the_holder_is_the_one_that_has_it(
 
 
 @pytest.mark.usually("agent")
-def test_a_launched_program_has_one_from_its_beginning(
-    python: Python, source: str, run: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_a_launched_program_has_one_from_its_beginning(python: Python, source: str, run: Callable[..., tuple[Path, Any]]) -> None:
     directory, ended = run(python.command("gil_holder"), "--source", source)
     said = json.loads(ended.stdout.partition("done ")[2])
     check(pytrace_ebpf.open(directory), said)
@@ -73,9 +71,7 @@ def test_a_launched_program_has_one_from_its_beginning(
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("way", ["fork", "exec"])
-def test_children_have_one_of_their_own(
-    way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_children_have_one_of_their_own(way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_holder", "0.6", way, "--wait", python=python)
     recorder = attach(process.pid)
     process.go()

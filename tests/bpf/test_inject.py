@@ -2,8 +2,6 @@
 
 import os
 import random
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.inject import Injection, begin, ptrace
-from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.inject import Injection, begin, ptrace
+from pytrace_ebpf.record.process.target import inspect
 from tests.conftest import ROOTS, Python
 
 HERE = Path(__file__).parent
@@ -151,19 +150,16 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def attach(pid: int, stub: Path, patience_s: float = 10.0, place: str = "/tmp") -> tuple[Injection, int]:
+def attach(pid: int, stub: Path, patience_s: float = 10.0) -> tuple[Injection, int]:
     """Begin a session; returns how, and how often it was begun."""
-    root = f"/proc/{pid}/root"
-    session = f"{place}/pytrace-ebpf-{secrets.token_hex(4)}"
-    directory = Path(root + session)
-    directory.mkdir()
+    target = inspect(pid)
+    directory = AgentDirectory([("arena_bytes", 1 << 20)], target.process, library=stub)
+    seen = Path(f"/proc/{pid}/root{directory.path}")
     try:
-        shutil.copy(stub, directory / "agent.so")
-        (directory / "options").touch()
-        how = begin(inspect(pid), session, lambda: any(directory.glob("begun.*")), patience_s)
-        return how, len(list(directory.glob("begun.*")))
+        how = begin(target, directory, lambda: any(seen.glob("begun.*")), patience_s)
+        return how, len(list(seen.glob("begun.*")))
     finally:
-        shutil.rmtree(directory)
+        directory.remove()
 
 
 def pythons() -> dict[str, list[str]]:
@@ -225,11 +221,11 @@ def test_a_signal_that_comes_meanwhile_interrupts_as_ever(start: Callable[..., P
 
 
 @pytest.mark.parametrize("program", ["busy", "malloc", "pipe"])
-def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Callable[..., Process], stub: Path, tmp_path: Path) -> None:
+def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Callable[..., Process], stub: Path) -> None:
     """After each single step of the tracer."""
     process = start(PROGRAMS[program])
     for step in range(1, 60):
-        if not killed_after(step, process.pid, stub, tmp_path):
+        if not killed_after(step, process.pid, stub):
             break
     else:
         step = 0
@@ -238,30 +234,30 @@ def test_the_target_goes_on_when_the_tracer_is_killed(program: str, start: Calla
     assert process.ends_well()
 
 
-def test_a_killed_tracer_leaves_the_system_call_alone(start: Callable[..., Process], stub: Path, tmp_path: Path) -> None:
+def test_a_killed_tracer_leaves_the_system_call_alone(start: Callable[..., Process], stub: Path) -> None:
     source = C_CALL.format(call=C_CALLS["select"].replace("2_000_000", "4_000_000"))
     process = start(source.replace("1.99 < took < 4", "3.99 < took < 6"))
     for step in range(8, 40):
-        killed_after(step, process.pid, stub, tmp_path)
+        killed_after(step, process.pid, stub)
     assert process.ends_well()
 
 
-def killed_after(step: int, pid: int, stub: Path, place: Path) -> bool:
+def killed_after(step: int, pid: int, stub: Path) -> bool:
     """Attach in a process that is killed when it has made `step` calls of ptrace; whether it came so far."""
     child = os.fork()
     if child == 0:
-        calls = iter(range(step - 1))
-        real = ptrace._libc.ptrace
-
-        def counted(*arguments: object) -> int:
-            result = int(real(*arguments))
-            if next(calls, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        ptrace._libc = type("Libc", (), {"ptrace": staticmethod(counted)})()
         try:
-            attach(pid, stub, place=str(place))
+            calls = iter(range(step - 1))
+            real = ptrace.libc
+
+            def counted(*arguments: object) -> int:
+                result = int(real.ptrace(*arguments))
+                if next(calls, None) is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            ptrace.libc = type("Libc", (), {"ptrace": staticmethod(counted)})()
+            attach(pid, stub)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -279,19 +275,14 @@ def test_a_suspended_process_is_left_alone(start: Callable[..., Process], stub: 
 
 def test_a_debugged_process_is_left_alone(start: Callable[..., Process], stub: Path) -> None:
     process = start(PIPE)
-    with ptrace.Stopped(process.pid, process.pid), pytest.raises(TargetError, match="held by a debugger"):
+    with ptrace.Stopped(inspect(process.pid).process, process.pid), pytest.raises(TargetError, match="held by a debugger"):
         attach(process.pid, stub)
     assert process.ends_well()
 
 
 def test_what_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
     """Nothing but native code runs until it is given up; what was asked for then does not happen later."""
-    process = start(
-        "import hashlib, sys, os\n"
-        "print('ready', flush=True)\n"
-        "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 3_000_000)\n"
-        "os.read(0, 1)\n"
-    )
+    process = start("import hashlib, sys, os\nprint('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'a', b'b', 3_000_000)\nos.read(0, 1)\n")
     with pytest.raises(TargetError, match="native code"):
         attach(process.pid, stub, 0.3)
     assert process.ends_well()

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytrace_ebpf.record.elf import Binary, Probe, Segment, parse_arguments, read_binary
-from pytrace_ebpf.record.layout import Layout, layout_for
-from pytrace_ebpf.record.uprobes import Point
-from pytrace_ebpf.record.usdt_probes import Plan, UsdtProbes, plan
+from pytrace_ebpf.record.cpython.layout import Layout, layout_for
+from pytrace_ebpf.record.kernel.uprobes import Point
+from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Probe, Segment, parse_arguments, read_binary
+from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import CallKind
 
 WITH_PROBES = ((3, 8), (3, 9), (3, 10), (3, 11), (3, 15))
@@ -32,12 +32,11 @@ OWNED_BY_GENERATOR = 1
 
 def planned(layout: Layout) -> Plan:
     """For an interpreter with all of the probes, the frame in a register of this test's choice."""
-    probes = {
-        name: (Probe(name, 0, 0, 0, 0, parse_arguments(ARGUMENTS.get(name, ARGUMENTS["function__entry"])), b""),) for name in PROBES
-    }
+    probes = {name: (Probe(name, 0, 0, 0, 0, parse_arguments(ARGUMENTS.get(name, ARGUMENTS["function__entry"]))),) for name in PROBES}
     binary = Binary(False, (Segment(0, 0, 1 << 20, True),), probes, {"Py_FatalError": 0x1000}, None, (*layout.version, 1), b"")
     made = plan(binary, layout)
-    return replace(made, knobs=(*made.knobs, ("ENTRY_FRAME", "ctx->cx"), ("RETURN_FRAME", "ctx->cx")))
+    frame = (PT_REGS["rcx"] + 1, 0, False, 0, 0)
+    return replace(made, entry=(*made.entry[:3], frame), leaving=(*made.leaving[:3], frame))
 
 
 @contextmanager
@@ -92,9 +91,7 @@ def test_every_program_is_taken_and_yields_are_told_from_returns(version: tuple[
     with library.open("rb") as file:
         binary = read_binary(file)
     places = {name: binary.file_offset(binary.symbols[name]) for name in ("hit", "never")}
-    points = tuple(
-        Point(point.program, places["hit" if point.program == "function_return" else "never"], 0) for point in planned(layout).points
-    )
+    points = tuple(Point(point.program, places["hit" if point.program == "function_return" else "never"], 0) for point in planned(layout).points)
     programs = {point.program for point in points}
     assert programs >= {"function_entry", "function_return", "gc_start", "gc_done", "import_start", "import_done"}
     with loaded(layout, points, library) as probes:

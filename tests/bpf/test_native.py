@@ -51,7 +51,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def native(
-    libraries: Path, target: Callable[..., Target], traced: Callable[..., tuple[Trace, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    libraries: Path,
+    target: Callable[..., Target],
+    traced: Callable[..., tuple[Trace, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> Callable[..., Trace]:
     """`native(*options)`: the trace of ROUNDS rounds."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -95,7 +99,9 @@ def test_shapes_and_messages(native: Callable[..., Trace]) -> None:
 
     def seen(name: str, result: bool = False) -> list[tuple[list[Any], list[Any]]]:
         found = rows[(rows["name"] == name) & (rows["result"] == result)]
-        return [([None if s is None else list(s) for s in shapes], list(types)) for shapes, types in zip(found["shapes"], found["dtypes"], strict=True)]
+        return [
+            ([None if s is None else list(s) for s in shapes], list(types)) for shapes, types in zip(found["shapes"], found["dtypes"], strict=True)
+        ]
 
     with_bias, without = seen("aten::conv1d")[::2], seen("aten::conv1d")[1::2]
     f = "float32"
@@ -211,9 +217,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_tracer_that_is_killed_leaves_no_probe(
-    libraries: Path, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_a_tracer_that_is_killed_leaves_no_probe(libraries: Path, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("native", "--wait", str(libraries), str(ROUNDS))
     recorder = attach(process.pid, "--layers", "torch,blas,cuda")
     recorder.process.kill()

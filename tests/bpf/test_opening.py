@@ -30,9 +30,7 @@ def test_a_deep_stack_is_told_whether_it_returns_or_not(
     assert set(opened["line"] > 0) == {returns}
 
 
-def test_a_busy_program_has_its_outer_frames(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_a_busy_program_has_its_outer_frames(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("busy", python=python)
     trace = pytrace_ebpf.open(attach(process.pid, "--source", source, "--duration", "0.5").finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")

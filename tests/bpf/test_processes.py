@@ -19,9 +19,7 @@ def steps(trace: Trace) -> dict[int, int]:
     return calls[calls["name"] == "step"].groupby("pid").size().to_dict()
 
 
-def test_forked_and_executed_children_are_followed(
-    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
-) -> None:
+def test_forked_and_executed_children_are_followed(python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]) -> None:
     trace, facts = traced(target("forks", "--wait", python=python), "--source", source)
     expected = {int(pid): count for pid, count in facts["steps"].items()}
     if python.root is None:  # else the target counts by the process ids of its own namespace

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session
-from pytrace_ebpf.record.source_usdt import UsdtCalls
+from pytrace_ebpf.record.usdt.calls import UsdtCalls
 from tests.bpf.conftest import COMMAND
-from tests.conftest import HOST_PYTHON, Target
+from tests.conftest import HOST_PYTHON, Target, without_rights
 
 
 def refused(*words: str) -> tuple[int, str]:
@@ -79,9 +78,8 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 def test_without_privileges(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     ended = subprocess.run(
-        [*COMMAND, "attach", "--pid", str(os.getpid()), "-o", str(tmp_path / "t")],
-        capture_output=True, text=True, user=65534, group=65534, extra_groups=[], cwd="/",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        without_rights(65534, *COMMAND[1:], "attach", "--pid", str(os.getpid()), "-o", str(tmp_path / "t")),
+        capture_output=True, text=True, cwd="/",
     )  # fmt: skip
     assert ended.returncode == 4, ended.stderr
     assert len(ended.stderr.splitlines()) == 1 and "sudo" in ended.stderr
@@ -95,9 +93,7 @@ def test_a_python_without_probes_is_not_run_untraced(tmp_path: Path, without_pro
     assert not (tmp_path / "ran").exists() and not (tmp_path / "t").exists()
 
 
-def test_a_process_that_ends_while_it_is_attached_to(
-    tmp_path: Path, target: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ends_while_it_is_attached_to(tmp_path: Path, target: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
     process = target("sleeper", "--wait")
 
     def late(self: UsdtCalls, *rest: object) -> None:

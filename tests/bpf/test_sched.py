@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import split
+from pytrace_ebpf.analyze.time import split
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
+
+pytestmark = pytest.mark.measured
 
 TICKS_NS = 25_000_000  # of two ticks, one at each end, where a hypervisor may delay them
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
@@ -59,7 +61,7 @@ def at_one_time(pid: int) -> tuple[dict[int, int], int]:
 
 def test_on_cpu_time_is_the_kernels_own(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("busy", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", "usdt")  # the agent has a thread of its own
     stolen = stolen_ns()
     before, before_ns = at_one_time(process.pid)
     time.sleep(3)

@@ -10,6 +10,8 @@ import pytrace_ebpf
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
+pytestmark = pytest.mark.measured
+
 TOLERANCE_S = 0.005  # a resume, between the program's own two looks at its clock
 
 

@@ -8,9 +8,12 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.cli import main
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 from tests.waits_add_up import assert_waits_add_up
+
+pytestmark = pytest.mark.measured
 
 NOBODY = [0]
 # The kind, and who ended the wait: the partner that the program names, nobody (a timer or a device), or some kernel thread.
@@ -31,17 +34,13 @@ CAUSES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_cause_is_named(
-    cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_the_cause_is_named(cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     kind, partner = CAUSES[cause]
     facts, trace = recorded(cause, python, source, target, attach)
     assert assert_waits_add_up(trace)
     waits = waits_of(trace, "wait")
     # Of waiting, not of the queue behind it, which is the machine's: but where to be queued is the cause.
-    waits["ns"] = (
-        waits["end_ns"] - waits["start_ns"] if cause == "hog" else waits["blocked_until_ns"] - waits["start_ns"]
-    )
+    waits["ns"] = waits["end_ns"] - waits["start_ns"] if cause == "hog" else waits["blocked_until_ns"] - waits["start_ns"]
     right = waits[waits["kind"] == kind]
     assert share(right, waits) >= 0.95, waits.groupby(["kind", "syscall"], dropna=False, observed=True)["ns"].sum()
     if partner is not None:
@@ -49,19 +48,13 @@ def test_the_cause_is_named(
         by = right["holder_tid" if kind == "gil" else "waker_tid"]
         assert share(right[by.isin(wanted)], right) >= 0.95, (wanted, right.groupby(by, dropna=False)["ns"].sum())
     if kind == "gil":
-        holding = (
-            trace.calls(columns=["call_id", "func_id"])
-            .merge(trace.functions(), on="func_id")
-            .set_index("call_id")["name"]
-        )
+        holding = trace.calls(columns=["call_id", "func_id"]).merge(trace.functions(), on="func_id").set_index("call_id")["name"]
         names = right["holder_call_id"].map(holding)
         assert share(right[names == "hold"], right) >= 0.95, names.value_counts()
 
 
 @pytest.mark.usually("agent")
-def test_who_took_the_core_is_named(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_who_took_the_core_is_named(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     facts, trace = recorded("hog", python, source, target, attach)
     waits = waits_of(trace, "wait")
     waits["ns"] = waits["end_ns"] - waits["start_ns"]
@@ -69,10 +62,25 @@ def test_who_took_the_core_is_named(
     assert waits.groupby("waker_tid")["ns"].sum().idxmax() == facts["partner"]
 
 
-@pytest.mark.usually("agent")
-def test_a_lock_is_the_same_in_all_its_waiters(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+def test_the_report_names_the_lock_its_waiter_and_its_holder(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    process = target("two_locks", "--wait", python=python)
+    recorder = attach(process.pid, "--source", source, "--no-follow")
+    process.go()
+    process.done()
+    folder = str(recorder.finish())
+    main.main(["report", folder])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "all threads together" in said and "for a lock that `flush` (two_locks.py:14) releases." in said
+    assert said.index("`log_line` waits ") < said.index("for a lock that") < said.index("Functions by self time")
+    main.main(["report", folder, "--by", "wait"])
+    line = next(line for line in capsys.readouterr().out.splitlines() if "  log_line  " in line)
+    assert line.split()[4] == "lock" and "flush  " in line.partition("  log_line  ")[2]
+
+
+@pytest.mark.usually("agent")
+def test_a_lock_is_the_same_in_all_its_waiters(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     _, trace = recorded("lock", python, source, target, attach)
     calls = trace.calls(columns=["call_id", "func_id"]).merge(trace.functions()[["func_id", "name"]], on="func_id")
     waits = trace.waits().merge(calls, on="call_id")
@@ -98,9 +106,7 @@ def test_a_lock_is_the_same_in_those_that_waited_already(
     assert longest["lock_address"].nunique() == 1
 
 
-def recorded(
-    cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> tuple[dict[str, Any], Any]:
+def recorded(cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> tuple[dict[str, Any], Any]:
     process = target("waits", cause, "--wait", python=python)
     recorder = attach(process.pid, "--source", source, "--no-follow")
     process.go()

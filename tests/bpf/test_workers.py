@@ -10,6 +10,8 @@ import pytrace_ebpf
 from tests.bpf.conftest import Recorder
 from tests.conftest import TARGETS, Target
 
+pytestmark = pytest.mark.measured
+
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 WORKLOADS = Path(__file__).parents[2] / "scripts" / "workloads"
-TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/tmp/pytrace-ebpf/torch"))
+TORCH = Path(os.environ.get("PYTRACE_TORCH", "/var/lib/pytrace-ebpf/torch"))
 PATIENCE_S = 300
 
 

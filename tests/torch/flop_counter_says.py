@@ -35,9 +35,7 @@ def types(values: Any) -> list[str | None]:
 
 def row(name: str, given: list[Any], returned: Any, flops: int | None, groups: int = 1) -> None:
     out = returned if isinstance(returned, (tuple, list)) else [returned]
-    ROWS.append(
-        {"name": name, "given": sizes(given), "dtypes": types(given), "returned": sizes(out), "flops": flops, "groups": groups}
-    )
+    ROWS.append({"name": name, "given": sizes(given), "dtypes": types(given), "returned": sizes(out), "flops": flops, "groups": groups})
 
 
 class Watch(TorchDispatchMode):
@@ -67,7 +65,10 @@ def whole(name: str, call: Callable[..., Tensor], *given: Any, **more: Any) -> N
 def networks() -> Iterator[tuple[nn.Module, Tensor]]:
     conv = nn.Conv2d
     yield nn.Sequential(nn.Conv1d(30, 8, 2), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(8, 5)), torch.randn(4, 30, 20)
-    yield nn.Sequential(conv(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), conv(8, 8, 3, groups=8), conv(8, 12, 1, groups=2)), torch.randn(4, 3, 16, 16)
+    yield (
+        nn.Sequential(conv(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), conv(8, 8, 3, groups=8), conv(8, 12, 1, groups=2)),
+        torch.randn(4, 3, 16, 16),
+    )
     yield nn.Sequential(conv(6, 6, 3, padding=1), conv(6, 6, 5, dilation=2), nn.Conv2d(6, 4, 3, padding="same")), torch.randn(2, 6, 20, 20)
     yield nn.Sequential(nn.ConvTranspose2d(16, 8, 4), nn.ConvTranspose2d(8, 8, 4, 2, 1), nn.ConvTranspose2d(8, 1, 4, 2, 1)), torch.randn(4, 16, 1, 1)
     yield nn.Conv3d(3, 4, 2), torch.randn(2, 3, 5, 6, 7)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.experiment import open_experiment
+from pytrace_ebpf.experiment.data import open_experiment
 from tests.torch.conftest import PATIENCE_S
 
 EXPERIMENTS = Path(__file__).parents[2] / "scripts" / "experiments"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.torch_graph import Graph, forwards, graph
+from pytrace_ebpf.analyze.native.torch_graph import Graph, forwards, graph
 
 NETWORKS = {"kim_cnn": "KimCNN", "image_cnn": "ImageCNN", "resnet": "ResNet", "mobilenet": "MobileNet"}
 pytestmark = pytest.mark.bpf
@@ -21,7 +21,10 @@ def leaves(found: Graph) -> list[list[str | None]]:
     leaf = modules[~modules.index.isin(modules["parent_id"])]["name"]
     operators = nodes[nodes["kind"] == "operator"]
     silent = leaf[~leaf.index.isin(operators["parent_id"])]
-    rows = [(call_id, [leaf.get(parent), name]) for call_id, parent, name in zip(operators["call_id"], operators["parent_id"], operators["name"], strict=True)]
+    rows = [
+        (call_id, [leaf.get(parent), name])
+        for call_id, parent, name in zip(operators["call_id"], operators["parent_id"], operators["name"], strict=True)
+    ]
     rows += [(call_id, [name, None]) for call_id, name in silent.items()]
     return [row for _, row in sorted(rows)]
 

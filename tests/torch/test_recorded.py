@@ -71,9 +71,7 @@ def test_operators_are_those_that_the_profiler_sees_in_their_order(name: str, to
     words = (*SMALL[name], "--threads", "1")
     trace = recorded(WORKLOADS / f"{name}.py", words, "--operators", "all")
     assert trace.manifest["lost"] == {}
-    told = subprocess.run(
-        [str(torch_python), str(PROFILED), name, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    told = subprocess.run([str(torch_python), str(PROFILED), name, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     seen: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     mine = without_twins(operators(trace))
     order = [names.tolist() for _, names in mine.groupby("tid")["name"]]

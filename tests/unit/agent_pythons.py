@@ -14,16 +14,14 @@ PYTHONS = {name: words[0] for name, words in interpreters().items() if len(words
 REPOSITORY = Path(__file__).parents[2]
 TARGETS = REPOSITORY / "tests" / "targets"
 
-built = pytest.mark.skipif(not AGENT.exists(), reason="probes/agent/agent.so is not built: run scripts/build-agent.sh")
+built = pytest.mark.skipif(not AGENT.exists(), reason="probes/agent/agent.so is not built: run scripts/build-libraries.sh")
 every_python = pytest.mark.parametrize("interpreter", PYTHONS)
 MINOR = {name: minor_of(name) for name in PYTHONS}
 
 
 def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: int = 0) -> str:
     """Run an interpreter with the agent preloaded; what it wrote on stdout."""
-    done = subprocess.run(
-        [PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
     return done.stdout
 

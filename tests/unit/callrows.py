@@ -39,11 +39,13 @@ def wall(call: Call) -> int:
     return (UNKNOWN_NS if call.self_split is None else sum(call.self_split)) + sum(wall(c) for c in call.below)
 
 
-def frame(threads: dict[int, Sequence[Call]], pid: int = 10, start_ns: int = 1_000_000, stride: int = 1) -> pd.DataFrame:
-    """The `calls` rows of threads given as tid -> outermost calls; `stride` 2 interleaves the ids of threads."""
+def frame(
+    threads: dict[int, Sequence[Call]], pid: int = 10, start_ns: int = 1_000_000, stride: int = 1, first_ids: Sequence[int] | None = None
+) -> pd.DataFrame:
+    """The `calls` rows of threads given as tid -> outermost calls; `stride` 2 interleaves the ids of threads, `first_ids` are where each begins."""
     rows: list[dict[str, object]] = []
     for offset, (tid, roots) in enumerate(threads.items()):
-        at, next_id = start_ns, (offset if stride > 1 else len(rows))
+        at, next_id = start_ns, (offset if stride > 1 else len(rows)) if first_ids is None else first_ids[offset]
 
         def add(call: Call, at: int, depth: int, parent: int, tid: int = tid) -> int:
             nonlocal next_id

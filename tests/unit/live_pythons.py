@@ -39,9 +39,7 @@ def running(command: list[str], source: str, **environment: str) -> Iterator[int
 @contextmanager
 def started(command: list[str], source: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
     """The process of `source`, once it has printed "ready"."""
-    process = subprocess.Popen(
-        [*command, "-c", source], stdout=subprocess.PIPE, stdin=subprocess.PIPE, env={**os.environ, **environment}
-    )
+    process = subprocess.Popen([*command, "-c", source], stdout=subprocess.PIPE, stdin=subprocess.PIPE, env={**os.environ, **environment})
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -1,7 +1,14 @@
 """The reconstruction again, slow and obvious: one event at a time, one thread at a time.
 
-Takes the same plain rows as synthetic.write_trace and answers with schema.CALLS as dictionaries.
-The rules are written out in pytrace_ebpf/analyze/repair.py and switches.py; nothing of them is imported.
+Takes the same plain rows as synthetic.write_trace and answers with schema.CALLS as dictionaries; nothing that rebuilds is imported.
+A thread is a stack of activations, and one set of rules holds for all of its rows, whether or not anything was lost:
+- an entry goes on top; if its frame is open already, that activation and all above it have ended: now, as far as one can know;
+- a return ends the activation of its frame and, as lost returns, what is above it; with an unknown frame (0), or above an
+  activation of one, it ends the top where its own frame is not open;
+- a return of a frame that is not open is of an activation entered unseen: before the thread's first row, or within a loss
+  just passed, where that can be; else right before the return;
+- what was open before a loss and is proved gone before anything above it returned, ended in the loss;
+- a reset ends everything. The rules of scheduling stand in pytrace_ebpf/rebuild/states.c.
 """
 
 from collections.abc import Sequence
@@ -11,6 +18,7 @@ from typing import Any
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES, SYSCALL_UNKNOWN, CallKind, SchedKind
 
 Row = tuple[Any, ...]
+PARTS = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
 PRECEDENCE = ("in_loss", "repaired", "unwound", "open_at_start", "open_at_end")
 
 
@@ -39,6 +47,15 @@ class Call:
     @property
     def depth(self) -> int:
         return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def counted_as(self) -> int:
+        """Its function while it is open: what its entry told or, of one that was not, what its end will tell."""
+        assert self.leave is not None
+        return self.leave.func if self.entry.kind < 0 else self.entry.func
+
+    def above(self) -> "list[Call]":
+        return [] if self.parent is None else [self.parent, *self.parent.above()]
 
     @property
     def wall(self) -> int:
@@ -148,6 +165,14 @@ def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
     }
 
 
+def self_part(whole: int | None, below: list[int | None]) -> int | None:
+    return None if whole is None or None in below else whole - sum(b for b in below if b is not None)
+
+
+def known(func: int, named: int) -> int:
+    return func if 0 <= func < named else -1
+
+
 # --- calls --------------------------------------------------------------------------------------
 
 
@@ -166,14 +191,11 @@ class Thread:
             return
         if self.begins == "first":
             self.mark = min(self.mark, events[0][0])
-        moves = self._plain(events)
-        if moves is None:
-            moves = self._mended(events)
+        moves = self._moves(events)
         for move in moves:
             self._apply(move)
-        if moves:
-            self.last = moves[-1].ts
-            self.begins = "settled"
+        self.last = events[-1][0] if events[-1][3] == CallKind.RESET else moves[-1].ts
+        self.begins = "settled"
 
     def lost(self, start: int) -> None:
         if self.begins == "settled":
@@ -186,31 +208,12 @@ class Thread:
     def _move(self, row: Row) -> Move:
         ts, _, _, kind, func, frame, line = row
         if kind == CallKind.OPEN:
-            return Move(True, self.mark if self.begins == "first" else ts, frame, func, line, "open_at_start")
+            return Move(True, self.mark if self.begins == "first" else ts, frame, func, line, "open_at_start", kind)
         return Move(kind in (CallKind.ENTRY, CallKind.RESUME), ts, frame, func, line, "unwound" if kind == CallKind.UNWIND else "", kind)
 
-    def _plain(self, events: list[Row]) -> list[Move] | None:
-        """The events as they are, if last in is always first out."""
+    def _moves(self, events: list[Row]) -> list[Move]:
+        """What the thread did, by the rules of a stack of activations, whether or not anything was lost."""
         frames = [c.entry.frame for c in self.stack]
-        moves = []
-        for row in events:
-            if row[3] == CallKind.RESET:
-                return None
-            move = self._move(row)
-            moves.append(move)
-            if move.enters:
-                frames.append(move.frame)
-            elif not frames:
-                return None
-            else:
-                top = frames.pop()
-                if top and move.frame and top != move.frame:
-                    return None
-        return moves
-
-    def _mended(self, events: list[Row]) -> list[Move]:
-        frames = [c.entry.frame for c in self.stack]
-        frames = [-1 if f and f in frames[k + 1 :] else f for k, f in enumerate(frames)]  # of two with one frame the later counts
         base = len(frames)  # how many of them are from before this chunk
         base_returned = False
         ended_before = entered_before = 0
@@ -246,8 +249,7 @@ class Thread:
                     at = len(frames) - 1
                     may_end_before = self.begins == "after loss" and at < base and not base_returned
                 older = not (move.frame and move.frame in seen) and (
-                    (self.begins == "first" and not frames)
-                    or (self.begins == "after loss" and len(frames) == base and not base_returned)
+                    (self.begins == "first" and not frames) or (self.begins == "after loss" and len(frames) == base and not base_returned)
                 )
                 if at >= 0:
                     if may_end_before:
@@ -283,10 +285,10 @@ class Thread:
             call = self.stack.pop()
             call.leave, call.last = move, len(self.calls) - 1
 
-    def rows(self, pid: int, tid: int, switches: list[Switch], windows: list[list[int]]) -> list[dict[str, Any]]:
-        return [self._row(call, pid, tid, switches, windows) for call in self.calls]
+    def rows(self, pid: int, tid: int, switches: list[Switch], windows: list[list[int]], named: int) -> list[dict[str, Any]]:
+        return [self._row(call, pid, tid, switches, windows, named) for call in self.calls]
 
-    def _row(self, call: Call, pid: int, tid: int, switches: list[Switch], windows: list[list[int]]) -> dict[str, Any]:
+    def _row(self, call: Call, pid: int, tid: int, switches: list[Switch], windows: list[list[int]], named: int) -> dict[str, Any]:
         assert call.leave is not None
         start, end = call.entry.ts, call.leave.ts
         family = call.parent.children if call.parent else self.roots
@@ -295,9 +297,9 @@ class Thread:
         if any(s <= end and e >= start for s, e in windows):
             flags.add("in_loss")
         here = split(switches, start, end)
-        below = [split(switches, c.entry.ts, c.leave.ts)["on_cpu_ns"] for c in call.children if c.leave]
+        below = [split(switches, c.entry.ts, c.leave.ts) for c in call.children if c.leave]
         resumed, yielded = call.entry.kind == CallKind.RESUME, call.leave.kind == CallKind.YIELD
-        self_on = None if here["on_cpu_ns"] is None or None in below else here["on_cpu_ns"] - sum(below)
+        func = call.entry.func if call.entry.func >= 0 else call.leave.func
         return {
             "call_id": self.base + call.number,
             "parent_id": self.base + call.parent.number if call.parent else -1,
@@ -307,13 +309,14 @@ class Thread:
             "layer": "python",
             "pid": pid,
             "tid": tid,
-            "func_id": call.entry.func if call.entry.func >= 0 else call.leave.func,
+            "func_id": func,
             "start_ns": start,
             "end_ns": end,
             "wall_ns": call.wall,
             **here,
             "self_wall_ns": call.wall - sum(c.wall for c in call.children),
-            "self_on_cpu_ns": self_on,
+            **{f"self_{name}": self_part(here[name], [child[name] for child in below]) for name in PARTS},
+            "outermost": not any(known(above.counted_as, named) == known(func, named) for above in call.above()),
             "frame": (call.entry.frame or call.leave.frame) if resumed or yielded or "repaired" in flags else 0,
             "resumed": resumed,
             "yielded": yielded,
@@ -328,6 +331,7 @@ def calls(
     sched: Sequence[Row] = (),
     threads: Sequence[Row],
     processes: Sequence[Row],
+    functions: Sequence[Row] = (),
     losses: Sequence[Row] = (),
     start_ns: int,
     end_ns: int,
@@ -339,6 +343,7 @@ def calls(
     windows, blind = windows_of(losses, CALL_LOSSES), windows_of(losses, SCHED_LOSSES)
     process = {p[0]: p for p in processes}
     out = []
+    named = max((f[0] for f in functions), default=-1) + 1
     for number, (pid, tid, _, born, died) in enumerate(sorted(threads, key=lambda t: t[:2])):
         thread = Thread(number, max(born, process[pid][8], start_ns))
         mine = [r for r in events if (r[1], r[2]) == (pid, tid)]
@@ -356,5 +361,5 @@ def calls(
         if switches[-1].state == "gone":
             died = switches[-1].ts
         thread.end(max(end_ns if died is None else died, thread.last, switches[-1].ts))
-        out += thread.rows(pid, tid, switches, windows)
+        out += thread.rows(pid, tid, switches, windows, named)
     return out

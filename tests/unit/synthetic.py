@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.trace.schema import FORMAT, FORMAT_VERSION, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
+from pytrace_ebpf.trace.schema import FORMAT, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
 
 Row = tuple[Any, ...]
 FUTEX = 202
@@ -46,6 +46,8 @@ def write_trace(
     losses: Sequence[Row] = (),
     arguments: Sequence[Row] = (),
     errors: Sequence[Row] = (),
+    samples: Sequence[Row] = (),
+    stacks: Sequence[Row] = (),
     start_ns: int = 0,
     end_ns: int | None = None,
     cuts: Sequence[int] = (),
@@ -58,15 +60,14 @@ def write_trace(
     `sched` in the order of time. `cuts` are the inner borders of segments. `threads` and `processes`
     left out are made from the events. `manifest` replaces single keys of the manifest.
     """
-    last = max([r[0] for r in events] + [r[0] for r in sched] + [start_ns])
+    last = max([r[0] for r in events] + [r[0] for r in sched] + [r[0] for r in samples] + [start_ns])
     end_ns = last + 1 if end_ns is None else end_ns
-    keys = sorted({(r[1], r[2]) for r in [*events, *sched]})
+    keys = sorted({(r[1], r[2]) for r in [*events, *sched, *samples]})
     if threads is None:
         threads = [(pid, tid, f"thread-{tid}", start_ns, None) for pid, tid in keys]
     if processes is None:
         processes = [
-            (pid, 1, "/usr/bin/python3", "python3 app.py", "3.11.2", "usdt", *GIL, start_ns, None)
-            for pid in sorted({pid for pid, _ in keys})
+            (pid, 1, "/usr/bin/python3", "python3 app.py", "3.11.2", "usdt", *GIL, start_ns, None) for pid in sorted({pid for pid, _ in keys})
         ]
     borders = [start_ns, *cuts, end_ns]
     segments = []
@@ -83,6 +84,8 @@ def write_trace(
             "usage": _segment_of(usage, lo, top),
             "arguments": _segment_of(arguments, lo, top),
             "errors": _segment_of(errors, lo, top),
+            "samples": _segment_of(samples, lo, top),
+            "stacks": list(stacks) if index == 0 else [],
             "losses": [r for r in losses if (lo <= r[2] < top) or (index == 0 and r[2] < lo)],
         }
         for name, rows in parts.items():
@@ -96,7 +99,7 @@ def write_trace(
         lost[name] += count
     whole = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": 1,  # whose manifest lists the segments
         "state": state,
         "start_ns": start_ns,
         "end_ns": end_ns if state == "complete" else None,
@@ -159,13 +162,13 @@ class Script:
         """Call function `func`."""
         self.frames += 1
         self.stack.append((func, self.tid * 1000 + self.frames if frame is None else frame))
-        self.events.append((self.now, self.pid, self.tid, CallKind.ENTRY, *self.stack[-1], 10 * func + 1))
+        self.events.append((self.now, self.pid, self.tid, CallKind.ENTRY, *self.stack[-1], max(10 * func + 1, -1)))
         return self
 
     def leave(self, line: int | None = None) -> "Script":
         """Return from the innermost function."""
         func, frame = self.stack.pop()
-        self.events.append((self.now, self.pid, self.tid, CallKind.RETURN, func, frame, 10 * func + 5 if line is None else line))
+        self.events.append((self.now, self.pid, self.tid, CallKind.RETURN, func, frame, max(10 * func + 5, -1) if line is None else line))
         return self
 
     def run(self, ns: int) -> "Script":

@@ -24,9 +24,7 @@ PROGRAMS = [
 
 def truth(interpreter: str, program: str) -> Counter[str]:
     words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", str(TARGETS / f"{program}.py")]
-    return Counter(
-        json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1])
-    )
+    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1]))
 
 
 def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
@@ -91,9 +89,7 @@ def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path
 def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
     program = "def step(): pass\nfor _ in range(7): step()\n"
     (tmp_path / "module.py").write_text(program)
-    for number, (words, stdin) in enumerate(
-        [(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]
-    ):
+    for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
         session = Session(tmp_path / str(number))
         done = subprocess.run(
             [PYTHONS[interpreter], *words],
@@ -139,9 +135,7 @@ def test_a_killed_program_leaves_a_readable_arena(interpreter: str, tmp_path: Pa
 
 def test_programs_that_are_no_python_are_left_alone(tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
-    done = subprocess.run(
-        ["sh", "-c", "echo fine; true"], env=session.preloaded, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["sh", "-c", "echo fine; true"], env=session.preloaded, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr, session.arenas()) == ("fine\n", "", [])
 
 
@@ -185,10 +179,10 @@ def test_resumes_and_yields_are_told_from_calls_and_returns(interpreter: str, tm
             kinds[about.name] += "ER--UrY"[kind]
     assert kinds == {
         "plain": "ER",
-        "generator": "EYrYrR" "EYrU" "EU",  # to its end, thrown into, thrown into before it began
+        "generator": "EYrYrREYrUEU",  # to its end, thrown into, thrown into before it began
         "asynchronous": "EYrYrR",
         "coroutine": "EYrYrR",
-        "one": "EYrR" "EYrR",
+        "one": "EYrREYrR",
     }
 
 

@@ -1,20 +1,19 @@
 """The agent's directory: it goes with the tracer, however that ends."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from pytrace_ebpf.record.agent_directory import AgentDirectory, sweep
+from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.leftovers import sweep
 from tests.unit.agent_pythons import built
 
 pytestmark = built
 
-HOUR_S = 3600
 OPTIONS = [("arena_bytes", 1 << 20)]
 MAKES_ONE = f"""
-from pytrace_ebpf.record.agent_directory import AgentDirectory
+from pytrace_ebpf.record.agent.directory import AgentDirectory
 directory = AgentDirectory({OPTIONS})
 print(directory.path, directory.arenas_name, flush=True)
 input()
@@ -22,10 +21,7 @@ input()
 
 
 def places(path: str, arenas_name: str) -> list[Path]:
-    found = [Path(path), *(place for folder in ("/dev/shm", "/tmp", "/var/tmp", "/run") if (place := Path(folder) / arenas_name).exists())]
-    for place in found:  # as if it were old
-        os.utime(place, (place.stat().st_atime, place.stat().st_mtime - HOUR_S))
-    return found
+    return [Path(path), *(place for folder in ("/dev/shm", "/tmp", "/var/tmp", "/run") if (place := Path(folder) / arenas_name).exists())]
 
 
 def test_what_a_killed_tracer_left_goes_with_the_next_one_and_what_is_in_use_stays() -> None:
@@ -42,3 +38,40 @@ def test_what_a_killed_tracer_left_goes_with_the_next_one_and_what_is_in_use_sta
     assert not any(place.exists() for place in left) and all(place.exists() for place in used)
     own.remove()
     assert not any(place.exists() for place in used)
+
+
+def test_arenas_in_use_stay_where_their_session_is_in_another_file_system() -> None:
+    own = AgentDirectory(OPTIONS)
+    session, arenas = places(own.path, own.arenas_name)
+    try:
+        session.rename(session.with_name("elsewhere-" + session.name))
+        sweep()
+        assert arenas.exists()
+    finally:
+        session.with_name("elsewhere-" + session.name).rename(session)
+        own.remove()
+    assert not session.exists() and not arenas.exists()
+
+
+def test_of_what_a_target_says_a_little_is_believed() -> None:
+    directory = AgentDirectory(OPTIONS)
+    try:
+        (arenas,) = (place for place in places(directory.path, directory.arenas_name) if place.name == directory.arenas_name)
+        failure = arenas / "failure"
+        assert directory.failure() is None
+        failure.write_bytes(b"no \x1b[2Jroom\nleft \xff")
+        assert directory.failure() == "no ?[2Jroom left \ufffd"
+        assert directory.failure() is None  # of the next process nothing is known yet
+        failure.write_bytes(b"x" * 5000)
+        assert directory.failure() == "the file that says why is too large"
+        failure.symlink_to(__file__)
+        said = directory.failure()
+        assert said is not None and "cannot be opened" in said
+        (arenas / "other").write_bytes(b"linked")
+        failure.hardlink_to(arenas / "other")
+        assert directory.failure() == "the file that says why has another name elsewhere"
+        failure.mkdir()
+        assert directory.failure() is not None
+    finally:
+        directory.remove()
+    assert not arenas.exists()

@@ -4,7 +4,8 @@ import shutil
 import time
 from pathlib import Path
 
-from pytrace_ebpf.record.functions import module_of
+from pytrace_ebpf.record.agent.arena import CALLS
+from pytrace_ebpf.record.cpython.functions import module_of
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, REFUSED, Arena, Session, unbalanced
 from tests.unit.agent_pythons import MINOR, PYTHONS, attached, built, every_python, run
 
@@ -35,6 +36,14 @@ main()
 stop.append(1); event.set()
 for thread in threads: thread.join()
 """
+LEAVES = """
+def leaf(n): return n
+def leaves():
+    for n in range(2000): leaf(n)
+for _ in range(3):
+    thread = threading.Thread(target=leaves); thread.start(); thread.join()
+leaves()
+"""
 TRACES_LEFT = (
     "[sys.monitoring.get_tool(i) for i in range(6) if sys.monitoring.get_tool(i)] if hasattr(sys, 'monitoring') else "
     "[hook for hook in (sys.getprofile(), threading._profile_hook) if hook]"
@@ -43,9 +52,7 @@ TRACES_LEFT = (
 
 def opened(arena: Arena) -> list[list[str]]:
     """Names of the frames that each thread had open at the start, outermost first."""
-    return sorted(
-        [arena.functions[n].name for n in e["function"][e["kind"] == OPEN].tolist()] for e in arena.threads.values()
-    )
+    return sorted([arena.functions[n].name for n in e["function"][e["kind"] == OPEN].tolist()] for e in arena.threads.values())
 
 
 @every_python
@@ -142,10 +149,8 @@ def test_a_child_forked_during_a_session(interpreter: str, tmp_path: Path) -> No
 
 @every_python
 def test_another_profiler_is_left_in_peace(interpreter: str, tmp_path: Path) -> None:
-    if MINOR[interpreter] >= 12:
-        everything = "for i in range(6): sys.monitoring.use_tool_id(i, 'mine')\n"
-    else:
-        everything = "sys.setprofile(lambda *_: None)\n"
+    take_all, profile = "for i in range(6): sys.monitoring.use_tool_id(i, 'mine')\n", "sys.setprofile(lambda *_: None)\n"
+    everything = take_all if MINOR[interpreter] >= 12 else profile
     with attached(interpreter, f"import sys\n{everything}serve()") as program:
         session = Session(tmp_path / "session")
         assert program.ask(f"load {session.directory}/agent.so") == "loaded"
@@ -157,9 +162,7 @@ def test_another_profiler_is_left_in_peace(interpreter: str, tmp_path: Path) -> 
 
 @every_python
 def test_filters(interpreter: str, tmp_path: Path) -> None:
-    program = (
-        "import json, json.decoder, os.path\ndef f(): json.loads('[1]'); os.path.join('a', 'b')\nfor _ in range(3): f()"
-    )
+    program = "import json, json.decoder, os.path\ndef f(): json.loads('[1]'); os.path.join('a', 'b')\nfor _ in range(3): f()"
     for number, (options, functions, gone) in enumerate(
         [
             ({"include": ["json"]}, {"loads", "decode"}, {"f", "join"}),
@@ -210,6 +213,23 @@ def test_a_full_arena_drops_and_says_so(interpreter: str, tmp_path: Path) -> Non
 
 
 @every_python
+def test_every_event_has_its_number_within_its_thread(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session", chunk_records=256)
+    run(session, interpreter, "-c", "import threading\n" + LEAVES)
+    (arena,) = session.wait(QUIET)
+    by_thread: dict[int, list] = {}
+    for chunk in arena.chunks:
+        assert (chunk["stream"], chunk["record_bytes"]) == (CALLS, 16)
+        by_thread.setdefault(int(chunk["thread"]), []).append(chunk)
+    assert sorted(by_thread) == list(range(1, 5))
+    for chunks in by_thread.values():
+        assert len(chunks) > 1 and len({int(chunk["tid"]) for chunk in chunks}) == 1
+        ends = [int(chunk["first"] + chunk["count"]) for chunk in chunks]
+        assert [int(chunk["first"]) for chunk in chunks] == [0, *ends[:-1]]
+    session.close()
+
+
+@every_python
 def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000, wait_ms=60_000)
     with attached(interpreter, "def step(): pass\ndef steps():\n  for _ in range(5000): step()\nserve()") as program:
@@ -222,12 +242,7 @@ def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_pat
             assert time.monotonic() < end
             (arena,) = session.arenas()
             if len(arena.events) == 1000:
-                steps += int(
-                    (
-                        (arena.events["kind"] == ENTRY)
-                        & [arena.functions[n].name == "step" for n in arena.events["function"].tolist()]
-                    ).sum()
-                )
+                steps += int(((arena.events["kind"] == ENTRY) & [arena.functions[n].name == "step" for n in arena.events["function"].tolist()]).sum())
                 arena.give_back(0)
             time.sleep(0.001)
         assert arena.header["dropped"] == 0 and arena.header["waited_ns"] > 0

@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, who may print, and how long a file or a function may get."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ NAMES = [str(path.relative_to(PACKAGE)) for path in MODULES]
 # Rooms that a room may import from, besides itself and the top of the package (errors, version).
 MAY_IMPORT = {
     "trace": set(),
-    "analyze": {"trace"},
+    "rebuild": {"trace"},
+    "analyze": {"trace", "rebuild"},
     "view": {"analyze", "trace"},
-    "record": {"trace"},
-    "cli": {"view", "analyze", "trace", "record"},
+    "experiment": {"view", "analyze", "trace"},
+    "record": {"trace", "rebuild"},
+    "cli": {"experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
@@ -57,8 +60,15 @@ def test_lower_rooms_do_not_import_higher_ones(path: Path) -> None:
 
 @every_module
 def test_only_one_module_touches_bcc(path: Path) -> None:
-    if path.relative_to(PACKAGE) != Path("record/bpf.py"):
+    if path.relative_to(PACKAGE) != Path("record/kernel/compile_child.py"):
         assert not [name for name in imports(path) if name.split(".")[0] == "bcc"]
+
+
+@every_module
+def test_only_processes_without_rights_decode_machine_code(path: Path) -> None:
+    """record/parsing/disassembly.py is imported by what their modules, parsers.py, import; nothing else loads capstone."""
+    if path.relative_to(PACKAGE) != Path("record/parsing/disassembly.py"):
+        assert not [name for name in imports(path) if name.split(".")[0] == "capstone"]
 
 
 @every_module
@@ -95,11 +105,32 @@ def test_names_say_what_things_are() -> None:
 def test_reading_needs_nothing_of_recording() -> None:
     """The read half imports where there is no bcc and no ELF reader, as on a laptop."""
     modules = [".".join(("pytrace_ebpf", *Path(n).with_suffix("").parts)) for n in NAMES]
-    read = [name for name in modules if name.split(".")[1] in ("trace", "analyze", "view")]
+    read = [name for name in modules if name.split(".")[1] in ("trace", "rebuild", "analyze", "view", "experiment")]
     program = (
         "import sys, importlib\n"
-        "sys.modules['bcc'] = sys.modules['elftools'] = None\n"
+        "sys.modules['bcc'] = None\n"
         "for name in sys.argv[1:]: importlib.import_module(name.removesuffix('.__init__'))\n"
         "assert not [name for name in sys.modules if name.startswith('pytrace_ebpf.record')]\n"
     )
     subprocess.run([sys.executable, "-c", program, *read], check=True)
+
+
+def test_the_agents_files_use_one_another_in_no_circle() -> None:
+    """A file and its header are one."""
+    folder = PACKAGE.parent / "probes" / "agent"
+    uses: dict[str, set[str]] = {}
+    for path in [*folder.glob("*.[ch]")]:
+        included = re.findall(r'#include "(\w+)\.h"', path.read_text())
+        uses.setdefault(path.stem, set()).update({name for name in included if name != path.stem})
+    assert uses["session"] and uses["arena"]
+    while free := [name for name, needed in uses.items() if not needed & uses.keys()]:
+        for name in free:
+            del uses[name]
+    assert not uses, f"in circles, or above one: {sorted(uses)}"
+
+
+@every_module
+def test_the_c_library_is_loaded_in_one_place(path: Path) -> None:
+    """And by what runs alone, with Python's own library."""
+    if path.relative_to(PACKAGE) not in (Path("record/libc.py"), Path("record/rights/lower.py"), Path("record/parsing/confined_child.py")):
+        assert "CDLL(None" not in path.read_text()

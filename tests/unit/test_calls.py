@@ -24,8 +24,7 @@ def tree(path: Path, rows: list[Row], **more: Any) -> list[str]:
     """The calls as lines: indented by depth, function, [start, end], status where not complete."""
     frame = pytrace_ebpf.open(write_trace(path, events=rows, **more)).calls()
     return [
-        f"{'  ' * c.depth}{c.func_id} [{c.start_ns}, {c.end_ns}]" + ("" if c.status == "complete" else f" {c.status}")
-        for c in frame.itertuples()
+        f"{'  ' * c.depth}{c.func_id} [{c.start_ns}, {c.end_ns}]" + ("" if c.status == "complete" else f" {c.status}") for c in frame.itertuples()
     ]
 
 
@@ -70,6 +69,25 @@ def test_a_lost_return_ends_with_the_call_around_it(tmp_path: Path) -> None:
     assert tree(tmp_path, rows) == ["0 [1, 5]", "  1 [2, 5] repaired", "2 [6, 7]"]
 
 
+def test_a_frame_that_is_entered_again_has_ended_though_the_levels_fit(tmp_path: Path) -> None:
+    """Lost: the return of 0; later the entry of 2, whose return the levels would give to 0."""
+    rows = events((1, E, 0, 16), (4, E, 1, 16), (5, R, 1, 16), (7, R, 2, 16), (8, E, 4, 16), (9, R, 4, 16))
+    assert tree(tmp_path, rows) == ["0 [1, 4] repaired", "1 [4, 5]", "2 [5, 7] repaired", "4 [8, 9]"]
+
+
+def test_a_frame_that_is_entered_again_has_ended_whatever_frames_came_between(tmp_path: Path) -> None:
+    for inner in (17, 15, 0x10011, 0x7FFF0011):
+        rows = events((1, E, 0, 16), (2, E, 3, inner), (3, R, 3, inner), (4, E, 1, 16), (5, R, 1, 16), (7, R, 2, 16))
+        assert tree(tmp_path / str(inner), rows) == ["0 [1, 4] repaired", "  3 [2, 3]", "1 [4, 5]", "2 [5, 7] repaired"]
+
+
+def test_a_frame_that_is_entered_again_has_ended_though_nothing_returns(tmp_path: Path) -> None:
+    rows = events((1, E, 0, 16), (4, E, 1, 16), (6, E, 2, 32))
+    expected = ["0 [1, 4] repaired", "1 [4, 9] open_at_end", "  2 [6, 9] open_at_end"]
+    assert tree(tmp_path / "whole", rows, end_ns=9) == expected
+    assert tree(tmp_path / "cut", rows, end_ns=9, cuts=(3, 5)) == expected
+
+
 def test_a_lost_return_ends_when_its_frame_is_used_again(tmp_path: Path) -> None:
     rows = events((1, E, 0, 16), (2, E, 1, 32), (4, E, 2, 32), (5, R, 2, 32), (6, R, 0, 16))
     assert tree(tmp_path, rows) == ["0 [1, 6]", "  1 [2, 4] repaired", "  2 [4, 5]"]
@@ -96,6 +114,31 @@ def test_an_entry_without_a_name_takes_its_returns(tmp_path: Path) -> None:
     assert tree(tmp_path, events((1, E, -1, 16), (6, R, 3, 16))) == ["3 [1, 6]"]
 
 
+def outermost(path: Path, rows: list[Row]) -> list[bool]:
+    functions = [(k, "a.py", f"f{k}", f"f{k}", 1, "a") for k in range(4)]
+    return pytrace_ebpf.open(write_trace(path, events=rows, functions=functions)).calls(columns=["outermost"])["outermost"].tolist()
+
+
+def test_outermost_is_what_no_call_of_its_function_is_above(tmp_path: Path) -> None:
+    rows = events(
+        (1, E, 0, 16), (2, E, 1, 32), (3, E, 0, 48), (4, R, 0, 48), (5, R, 1, 32), (6, E, 1, 32), (7, R, 1, 32), (8, R, 0, 16), (9, E, 0, 16)
+    )
+    assert outermost(tmp_path, rows) == [True, True, False, True, True]
+
+
+def test_whether_a_call_is_outermost_is_known_where_its_end_alone_names_it(tmp_path: Path) -> None:
+    rows = events((1, E, 0, 16), (2, E, -1, 32), (3, R, 0, 32), (4, E, -1, 32), (5, R, 1, 32), (6, E, -1, 32), (7, R, -1, 32), (8, R, 0, 16))
+    assert outermost(tmp_path, rows) == [True, False, True, True]
+
+
+def test_self_times_are_without_the_children(tmp_path: Path) -> None:
+    script = Script(7, 7, now=1000).snapshot().enter(0).run(10).wait(500, queued=20)
+    script.enter(1).run(7).gil(300, queued=30).leave().gil(40, queued=2).preempted(5, by=9).leave()
+    outer, inner = pytrace_ebpf.open(write_trace(tmp_path, events=script.events, sched=script.sched, start_ns=1000)).calls().to_dict("records")
+    assert [outer[f"self_{name}"] for name in ("wall_ns", *SPLIT)] == [577, 10, 27, 40, 500]
+    assert [inner[f"self_{name}"] for name in ("wall_ns", *SPLIT)] == [337, 7, 30, 300, 0]
+
+
 def test_preempted_blocked_and_gil_are_told_apart(tmp_path: Path) -> None:
     script = Script(7, 7, now=1000).snapshot().run(10).enter(0).run(10)
     script.preempted(300, by=9, cpu=1).run(10)
@@ -116,7 +159,7 @@ def test_a_futex_outside_the_gil_is_a_lock(tmp_path: Path) -> None:
 
 def test_unknown_scheduling_is_null_and_never_zero(tmp_path: Path) -> None:
     frame = pytrace_ebpf.open(write_trace(tmp_path, events=events((1, E, 0, 16), (6, R, 0, 16)))).calls()
-    nulls = [*SPLIT, "self_on_cpu_ns", "first_cpu", "last_cpu", "migrations", "preemptions", "waits"]
+    nulls = [*SPLIT, *(f"self_{name}" for name in SPLIT), "first_cpu", "last_cpu", "migrations", "preemptions", "waits"]
     assert frame[nulls].isna().all(axis=None)
     assert frame["wall_ns"].tolist() == [5]
 
@@ -139,6 +182,16 @@ def test_what_a_thread_did_between_segments_is_not_forgotten(tmp_path: Path) -> 
     assert call["migrations"] == 2
 
 
+def test_what_was_entered_last_before_a_silence_and_a_loss_keeps_its_times(tmp_path: Path) -> None:
+    """Its end may lie in the loss; until that is known, the switches of two segments have passed."""
+    rows = events((15, E, 0, 16), (45, E, 1, 32), (87, R, 0, 16))
+    sched = [(10, 7, 7, SNAPSHOT, 0, 0, -1, 0, 0, 0), (51, 7, 7, OUT, 0, 0, -1, 0, 0, 0), (52, 7, 7, IN, 0, 0, -1, 0, 0, 0)]
+    path = write_trace(tmp_path, events=rows, sched=sched, start_ns=10, cuts=(60, 67), losses=[("call_ring", 43, 81, 1)])
+    calls = pytrace_ebpf.open(path).calls()
+    assert calls[["start_ns", "end_ns"]].to_numpy().tolist() == [[15, 87], [45, 45]]
+    assert calls[SPLIT].to_numpy().tolist() == [[71, 1, 0, 0], [0, 0, 0, 0]]
+
+
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return pytrace_ebpf.open(sample(tmp_path_factory.mktemp("trace"))).calls()
@@ -147,6 +200,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 def test_every_known_row_of_the_sample_sums_to_its_wall_time(sampled: pd.DataFrame) -> None:
     assert sampled["on_cpu_ns"].notna().all()
     assert (sampled[SPLIT].sum(axis=1) == sampled["wall_ns"]).all()
+    assert (sampled[[f"self_{name}" for name in SPLIT]].sum(axis=1) == sampled["self_wall_ns"]).all()
 
 
 def test_self_times_of_the_sample_sum_to_those_of_its_roots(sampled: pd.DataFrame) -> None:
@@ -156,7 +210,9 @@ def test_self_times_of_the_sample_sum_to_those_of_its_roots(sampled: pd.DataFram
 
 
 def test_many_short_threads(tmp_path: Path) -> None:
-    rows = [row for tid in range(500) for row in events((1 + tid, E, 0, 16), (2 + tid, E, 1, 32), (3 + tid, R, 1, 32), (4 + tid, R, 0, 16), tid=tid + 7)]
+    rows = [
+        row for tid in range(500) for row in events((1 + tid, E, 0, 16), (2 + tid, E, 1, 32), (3 + tid, R, 1, 32), (4 + tid, R, 0, 16), tid=tid + 7)
+    ]
     frame = pytrace_ebpf.open(write_trace(tmp_path, events=rows, start_ns=0, cuts=(100, 250))).calls()
     assert len(frame) == 1000
     assert (frame["status"] == "complete").all()

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from synthetic import GIL, Row, write_trace
 
 import pytrace_ebpf
-import pytrace_ebpf.analyze.calls
+import pytrace_ebpf.analyze.rebuilt.calls
 from pytrace_ebpf.trace.schema import CALLS, SYSCALL_UNKNOWN, CallKind, SchedKind
 
 PID = 50
-SCENARIOS = ("whole", "ends", "unlisted", "loss", "damaged", "frameless", "perf", "everything")
+SCENARIOS = ("whole", "ends", "unlisted", "loss", "damaged", "half", "frameless", "mixed", "perf", "everything")
+FUNCTIONS = [(k, f"/m{k // 2}.py", f"f{k}", f"f{k}", 1, f"m{k // 2}") for k in range(5)]
 seeds = st.integers(0, 2**40)
 
 
@@ -105,6 +106,20 @@ def without_wakeups(rows: list[Row]) -> list[Row]:
     return [(*r[:5], int(r[5] & 0x7F != 0), SYSCALL_UNKNOWN, 0, 0, 0) if r[3] in (SchedKind.OUT, SchedKind.SNAPSHOT) else r for r in kept]
 
 
+def half_lost(rng: random.Random, rows: list[Row]) -> list[bool]:
+    """Which of one or several threads' rows are lost, about half of them: each by itself, in bursts, or all within windows of time."""
+    how = rng.choice(("single", "bursts", "windows"))
+    if how == "windows":
+        width = rng.choice((20, 100, 400))
+        gone = {k for k in range(max((r[0] for r in rows), default=0) // width + 1) if rng.random() < 0.5}
+        return [r[0] // width in gone for r in rows]
+    turns = 0.5 if how == "single" else 0.05
+    lost = [rng.random() < 0.5]
+    for _ in rows[1:]:
+        lost.append(lost[-1] != (rng.random() < turns))
+    return lost[: len(rows)]
+
+
 def story(seed: int, scenario: str) -> dict[str, Any]:
     """Arguments for write_trace and for the reference."""
     rng = random.Random(seed)
@@ -139,6 +154,11 @@ def story(seed: int, scenario: str) -> dict[str, Any]:
     if scenario in ("damaged", "everything"):
         events = [r for r in events if rng.random() > 0.04]
         events = [(*r[:3], int(CallKind.RESET), -1, 0, -1) if r[3] != CallKind.OPEN and rng.random() < 0.01 else r for r in events]
+    if scenario == "mixed":
+        events = [(*r[:5], 0, r[6]) if rng.random() < 0.2 else r for r in events if rng.random() > 0.02]
+    if scenario == "half":
+        lost = half_lost(rng, events)
+        events = [r for r, gone in zip(events, lost, strict=True) if not gone]
     cuts = sorted(rng.sample(range(91, end), min(end - 91, rng.randrange(5))))
     if scenario == "perf" or (everything and rng.random() < 0.3):
         sched = without_wakeups(sched)
@@ -147,6 +167,7 @@ def story(seed: int, scenario: str) -> dict[str, Any]:
         "sched": sorted(sched, key=lambda r: r[0]),
         "threads": threads,
         "processes": [(PID, 1, "python3", "python3", "3.11.2", "usdt", *GIL, 95, None)],
+        "functions": FUNCTIONS[: rng.choice((0, 2, 5))],
         "losses": losses,
         "start_ns": 90,
         "end_ns": end,
@@ -181,8 +202,10 @@ def check_skip_list(calls: list[dict[str, Any]]) -> None:
             walked.append(by_id[at])
             at = by_id[at]["next_sibling_id"]
         assert walked == children
-        split = [call[k] for k in ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")]
-        assert None in split or (sum(split) == call["wall_ns"] and min(split) >= 0)
+        for prefix in ("", "self_"):
+            split = [call[prefix + k] for k in reference.PARTS]
+            assert None in split or (sum(split) == call[f"{prefix}wall_ns"] and min(split) >= 0)
+        split = [call[k] for k in reference.PARTS]
         assert split[0] is None or 0 <= split[0] <= call["wall_ns"]
         assert split[0] is not None or split == [None] * 4
 
@@ -214,5 +237,27 @@ def test_where_segments_are_cut_does_not_matter(seed: int, cuts: list[int]) -> N
 def test_how_rows_are_cut_into_pieces_does_not_matter(seed: int, piece: int) -> None:
     rows = story(seed, "ends")
     once = rebuilt(rows)
-    with patch.object(pytrace_ebpf.analyze.calls, "PIECE", piece):
+    with patch.object(pytrace_ebpf.analyze.rebuilt.calls, "PIECE", piece):
         assert rebuilt(rows) == once
+
+
+def test_a_thousand_threads_with_half_of_all_events_lost() -> None:
+    rng = random.Random(8)
+    events: list[Row] = []
+    for tid in range(1, 1001):
+        program = Program(rng, tid, 0, True)
+        program.live(rng.randrange(12))
+        lost = half_lost(rng, program.rows)
+        events += [row for row, gone in zip(program.rows, lost, strict=True) if not gone]
+    rows = story(0, "whole") | {
+        "events": events,
+        "sched": sorted((row for tid in range(1, 1001, 10) for row in life(rng, tid, 300, 0.0)), key=lambda r: r[0]),
+        "threads": [(PID, tid, "t", 90, None) for tid in range(1, 1001)],
+        "losses": [("call_ring", 120, 140, 9)],
+        "end_ns": 1000,
+        "cuts": [110, 150, 200],
+    }
+    calls, expected = rebuilt(rows), reference.calls(**rows)
+    assert len({c["tid"] for c in calls}) > 500
+    names = [c.name for c in CALLS.columns if c.name != "worker_on_cpu_ns"]
+    assert [{n: c[n] for n in names} for c in calls] == [{n: c[n] for n in names} for c in expected]

@@ -1,16 +1,26 @@
 """The command line: help without importing, one sentence for an error, the right exit codes."""
 
+import argparse
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
 from pytrace_ebpf import __version__
-from pytrace_ebpf.cli import main
+from pytrace_ebpf.cli import applies, export, main, recording
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
+from pytrace_ebpf.view.by import BY
+from tests.conftest import REPOSITORY
 from tests.unit.synthetic import sample
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample(tmp_path_factory.mktemp("options") / "trace")
 
 
 def run(*words: str) -> int:
@@ -48,6 +58,83 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
     assert run(*words) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("reprot",), "reprot is not a command; did you mean report?"),
+        (("report", "x", "--bby", "core"), "--bby is not an option or argument of pytrace-ebpf report; did you mean --by?"),
+        (("report",), "TRACE is missing; pytrace-ebpf report --help says more"),
+        (("export", "x", "--to"), "--to needs a value; pytrace-ebpf export --help says more"),
+        (("report", "x", "--json=3"), "--json takes no value; pytrace-ebpf report --help says more"),
+        (("attach", "1", "--max-depth", "x"), "--max-depth takes a number, which x is not; pytrace-ebpf attach --help says more"),
+        (("attach", "12,x"), "PID: 12,x is no process id; give numbers, joined by commas"),
+        (("attach", "-p", "x"), "--pid: x is no process id; give numbers, joined by commas"),
+        (("attach", "1", "--duration", "soon"), "'soon' is no time: give seconds, or 250ms, 90s, 1m30s."),
+        (("attach", "1", "--source", "usdt", "--max-depth", "3"), "--max-depth cannot go with --source usdt: only the agent counts"),
+        (("run", "--rootless", "--layers", "torch", "--", "x"), "--layers cannot go with --rootless: native calls are recorded by probes"),
+        (("run", "--rootless", "--sample", "--", "x"), "--sample cannot go with --rootless: stacks are sampled in the kernel"),
+        (("attach", "1", "--sample", "--budget", "5%"), "--budget cannot go with --sample without --source: no call is recorded"),
+        (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
+        (("attach", "1", "--sample", "20000"), "--sample: 20000 is no rate; give samples a second, at most 10,000"),
+        (("report", "x", "--errors", "--by", "gil"), "--errors and --by gil are two reports; ask for one of them."),
+    ],
+)
+def test_a_usage_error_is_one_sentence(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"pytrace-ebpf: {said}") and told.count("\n") == 1
+
+
+VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"]}
+
+
+@pytest.mark.parametrize("option", applies.REPORT)
+@pytest.mark.parametrize("by", BY)
+def test_an_option_of_report_without_effect_is_refused(sampled: Path, by: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fits = by in applies.REPORT[option]
+    assert run("report", str(sampled), "--by", by, f"--{option}", *VALUES.get(option, [])) == (0 if fits else 2)
+    assert (f"--{option} has no effect with --by {by}, only with" in capsys.readouterr().err) == (not fits)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_an_option_of_export_without_effect_is_refused(sampled: Path, tmp_path: Path, to: str) -> None:
+    assert run("export", str(sampled), "--to", to, "--value", "blocked", "-o", str(tmp_path / "out")) == (0 if to == "folded" else 2)
+    assert (tmp_path / "out").exists() == (to == "folded")
+
+
+@pytest.mark.parametrize(
+    "words", [("--pid", "12", "-p", "13,14"), ("12", "13,14"), ("12", "--duration", "1m", "--pid", "13,14"), ("-p12", "-p", "13,14", "-p13")]
+)
+def test_processes_are_given_in_any_way(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Refused:
+        def __init__(self, *_: object) -> None: ...
+        def close(self) -> None: ...
+        def start(self, *pids: int) -> None:
+            asked.extend(pids)
+            raise TargetError("x")
+
+    monkeypatch.setattr(recording, "prepare", lambda *_: None)
+    monkeypatch.setattr(recording, "new_session", Refused)
+    assert run("attach", *words, "--match", "x") == 3 and asked == [12, 13, 14]
+
+
+@pytest.mark.parametrize("words", [("attach", "1"), ("run", "--", "python3", "a b.py")])
+def test_who_may_not_trace_is_told_what_needs_no_privileges(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise HostError("this user may not; to mend it: sudo")
+
+    monkeypatch.setattr(recording, "prepare", lambda *_: None)
+    monkeypatch.setattr("pytrace_ebpf.record.session.Session", refuse)
+    assert run(*words) == 4
+    said = capsys.readouterr().err
+    assert "may not; to mend it: sudo, or without" in said and said.count("\n") == 1
+    assert said.endswith("pytrace-ebpf run --rootless -- " + ("COMMAND\n" if words[0] == "attach" else "python3 'a b.py'\n"))
+
+
 def test_a_wrong_trace_is_one_sentence_and_exit_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("report",), ("info",), ("export", "--to", "perfetto")):
         assert run(*words, str(tmp_path)) == 5
@@ -82,9 +169,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == b"" and process.wait() == 128 + signal.SIGPIPE
 
 
-def test_export_writes_beside_you_or_where_you_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_writes_beside_you_or_where_you_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     trace = sample(tmp_path / "sample")
     monkeypatch.chdir(tmp_path)
     for to, name in (("perfetto", "sample.perfetto-trace"), ("speedscope", "sample.speedscope.json"), ("folded", "sample.folded")):
@@ -94,13 +179,54 @@ def test_export_writes_beside_you_or_where_you_say(
     assert run("export", str(trace), "--to", "folded", "-o", "no/such/folder") == 2
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_an_export_that_fails_leaves_the_earlier_file(sampled: Path, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_trace: object, _args: object, out: BinaryIO) -> str:
+        out.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "out").write_text("good")
+    monkeypatch.setattr(export, "_write", fail)
+    assert run("export", str(sampled), "--to", to, "-o", str(tmp_path / "out")) == 2
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out", "good")]
+
+
+def cells(document: str) -> list[str]:
+    """The Python of a document, a block for each cell."""
+    return [part.partition("```")[0] for part in (REPOSITORY / document).read_text().split("```python\n")[1:]]
+
+
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample(tmp_path / "trace")
     monkeypatch.chdir(tmp_path)
-    document = (Path(__file__).parents[2] / "docs/notebook.md").read_text()
-    cells = [part.partition("```")[0] for part in document.split("```python\n")[1:]]
     space: dict[str, object] = {}
-    for cell in cells:
-        if "duckdb" not in cell:  # not ours to install, nor is what draws
-            exec(cell.replace(".plot.barh(stacked=True)", ""), space)
-    assert len(cells) >= 7 and len(space["inside"]) > 1  # type: ignore[arg-type]
+    for cell in cells("docs/notebook.md"):
+        exec(cell.replace(".plot.barh(stacked=True)", ""), space)  # what draws is not ours to install
+    assert len(cells("docs/notebook.md")) >= 7 and len(space["inside"]) > 1  # type: ignore[arg-type]
+
+
+def test_the_two_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(tmp_path / "launched")
+    monkeypatch.chdir(tmp_path)
+    (cell,) = cells("README.md")
+    first, second = filter(None, cell.splitlines())
+    space: dict[str, Any] = {}
+    exec(f"{first}\ncalls = {second}", space)
+    assert list(space["calls"].columns) == ["func_id", "wall_ns", "gil_wait_ns"] and len(space["calls"]) == 136
+
+
+@pytest.mark.parametrize(
+    ("written", "size"), [("500", 500), ("1.5k", 1500), ("500M", 500_000_000), ("2MB", 2_000_000), ("20GiB", 20 << 30), ("1 TiB", 1 << 40)]
+)
+def test_sizes_are_decimal_unless_they_say_otherwise(written: str, size: int) -> None:
+    from pytrace_ebpf.cli.attach import add_arguments
+
+    options = argparse.ArgumentParser()
+    add_arguments(options)
+    assert options.parse_args(["--pid", "1", "--max-size", written]).max_size == size
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "many", "5 PB", "1e9", ""])
+def test_what_is_no_size_is_refused(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("attach", "--pid", "1", f"--max-size={written}") == 2
+    assert "is no size" in capsys.readouterr().err

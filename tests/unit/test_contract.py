@@ -1,25 +1,235 @@
-"""The numbers that probes/events.h and trace/schema.py must agree on."""
+"""The numbers that C and Python must agree on."""
 
+import ctypes
 import re
+import struct
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from pytrace_ebpf.record.bpf import probes_directory
-from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind, SchedKind
+from pytrace_ebpf.analyze.functions.named_layers import ORDER
+from pytrace_ebpf.analyze.rebuilt import call_rows
+from pytrace_ebpf.analyze.time import switches
+from pytrace_ebpf.analyze.waits import waits
+from pytrace_ebpf.rebuild import engine
+from pytrace_ebpf.rebuild import library as rebuild
+from pytrace_ebpf.rebuild import states as rebuilt_states
+from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent import library as agent
+from pytrace_ebpf.record.cost.budget import MOST_OUT
+from pytrace_ebpf.record.cpython import frames, parking
+from pytrace_ebpf.record.cpython.gil import HolderPath
+from pytrace_ebpf.record.kernel.probe_sources import probes_directory
+from pytrace_ebpf.record.native import code, layers, signature, tensors
+from pytrace_ebpf.record.native.parsers import FINDERS
+from pytrace_ebpf.record.usdt import probes
+from pytrace_ebpf.trace import layers as described
+from pytrace_ebpf.trace.schema import EVENTS, LAYERS, LOSS_CLASSES, MEANINGS, STATUSES, SYSCALL_UNKNOWN, CallKind, Effect, SchedKind
+from pytrace_ebpf.trace.states import NAMES, STATES
+from tests.unit.agent_pythons import built
 
-DEFINES = dict(re.findall(r"#define (\w+) (\d+)", (probes_directory() / "events.h").read_text()))
+PROBES = probes_directory()
+REBUILD = Path(rebuild.__file__).parent
 
 
-def defined(prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): int(value) for name, value in DEFINES.items() if name.startswith(prefix)}
+def value(expression: str, known: dict[str, int]) -> int:
+    return int(eval(re.sub(r"\b(0x[0-9a-f]+|\d+)(?:u|ull|ULL)\b", r"\1", expression), {}, known))
+
+
+@cache
+def text(path: Path) -> str:
+    return re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+
+
+@cache
+def numbers(path: Path) -> dict[str, int]:
+    """Every constant of a C file: by #define where that is a number, or of an enum."""
+    found: dict[str, int] = {}
+    for name, expression in re.findall(r"^#define (\w+) +(\(?[\d(][\w()<>+* -]*)$", re.sub(r" +$", "", text(path), flags=re.MULTILINE), re.MULTILINE):
+        found[name] = value(expression, found)
+    for name, expression in re.findall(r"^#define (\w+) (\([A-Z][\w()<>+* -]*\)) *$", text(path), re.MULTILINE):
+        found[name] = value(expression, found)
+    for members in re.findall(r"enum(?: \w+)? \{(.*?)\}", text(path), re.DOTALL):
+        members = re.sub(r"#define STATE\(.*?#undef STATE\n", "".join(f"{number}," for number, *_ in states_in_c()), members, flags=re.DOTALL)
+        next_one = 0
+        for member in filter(None, (each.strip() for each in members.split(","))):
+            name, _, expression = (part.strip() for part in member.partition("="))
+            next_one = value(expression, found) if expression else next_one
+            found[name], next_one = next_one, next_one + 1
+    return found
+
+
+@cache
+def states_in_c() -> list[tuple[str, str, str]]:
+    """(number, name, known) of STATES."""
+    (listed,) = re.findall(r"#define STATES\(STATE\) \\\n(.*)\n", text(REBUILD / "rebuild.h"))
+    return re.findall(r"STATE\((\w+), (\w+), (\w+)\)", listed)
+
+
+def named(path: Path) -> set[str]:
+    """What a C file calls its constants."""
+    members = [name for body in re.findall(r"enum(?: \w+)? \{(.*?)\}", text(path), re.DOTALL) for name in re.findall(r"^ *(\w+)|, *(\w+)", body)]
+    return {*re.findall(r"^#define (\w+) +(?!__)", text(path), re.MULTILINE), *(name for pair in members for name in pair if name)}
+
+
+def prefixed(path: Path, prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): number for name, number in numbers(path).items() if name.startswith(prefix)}
 
 
 @pytest.mark.parametrize(("prefix", "kind", "elsewhere"), [("CALL_", CallKind, set()), ("SCHED_", SchedKind, {"SNAPSHOT"})])
 def test_kinds(prefix: str, kind: type[CallKind | SchedKind], elsewhere: set[str]) -> None:
-    assert defined(prefix) == {member.name: member.value for member in kind if member.name not in elsewhere}
+    assert prefixed(PROBES / "events.h", prefix) == {member.name: member.value for member in kind if member.name not in elsewhere}
+    rebuilt = numbers(REBUILD / "rebuild.h")
+    assert {member.name: rebuilt[member.name] for member in kind} == {member.name: member.value for member in kind}
+    assert rebuilt[f"{prefix}KINDS"] == len(kind)
+
+
+def test_every_kind_has_a_meaning_and_the_library_sets_the_same() -> None:
+    assert list(MEANINGS) == list(CallKind)
+    engine = (REBUILD / "engine.c").read_text()
+    (body,) = re.findall(r"flags_of\[CALL_KINDS\] = \{(.*?)\}", engine)
+    sets = {CallKind[kind]: flag.lower() for kind, flag in re.findall(r"\[(\w+)\] = (\w+)", body)}
+    assert sets == {kind: meaning.sets for kind, meaning in MEANINGS.items() if meaning.sets and meaning.effect is not Effect.CLEARS}
+
+
+def test_states() -> None:
+    """STATES of rebuild.h is that of trace/states.py, and no state is described anywhere else."""
+    c = numbers(REBUILD / "rebuild.h")
+    assert [(c[number], name, c[known]) for number, name, known in states_in_c()] == [
+        (at, state.name, state.known) for at, state in enumerate(STATES)
+    ]
+    assert [c[name] for name in ("OFF", "UNKNOWN", "GONE")] == [switches.OFF, switches.UNKNOWN, switches.GONE]
+    assert (c["HAS_COUNTS"], c["HAS_SELF_ON_CPU"], c["HAS_ON_CPU"] << call_rows._OF_SELF) == (call_rows._HAS_COUNTS, 16, 16)
+    labels = {state.label for state in STATES if " " in state.label} | {state.colour for state in STATES}
+    package = REBUILD.parent
+    for path in [*package.rglob("*.py"), *package.rglob("*.html")]:
+        if path != package / "trace" / "states.py":
+            assert not [label for label in labels if f'"{label}"' in path.read_text()], path
+    assert rebuild.NODE["total"].names == ("wall", *NAMES, "unknown_wall", "unknown", "unsplit_runq", "unsplit_waits")
+
+
+def test_the_numbers_of_the_library() -> None:
+    c = numbers(REBUILD / "rebuild.h")
+    assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
+    assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
+    assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
+    assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
+    in_states = numbers(REBUILD / "states.c")
+    assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
+    assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == waits.HOLDER_UNKNOWN
+    (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
+    assert {flag.lower(): int(status) for flag, status in re.findall(r"\{(\w+), (\d)\}", order)} == {
+        status: number for number, status in enumerate(STATUSES) if status != "complete"
+    }
+
+
+@pytest.mark.parametrize(("name", "mirror"), [("switches", rebuild.Switches), ("cputimes", rebuild.CpuTimes), ("events", rebuild.Events)])
+def test_columns_that_the_library_takes(name: str, mirror: type[ctypes.Structure]) -> None:
+    (body,) = re.findall(rf"struct {name} \{{(.*?)\}};", text(REBUILD / "rebuild.h"), re.DOTALL)
+    columns = [each.strip().lstrip("*") for _, names in re.findall(r"const (\w+) ([^;]+);", body) for each in names.split(",")]
+    short = {"func_id": "func", "on_cpu_ns": "on_cpu", "runq_wait_ns": "runq_wait"}
+    assert [short.get(field, field) for field, *_ in mirror._fields_] == [*columns, "rows"]
+
+
+def test_operands_as_the_probes_read_them() -> None:
+    (body,) = re.findall(r"struct operand \{(.*?)\};", text(PROBES / "operands.h"), re.DOTALL)
+    assert len(re.findall(r";", body)) == len(probes._UNKNOWN)
+    (gil,) = re.findall(r"struct gil \{(.*?)\};", text(PROBES / "sched.c"), re.DOTALL)
+    assert re.findall(r"(\w+);", gil) == [*(field.name for field in fields(HolderPath)), "inside", "pad"]
+
+
+def test_nothing_that_c_and_python_both_name_is_left_out() -> None:
+    """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
+    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "SETTINGS"}
+    ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
+    checked, families = Path(__file__).read_text(), ("CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
+    headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), REBUILD / "rebuild.h"]
+    kinds = {member.name for kind in (CallKind, SchedKind) for member in kind} | {number for number, *_ in states_in_c()}
+    shared = {name: path.name for path in headers for name in named(path) - alike - kinds if name in ours and not name.startswith(families)}
+    assert {name: path for name, path in shared.items() if not re.search(rf"\b{name}\b", checked)} == {}
 
 
 def test_loss_classes() -> None:
-    counters = defined("LOSS_")
+    counters = prefixed(PROBES / "events.h", "LOSS_")
     assert counters.pop("CLASSES") == len(LOSS_CLASSES)
     assert counters == {name.upper(): index for index, name in enumerate(LOSS_CLASSES)}
+
+
+def test_layers() -> None:
+    in_c = prefixed(PROBES / "events.h", "LAYER_")
+    assert in_c == {name.upper(): LAYERS.index(name) for name in ("python", "gc", "import")}
+    assert {in_c["GC"], in_c["IMPORT"]} == arena._NOT_PYTHON
+
+
+def test_every_layer_is_described_whole() -> None:
+    assert set(FINDERS) == {layer.name for layer in described.NATIVE}
+    assert all(layer.option and layer.loaded and layer.title for layer in described.NATIVE)
+    assert not any(layer.option or layer.loaded for layer in described.LAYERS if layer not in described.NATIVE)
+    assert set(ORDER) == {"module", *LAYERS}
+
+
+def test_the_agents_arena() -> None:
+    c = numbers(PROBES / "agent" / "agent.h")
+    for prefix, names in {"ARENA_": ("STARTING", "ACTIVE", "QUIET", "REFUSED"), "CHUNK_": ("FREE", "WRITING", "FULL", "TABLE", "SIZE")}.items():
+        assert {name: c[prefix + name] for name in names} == {
+            name: getattr(arena, name if prefix + name not in vars(arena) else prefix + name) for name in names
+        }
+    assert (c["COMMAND_RECORD"], c["COMMAND_STOP"]) == (arena.RECORD, arena.STOP)
+    assert (c["CLOCK_IS_TSC"], c["CLOCK_IS_MONOTONIC"]) == (agent.TSC, agent.MONOTONIC)
+    assert (c["STREAM_CALLS"], c["STREAMS"]) == (arena.CALLS, 1)
+    assert (c["MOST_LEFT_OUT"], arena.EVERYTHING) == (MOST_OUT, 2**32 - 1)
+    assert [c[name] for name in ("MOST_CHUNKS", "FUNCTIONS_START", "CHUNKS_START")] == [arena.MOST_CHUNKS, arena.FUNCTIONS_START, arena.CHUNKS_START]
+    assert re.findall(r"ARENA_MAGIC (0x[0-9a-f]+)ull", text(PROBES / "agent" / "agent.h")) == [hex(arena.MAGIC)]
+    assert numbers(PROBES / "agent" / "options.h")["MOST_CHUNK_RECORDS"] * arena._EVENT == arena._MOST_CHUNK_BYTES
+    assert numbers(PROBES / "agent" / "arena.h")["LAST_FUNCTION"] == arena._LAST_FUNCTION
+    assert 3 * (numbers(PROBES / "agent" / "functions.c")["LONGEST"] + 1) + arena._RECORD.size + 7 <= arena._LONGEST_RECORD
+
+
+@built
+def test_the_agents_structs() -> None:
+    dtypes = agent.Library(agent.agent_library()).dtypes
+    assert dtypes["event"].itemsize == arena._EVENT
+    assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
+    function = dtypes["function"]
+    of_python = struct.unpack("<IIiI", bytes(range(16)))
+    assert np.frombuffer(bytes(range(16)), function)[0].item() == of_python and arena._RECORD.format == "<IIiI"
+
+
+def test_the_agent_reads_every_option_that_it_is_given() -> None:
+    read = set(re.findall(r'strcmp\(line, "(\w+)"\)', text(PROBES / "agent" / "options.c")))
+    folder = Path(arena.__file__).parent
+    given = set(re.findall(r'\("(\w+)", ', (folder / "calls.py").read_text() + (folder / "directory.py").read_text()))
+    assert read <= given
+
+
+@pytest.mark.parametrize(("name", "mirror"), [("decoding", rebuild.Decoding), ("decoded", rebuild.Decoded)])
+def test_structs_of_the_decoder(name: str, mirror: type[ctypes.Structure]) -> None:
+    types: dict[str, Any] = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32}
+    body = re.findall(rf"struct {name} \{{(.*?)\}};", text(REBUILD / "decode.c"), re.DOTALL)[0]
+    fields = []
+    for kind, names in re.findall(r"(?:const )?(\w+) ([^;]+);", body):
+        fields += [(each.strip().lstrip("*"), ctypes.c_void_p if each.strip().startswith("*") else types[kind]) for each in names.split(",")]
+    assert fields == mirror._fields_
+
+
+def test_columns_of_the_decoder() -> None:
+    assert [name for name, *_ in rebuild.Decoded._fields_] == [name for name in EVENTS.arrow.names if name not in ("pid", "tid")]
+
+
+def test_tensors_of_native_calls() -> None:
+    events, c = numbers(PROBES / "events.h"), numbers(PROBES / "native.c")
+    assert (events["TENSORS"], events["TENSOR_ABSENT"]) == (signature.MOST, tensors._ABSENT)
+    assert {how.name: c[how.name] for how in signature.How} == {how.name: how.value for how in signature.How}
+    assert (c["AFTER_RETURN"], c["STACK_SHIFT"], c["BY_FRAME_POINTER"]) == (layers._AFTER_RETURN, layers._STACK_SHIFT, code.BY_FRAME_POINTER)
+
+
+def test_frames_as_the_probes_read_them() -> None:
+    body = re.findall(r"struct frame_layout \{(.*?)\};", text(PROBES / "frames.h"), re.DOTALL)[0]
+    assert tuple(re.findall(r"__s32 (\w+);", body)) == (*probes._LAYOUT, "pad")
+    assert re.findall(r"#define ABSENT \((.*?)\)", text(PROBES / "frames.h")) == ["-0x7fffffff - 1"]
+    assert probes._ABSENT == -0x7FFFFFFF - 1
+    assert numbers(PROBES / "frames.h")["OWNED_BY_GENERATOR"] == frames._OWNED_BY_GENERATOR

@@ -1,8 +1,21 @@
 """How a program used its cores, on schedules made up to be added up by hand."""
 
-import pandas as pd
+from pathlib import Path
 
-from pytrace_ebpf.analyze import cores, split
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt import passes
+from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.time import cores, split
+from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.trace.reader import Trace
+from tests.unit import cores_reference
+from tests.unit.synthetic import sample, write_trace
+from tests.unit.test_calls_properties import SCENARIOS, seeds, story
 
 TIMELINE = pd.DataFrame(
     # Thread 1 is on core 0, moves to core 1; thread 2 is on core 1 and then, while 1 has it, off.
@@ -18,7 +31,8 @@ CALLS = pd.DataFrame(
         (4, -1, 4, 7, 2, 12, 10, 50, 40, 40, 1, 0),
     ],
     columns=["call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "start_ns", "end_ns", "on_cpu_ns", "self_on_cpu_ns", "first_cpu", "migrations"],
-).assign(wall_ns=lambda c: c["end_ns"] - c["start_ns"]).astype({"on_cpu_ns": "Int64", "self_on_cpu_ns": "Int64", "first_cpu": "Int16", "migrations": "Int32"})  # fmt: skip
+).assign(wall_ns=lambda c: c["end_ns"] - c["start_ns"], outermost=True)  # fmt: skip
+CALLS = CALLS.astype({"on_cpu_ns": "Int64", "self_on_cpu_ns": "Int64", "first_cpu": "Int16", "migrations": "Int32"})
 
 
 def test_so_many_cores_for_so_long() -> None:
@@ -28,11 +42,11 @@ def test_so_many_cores_for_so_long() -> None:
 
 
 def test_cores_busy_within_a_call() -> None:
-    assert cores.busy_ns(CALLS, TIMELINE).tolist() == [130, 20, 5 + 15 + 10, 70]
+    assert cores_reference.busy_ns(CALLS, TIMELINE).tolist() == [130, 20, 5 + 15 + 10, 70]
 
 
 def test_each_function_has_its_own_time_on_each_core() -> None:
-    table = cores.by_function(CALLS, TIMELINE)
+    table = cores_reference.by_function(CALLS, TIMELINE)
     found = {(f, c): ns for f, c, ns in zip(table["func_id"], table["cpu"], table["self_on_cpu_ns"], strict=True) if ns}
     assert found == {(10, 0): 40 - 10 - 5, (10, 1): 50 - 10, (11, 0): 10 + 5, (11, 1): 10, (12, 1): 40}
     assert sum(found.values()) == split.on_cores(TIMELINE).eval("end_ns - start_ns").sum()
@@ -41,10 +55,10 @@ def test_each_function_has_its_own_time_on_each_core() -> None:
 
 def test_who_moved_and_who_was_pushed() -> None:
     waits = pd.DataFrame(
-        [(1, 40, 50, "preempted", 99, 0, 1), (3, 70, 75, "preempted", 2, 1, 1), (3, 80, 85, "preempted", 0, 1, 0), (-1, 1, 2, "lock", 2, 1, 0)],
-        columns=["call_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after"],
+        [(10, 40, 50, "preempted", 99, 0, 1), (11, 70, 75, "preempted", 2, 1, 1), (11, 80, 85, "preempted", 0, 1, 0), (-1, 1, 2, "lock", 2, 1, 0)],
+        columns=["func_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after"],
     ).astype({"waker_tid": "Int32", "cpu_before": "Int16", "cpu_after": "Int16"})
-    moved = cores.migrations(waits, CALLS)
+    moved = cores.migrations(waits)
     assert sorted(moved.itertuples(index=False, name=None)) == [(-1, 1, 0, 1), (10, 0, 1, 1), (11, 1, 0, 1)]
     threads = pd.DataFrame({"pid": [7, 7], "tid": [1, 2], "name": ["a", "b"]})
     neighbours = pd.DataFrame({"pid": [98], "tid": [99], "name": ["hog"]})
@@ -52,3 +66,40 @@ def test_who_moved_and_who_was_pushed() -> None:
     assert pushed["name"].fillna("?").to_dict() == {99: "hog", 2: "b", 0: "?"}
     assert pushed["ns"].to_dict() == {99: 10, 2: 5, 0: 5}
     assert pushed["traced"].to_dict() == {99: False, 2: True, 0: False}
+
+
+def compared(trace: Trace) -> None:
+    """What the pass finds is what the calls have, and on each core what the reference says."""
+    timeline, calls = timeline_of(trace), trace.calls()
+    found, expected = functions_on_cores(trace, timeline), cores_reference.by_function(calls, timeline)
+    own = calls[calls["first_cpu"].notna()].groupby("func_id")["self_on_cpu_ns"].sum()
+    assert found.groupby("func_id")["self_on_cpu_ns"].sum().to_dict() == own[own != 0].to_dict()
+    # Of a call that was begun later than it began, only the last core that was left is known.
+    late = calls["status"].isin(("repaired", "open_at_start", "in_loss")) & (calls["migrations"] > 1)
+    if late.any() or expected["self_on_cpu_ns"].sum() != own.sum():  # the other: a snapshot is read by what follows it in its segment
+        return
+    by = ["func_id", "cpu"]
+    expected["busy_cores"] = expected["busy_cores"].where(expected["func_id"].isin(trace.functions()["func_id"]))
+    pd.testing.assert_frame_equal(
+        found.sort_values(by, ignore_index=True), expected.sort_values(by, ignore_index=True), check_dtype=False, check_exact=True
+    )
+
+
+def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = pytrace_ebpf.open(sample(tmp_path))
+    table = functions_on_cores(trace, timeline_of(trace))
+    assert len(table) > 8 and table["self_on_cpu_ns"].sum() == trace.calls()["self_on_cpu_ns"].sum()
+    assert table.groupby("func_id")["cpu"].nunique().max() == 2
+    for count in (1, 2, 3):
+        monkeypatch.setattr(passes, "_cores", lambda count=count: count)
+        for own in (trace, trace.window(1010_000_000, 1041_000_000), trace.window(tid=4001), trace.window(1030_500_000)):
+            compared(own)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from([name for name in SCENARIOS if name != "perf"]))
+def test_whatever_was_recorded(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
+    trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("cores") / "trace", **story(seed, scenario)))
+    compared(trace)
+    length = trace.end_ns - trace.start_ns
+    compared(trace.window(trace.start_ns + length // 4, trace.start_ns + length // 2))

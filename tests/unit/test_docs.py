@@ -1,11 +1,48 @@
-"""Generated documents are what their generator would write now."""
+"""Generated documents are what their generator would write now, and pictures what a terminal shows."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def test_the_format_document_is_the_schema() -> None:
     subprocess.run([sys.executable, "scripts/generate_docs.py", "--check"], cwd=REPOSITORY, check=True)
+
+
+def test_what_a_command_shows_is_drawn_whole(tmp_path: Path) -> None:
+    picture = tmp_path / "report.svg"
+    words = [
+        str(REPOSITORY / "scripts" / "picture.py"),
+        str(picture),
+        "--columns",
+        "80",
+        "--rows",
+        "9",
+        "--",
+        "report",
+        str(sample(tmp_path / "trace")),
+    ]
+    subprocess.run([sys.executable, *words], check=True, env={**os.environ, "COLUMNS": "20", "NO_COLOR": "1"})
+    drawn = texts(picture)
+    assert drawn[0].startswith("$ pytrace-ebpf report") and len(drawn) == 9 and max(map(len, drawn)) <= 80
+    assert "██ on CPU" in drawn[-1] and "fill: #009e73" in picture.read_text()
+
+
+def test_the_picture_of_the_readme_is_small_and_needs_nothing_from_elsewhere() -> None:
+    picture = REPOSITORY / "docs" / "report.svg"
+    assert picture.stat().st_size < 200_000 and picture.read_text().count("http") == 1  # the name of SVG itself
+    assert any("Functions by self time" in line for line in texts(picture))
+
+
+def texts(picture: Path) -> list[str]:
+    """The lines of text in it, from above, as far as they are not empty."""
+    lines: dict[float, str] = {}
+    for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text"):
+        lines[float(text.get("y", "0"))] = lines.get(float(text.get("y", "0")), "") + "".join(text.itertext()).strip("\n")
+    return [lines[y].replace("\xa0", " ").rstrip() for y in sorted(lines) if lines[y].strip("\xa0 ")]

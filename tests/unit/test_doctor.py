@@ -11,9 +11,10 @@ import pytest
 
 from pytrace_ebpf.cli import doctor as command
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record import doctor, host
-from pytrace_ebpf.record.host import Finding
-from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record import doctor
+from pytrace_ebpf.record.kernel import host
+from pytrace_ebpf.record.kernel.host import Finding
+from pytrace_ebpf.record.process.target import inspect
 
 GOOD = Finding("a", "ok", "it is fine")
 WARNING = Finding("b", "warning", "it is dear")
@@ -21,9 +22,7 @@ HOST = Finding("c", "problem", "it is missing", "mount it")
 TARGET = Finding("d", "problem", "it is not a Python", about="target")
 
 
-@pytest.mark.parametrize(
-    ("found", "code"), [([], 0), ([GOOD, WARNING], 0), ([HOST], 4), ([GOOD, TARGET], 3), ([TARGET, HOST], 4)]
-)
+@pytest.mark.parametrize(("found", "code"), [([], 0), ([GOOD, WARNING], 0), ([HOST], 4), ([GOOD, TARGET], 3), ([TARGET, HOST], 4)])
 def test_exit_code(found: list[Finding], code: int) -> None:
     assert doctor.exit_code(found) == code
 
@@ -90,16 +89,24 @@ def test_headers_that_bcc_finds_itself_are_left_to_it(monkeypatch: pytest.Monkey
     assert host._headers().ok == "ok"
 
 
-def test_merged_headers_serve_where_the_kernels_own_are_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_merged_headers_serve_where_the_kernels_own_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    monkeypatch.setattr(host, "_modules_tree", lambda: tmp_path / "none")
+    monkeypatch.setattr(host, "SYSTEM_HEADERS", tmp_path / "headers")
+    assert host.header_tree() is None
+    (tmp_path / "headers" / "include" / "linux").mkdir(parents=True)
+    assert host.header_tree() == tmp_path / "headers"
+
+
+@pytest.mark.parametrize(("user", "taken"), [(0, False), (65534, True)])
+def test_root_compiles_no_headers_from_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: int, taken: bool) -> None:
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
     monkeypatch.setattr(host, "_modules_tree", lambda: tmp_path / "none")
     monkeypatch.setattr(host, "SYSTEM_HEADERS", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert host.header_tree() is None
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     (tmp_path / "pytrace-ebpf" / "headers" / "include" / "linux").mkdir(parents=True)
-    assert host.header_tree() == tmp_path / "pytrace-ebpf" / "headers"
+    assert (host.header_tree() is not None) == taken
 
 
 @pytest.mark.parametrize("found", [[GOOD, WARNING], [HOST], [TARGET]])
@@ -114,9 +121,7 @@ def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid: [GOOD, HOST])
     assert command.run(argparse.Namespace(pid=None, json=False)) == 4
-    assert (
-        capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to mend it: mount it\n"
-    )
+    assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to mend it: mount it\n"
 
 
 def test_a_table_in_a_terminal() -> None:

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import compare
-from pytrace_ebpf.analyze.experiment import Experiment
-from pytrace_ebpf.analyze.experiment_modules import COLUMNS, forwards, in_modules
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.experiment import compare
+from pytrace_ebpf.experiment.data import Experiment
+from pytrace_ebpf.experiment.modules import COLUMNS, forwards, in_modules
 from tests.unit.synthetic import Row, Script, write_trace
 
 MS = 1_000_000
@@ -88,15 +88,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return settle(tmp_path_factory.mktemp("trained"), train(linear=20), train(linear=10))
 
 
-def by_module(experiment: Experiment, sort: str, setting: str) -> dict[str, tuple[int, int]]:
+def by_module(experiment: Experiment, sort: str, setting: str, by: str = "nn.Module") -> dict[str, tuple[int, int]]:
     """(calls, ms) of each module."""
-    table = compare.compare(experiment, "module", sort)
+    table = compare.compare(experiment, by, sort)
     table = table[table["setting"] == setting]
     return {row["module"]: (row["calls"], row["wall_ns"] / MS) for row in table.to_dict("records")}
 
 
 def test_a_row_is_a_module_in_its_place_with_what_it_called_itself(trained: Experiment) -> None:
-    assert compare.torch_modules(trained)
+    assert compare.levels(trained) == ("function", "operator", "nn.Module")
     calling = 2  # a millisecond each in _wrapped_call_impl and _call_impl: the caller's time
     assert by_module(trained, "self", ONE) == {
         "Net": (1, 1 + 1 + 1 + 5 + calling),
@@ -113,15 +113,21 @@ def test_total_time_is_that_of_forward_and_nothing_of_backward(trained: Experime
     for name, (_, ms) in total.items():
         assert ms == sum(spent for other, (_, spent) in own.items() if f"{other}.".startswith(f"{name}.")), name
     assert total["Net.Sequential.Sequential"] == (1, 1 + 2 * (2 + 11))
-    assert compare.compare(trained, "module", "total").set_index(["module", "setting"]).loc[("Net.Sequential.Linear", TWO), "speed_up"] == pytest.approx(21 / 11)
+    assert compare.compare(trained, "nn.Module", "total").set_index(["module", "setting"]).loc[
+        ("Net.Sequential.Linear", TWO), "speed_up"
+    ] == pytest.approx(21 / 11)
 
 
 def test_parts_sum_and_without_modules_above_a_path_it_is_left_out(trained: Experiment) -> None:
     rows = trained.rows(trained.runs[0], [*COLUMNS, "calls", "self_wall_ns"])
     found = in_modules(rows)
     assert 0 < len(found) < len(rows) and not found["qualname"].isin(["main", "Mail.forward", "Tensor.backward"]).any()
-    assert rows.loc[forwards(rows), "qualname"].astype(object).value_counts().to_dict() == {"Linear.forward": 2, "Sequential.forward": 2, "Net.forward": 1}
-    table = compare.compare(trained, "module", "self")
+    assert rows.loc[forwards(rows), "qualname"].astype(object).value_counts().to_dict() == {
+        "Linear.forward": 2,
+        "Sequential.forward": 2,
+        "Net.forward": 1,
+    }
+    table = compare.compare(trained, "nn.Module", "self")
     assert (table[["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "unknown_ns"]].sum(axis=1) == table["wall_ns"]).all()
 
 
@@ -158,8 +164,8 @@ def test_where_only_one_setting_calls_modules_the_other_has_no_rows(tmp_path: Pa
     without = Program()
     without.call(MAIN, without.plain(HELPER))
     mixed = settle(tmp_path, without, train(linear=1))
-    assert compare.torch_modules(mixed)
-    table = compare.compare(mixed, "module", "self")
+    assert compare.levels(mixed)[-1] == "nn.Module"
+    table = compare.compare(mixed, "nn.Module", "self")
     assert set(table["setting"]) == {TWO} and table["speed_up"].isna().all()
 
 
@@ -167,15 +173,22 @@ def test_a_program_without_has_its_python_modules(tmp_path: Path, capsys: pytest
     without = Program()
     without.call(MAIN, without.plain(STRAY, ms=3), without.plain(CALL, without.plain(HELPER)))
     plain = settle(tmp_path, without)
-    assert by_module(plain, "self", ONE) == {"main": (1, 1), "other": (1, 3), "torch.nn.modules.module": (1, 1), "net": (1, 1)}
+    assert compare.levels(plain)[-1] == "module" and by_module(plain, "self", ONE, "module") == {
+        "main": (1, 1),
+        "other": (1, 3),
+        "torch.nn.modules.module": (1, 1),
+        "net": (1, 1),
+    }
     assert main.main(["experiment", "--report", str(tmp_path), "--by", "module"]) == 0
     assert "Python modules by self time   4 of 4" in capsys.readouterr().out
 
 
 def test_the_report_says_which_modules_it_means(trained: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["experiment", "--report", str(trained.directory), "--by", "module", "--sort", "total"]) == 0
+    assert main.main(["experiment", "--report", str(trained.directory), "--by", "nn.Module", "--sort", "total"]) == 0
     out = capsys.readouterr().out
-    assert "PyTorch modules by total time in the forward pass   5 of 5" in out and "\nNet.Sequential.Sequential.Linear\n" in out
+    assert "nn.Modules by total time in the forward pass   5 of 5" in out and "\nNet.Sequential.Sequential.Linear\n" in out
     assert main.main(["experiment", "--report", str(trained.directory), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["modules"] == "PyTorch" and {row["module"] for row in facts["by"]["module"]} >= {"Net", "Net.Sequential"}
+    assert {row["module"] for row in facts["by"]["nn.Module"]} >= {"Net", "Net.Sequential"} and "module" not in facts["by"]
+    assert main.main(["experiment", "--report", str(trained.directory), "--by", "module"]) == 0
+    assert "Python modules by self time" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pytrace_ebpf.analyze.experiment_paths import NO_PATH, SPLIT, by_path, repeated
+from pytrace_ebpf.experiment.paths import NO_PATH, SPLIT, by_path, repeated
 from tests.unit.callrows import Call, frame, functions, random_calls, wall
 
 

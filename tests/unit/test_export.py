@@ -11,12 +11,16 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.by_function import with_self
-from pytrace_ebpf.analyze.preorder import begin_end
-from pytrace_ebpf.analyze.split import timeline
+from pytrace_ebpf.analyze.functions.by_function import with_self
+from pytrace_ebpf.analyze.rebuilt import tree
+from pytrace_ebpf.analyze.time.preorder import begin_end
+from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.view.export import folded, perfetto, protobuf, speedscope
+from pytrace_ebpf.view.export.paths import paths
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
 
@@ -68,9 +72,7 @@ class Perfetto:
     """What ui.perfetto.dev would make of a trace, by perfetto's own protos and its documented rules."""
 
     def __init__(self, data: bytes) -> None:
-        protos = pytest.importorskip(
-            "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs perfetto's protos: pip install perfetto"
-        )
+        protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs perfetto's protos: pip install perfetto")
         self.packets = protos.Trace.FromString(data).packet
         self.tracks = {p.track_descriptor.uuid: p.track_descriptor for p in self.packets if p.HasField("track_descriptor")}
         self.clocks = [p.clock_snapshot for p in self.packets if p.HasField("clock_snapshot")]
@@ -174,9 +176,7 @@ def test_perfettos_cores_are_as_busy_as_the_threads_were(tmp_path: Path) -> None
     rows = sorted(first.sched + second.sched, key=lambda r: r[0])
     threads = [(1, 1, "main", 0, None), (1, 2, "worker", 15, second.now)]
     events = first.events + second.events
-    trace = pytrace_ebpf.open(
-        write_trace(tmp_path / "t", events=events, sched=rows, threads=threads, functions=SAMPLE_FUNCTIONS, end_ns=100)
-    )
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "t", events=events, sched=rows, threads=threads, functions=SAMPLE_FUNCTIONS, end_ns=100))
     running: dict[int, tuple[int, int]] = {}
     busy: dict[tuple[int, int], int] = defaultdict(int)
     tasks = sorted(in_perfetto(trace).tasks, key=lambda t: t[0])
@@ -231,6 +231,32 @@ def test_speedscope_events_join_over_chunks(trace: Trace, monkeypatch: pytest.Mo
     monkeypatch.setattr(speedscope, "_CHUNK", 7)
     speedscope.write(trace, pieces)
     assert pieces.getvalue() == whole.getvalue()
+
+
+def test_speedscope_of_many_calls_holds_the_time_of_every_path(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speedscope, "MOST_CALLS", 10)
+    out = io.BytesIO()
+    assert not speedscope.write(trace, out)
+    file = json.loads(out.getvalue())
+    calls = trace.calls()
+    names = {row[3]: row[0] for row in SAMPLE_FUNCTIONS}
+    for profile, (_, own) in zip(file["profiles"], calls.groupby("tid"), strict=True):
+        assert profile["type"] == "sampled" and len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] == sum(profile["weights"]) == own["self_wall_ns"].sum()
+        by_function: dict[int, int] = defaultdict(int)
+        for sample_, weight in zip(profile["samples"], profile["weights"], strict=True):
+            by_function[names[file["shared"]["frames"][sample_[-1]]["name"]]] += weight
+        expected = own.groupby("func_id")["self_wall_ns"].sum()
+        assert dict(by_function) == expected[expected > 0].to_dict()
+
+
+def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
+    small = to_frame(tree.grow(trace, 6), TREE)
+    found = list(paths(small, small["self_ns"].to_numpy(np.int64)))
+    assert sum(weight for _, weight in found) == trace.tree()["self_ns"].sum()
+    assert any(small["pid"] < 0)
+    lengths = [len(path) for path, _ in paths(small[small["pid"] < 0], small.loc[small["pid"] < 0, "self_ns"].to_numpy(np.int64))]
+    assert set(lengths) == {2}
 
 
 @pytest.mark.parametrize("value", folded.VALUES)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pytrace_ebpf.record.frames import CodeInfo, OpenFrame, open_frames, read_code
-from pytrace_ebpf.record.memory import Memory, MemoryFault
-from pytrace_ebpf.record.target import Target, inspect
+from pytrace_ebpf.record.cpython.frames import CodeInfo, OpenFrame, open_frames, read_code
+from pytrace_ebpf.record.process.memory import MemoryFault
+from pytrace_ebpf.record.process.target import Target, inspect
 from tests.unit.live_pythons import interpreters, minor_of, running, started
 
 PYTHONS = interpreters()
@@ -164,21 +164,10 @@ def test_a_process_that_is_gone_has_no_frames() -> None:
 @pytest.mark.parametrize("address", [0, -8, 1, 1 << 47, 1 << 63, (1 << 64) - 8])
 def test_an_unmapped_address_is_a_fault(address: int) -> None:
     with running(next(iter(PYTHONS.values())), "print('ready', flush=True); input()") as pid:
-        memory = Memory(pid)
+        memory = inspect(pid).memory
         for read in (memory.u8, memory.i32, memory.u64):
             with pytest.raises(MemoryFault):
                 read(address)
-
-
-def test_memory_is_read_from_its_file_where_the_call_is_forbidden() -> None:
-    with running(next(iter(PYTHONS.values())), "print('ready', flush=True); input()") as pid:
-        target = inspect(pid)
-        assert target.runtime is not None
-        by_call, by_file = Memory(pid), Memory(pid)
-        by_file._forbidden = True
-        assert by_call.read(target.runtime, 4096) == by_file.read(target.runtime, 4096)
-        with pytest.raises(MemoryFault):
-            by_file.read(1, 8)
 
 
 @pytest.mark.parametrize("name", PYTHONS)

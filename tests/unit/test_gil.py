@@ -10,9 +10,9 @@ from rich.console import Console
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import reasons as why
-from pytrace_ebpf.analyze.gil import Gil, analyze
-from pytrace_ebpf.analyze.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
+from pytrace_ebpf.analyze.waits import reasons as why
+from pytrace_ebpf.analyze.waits.gil import Gil, analyze
+from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
@@ -77,13 +77,11 @@ def contention() -> tuple[list[Row], list[Row]]:
 
 
 def trace_of(path: Path, events: list[Row], sched: list[Row], **more: Any) -> Trace:
-    return pytrace_ebpf.open(
-        write_trace(path, events=events, sched=sorted(sched, key=lambda row: row[0]), functions=FUNCTIONS, **more)
-    )
+    return pytrace_ebpf.open(write_trace(path, events=events, sched=sorted(sched, key=lambda row: row[0]), functions=FUNCTIONS, **more))
 
 
 def found(trace: Trace) -> Gil:
-    return analyze(trace, trace.calls(columns=["call_id", "func_id"]))
+    return analyze(trace)
 
 
 def intervals(trace: Trace) -> list[tuple[int, int]]:
@@ -110,11 +108,7 @@ def test_figures_of_processes_and_threads(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, *contention(), end_ns=31 * MS)
     gil = found(trace)
     (process,) = gil.processes.to_dict("records")
-    assert (
-        process["wall_ns"]
-        == 31 * MS
-        == sum(process[k] for k in ("alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns"))
-    )
+    assert process["wall_ns"] == 31 * MS == sum(process[k] for k in ("alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns"))
     # Wanted by the victim in two turns, by by the hog after that but for the 10 ns between its two.
     assert process["contended_ns"] == 7 * MS - 30 + 20 + 100 * US - 80
     assert process["handover_ns"] == 50 + 1 * US
@@ -171,8 +165,7 @@ def test_nothing_of_nothing(tmp_path: Path) -> None:
 
 def test_reasons_of_one_function(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, *contention(), end_ns=31 * MS)
-    calls = trace.calls(columns=["call_id", "func_id"])
-    of_victim, of_hog = (why.reasons(trace, calls, func_id) for func_id in (1, 0))
+    of_victim, of_hog = (why.reasons(trace, func_id) for func_id in (1, 0))
     assert of_victim["gil"] == [{"func_id": 0, "ns": 7 * MS - 30}]
     slept = 4 * MS - 10 * US + 14 * MS - 100 * US - 5
     assert of_victim["blocked"] == [{"kind": "sleep", "syscall": "clock_nanosleep", "func_id": why.NOBODY, "ns": slept}]
@@ -182,14 +175,10 @@ def test_reasons_of_one_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [80, 99])
 @pytest.mark.parametrize("holders", [True, False])
-def test_the_report_says_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, holders: bool
-) -> None:
+def test_the_report_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, holders: bool) -> None:
     events, sched = contention()
     trace = trace_of(tmp_path, events, sched if holders else [row[:10] for row in sched], end_ns=31 * MS)
-    monkeypatch.setattr(
-        "pytrace_ebpf.cli.report.console", lambda: Console(width=columns, highlight=False, emoji=False, markup=False)
-    )
+    monkeypatch.setattr("pytrace_ebpf.cli.report.console", lambda: Console(width=columns, highlight=False, emoji=False, markup=False))
     assert main.main(["report", str(trace.directory), "--by", "gil"]) == 0
     out = capsys.readouterr().out
     assert max(cell_len(line.rstrip()) for line in out.splitlines()) <= columns

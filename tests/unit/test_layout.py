@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pytrace_ebpf.record import layout
-from pytrace_ebpf.record.target import inspect
+from pytrace_ebpf.record.cpython import layout
+from pytrace_ebpf.record.process.target import inspect
 from tests.unit.live_pythons import interpreters, minor_of, running
 
 STILL = "import time; print('ready', flush=True); time.sleep(100)"

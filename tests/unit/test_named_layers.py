@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pytrace_ebpf.analyze.named_layers import ORDER, contained, enclosing, modules, named_layers, parent_rows
+from pytrace_ebpf.analyze.functions.named_layers import ORDER, contained, enclosing, modules, named_layers, parent_rows
 
 MODULE = "torch.nn.modules.module"
 FUNCTIONS = pd.DataFrame(

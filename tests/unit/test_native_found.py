@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pytrace_ebpf.record.elf import Functions, Segment
 from pytrace_ebpf.record.native import code, libraries, operators
 from pytrace_ebpf.record.native.library import Found, Gemm, locate, throws
 from pytrace_ebpf.record.native.mapped import layers_of
-from pytrace_ebpf.record.native.signature import How, Place
+from pytrace_ebpf.record.native.signature import How, TensorArgument
+from pytrace_ebpf.record.parsing.elf import Functions, Segment
 
 START = 0x1000
 RET, REPZ_RET, JUMP_RAX, NOP = b"\xc3", b"\xf3\xc3", b"\xff\xe0", b"\x90"
@@ -44,7 +44,12 @@ def test_where_code_returns(body: bytes, ends: list[int], without_cold: list[int
     assert code.returns(body, START, cold=False) == tuple(START + at for at in without_cold)
 
 
-PUSH, TAKE, TEST, GIVE = b"\x53", b"\x48\x83\xec\x10", b"\x85\xff", b"\x48\x83\xc4\x10\x5b\xc3"  # push %rbx; sub $16,%rsp; test; add $16,%rsp; pop; ret
+PUSH, TAKE, TEST, GIVE = (
+    b"\x53",
+    b"\x48\x83\xec\x10",
+    b"\x85\xff",
+    b"\x48\x83\xc4\x10\x5b\xc3",
+)  # push %rbx; sub $16,%rsp; test; add $16,%rsp; pop; ret
 FRAME, LEAVE = b"\x55\x48\x89\xe5\x53", b"\x48\x8d\x65\xf8\x5b\x5d\xc3"  # push %rbp; mov %rsp,%rbp; push %rbx; lea -8(%rbp),%rsp; pop; pop; ret
 GIVE_128 = b"\x48\x83\xec\x80\x5b\xc3"  # sub $-128,%rsp
 
@@ -139,11 +144,17 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_operators_by_their_schemas(found: Any) -> None:
-    two = (Place(1, How.BY_REFERENCE), Place(2, How.BY_REFERENCE))
+    two = (TensorArgument(1, How.BY_REFERENCE), TensorArgument(2, How.BY_REFERENCE))
     assert found("all") == {
         "aten::__and__.Scalar": Found(AND, "operator", "aten::__and__", "aten::__and__.Scalar", "<operator>", two[:1], 1),
         "aten::add_.Tensor": Found(
-            ADD, "operator", "aten::add_", "aten::add_.Tensor", "<operator>", (Place(0, How.BY_REFERENCE), Place(1, How.BY_REFERENCE)), 1
+            ADD,
+            "operator",
+            "aten::add_",
+            "aten::add_.Tensor",
+            "<operator>",
+            (TensorArgument(0, How.BY_REFERENCE), TensorArgument(1, How.BY_REFERENCE)),
+            1,
         ),
         "aten::mm": Found(MM, "operator", "aten::mm", "aten::mm", "<operator>", two, 1),
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytrace_ebpf.record.native.signature import MOST, How, places
+from pytrace_ebpf.record.native.signature import MOST, How, tensor_arguments
 
 REFERENCE, OPTIONAL, LIST, LIST_REFERENCE, OPTIONALS = How
 
@@ -74,9 +74,9 @@ SIGNATURES = {
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_where_the_tensors_are(name: str) -> None:
     symbol, in_memory, expected = SIGNATURES[name]
-    assert [(place.register, place.how) for place in places(symbol, in_memory)] == expected
+    assert [(tensor.register, tensor.how) for tensor in tensor_arguments(symbol, in_memory)] == expected
 
 
 def test_no_more_than_are_read() -> None:
     many = "_ZN2at4_ops1f4callERKNS_6TensorE" + "S4_" * 11
-    assert [place.register for place in places(many, True)] == list(range(1, 1 + MOST))
+    assert [tensor.register for tensor in tensor_arguments(many, True)] == list(range(1, 1 + MOST))

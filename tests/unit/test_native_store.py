@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.record.elf import Functions
 from pytrace_ebpf.record.native import store
 from pytrace_ebpf.record.native.library import Gemm, Native
-from pytrace_ebpf.record.native.signature import How, Place
+from pytrace_ebpf.record.native.signature import How, TensorArgument
+from pytrace_ebpf.record.process.pinned import Descriptor
 
 NATIVES = [
-    Native("operator", "aten::cat", "aten::cat", "<operator>", "/old/lib.so", 16, (17, 30), (Place(1, How.LIST_REFERENCE), Place(7, How.OPTIONAL)), 1),
+    Native(
+        "operator",
+        "aten::cat",
+        "aten::cat",
+        "<operator>",
+        "/old/lib.so",
+        16,
+        (17, 30),
+        (TensorArgument(1, How.LIST_REFERENCE), TensorArgument(7, How.OPTIONAL)),
+        1,
+    ),
     Native("blas", "sgemm", "sgemm_", "MKL", "/old/lib.so", 64, (), gemm=Gemm(2, False, True, "float32")),
 ]
 
@@ -20,36 +30,37 @@ NATIVES = [
 class Library:
     """A file, and how often it was read."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self.reads = path, 0
         path.write_bytes(b"one")
-        monkeypatch.setattr(store, "read_functions", lambda file: Functions((), {}))
-        monkeypatch.setattr(store, "locate", self.locate)
 
-    def locate(self, *_: object) -> list[Native]:
+    def find(self) -> list[Native]:
         self.reads += 1
         return list(NATIVES)
 
     def natives(self, key: str = "blas") -> Sequence[Native]:
-        path = str(self.path)
-        return store.natives(path, "/new/lib.so", store.signed(path, key), lambda file, functions: [])
+        file = Descriptor(os.open(self.path, os.O_RDONLY))
+        return store.natives("/new/lib.so", store.signed(file, key), self.find)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "_OF_ROOT", tmp_path / "cache" / "pytrace-ebpf" / "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "pytrace-ebpf" / "native"
 
 
 @pytest.fixture
-def library(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
-    return Library(tmp_path / "lib.so", monkeypatch)
+def library(tmp_path: Path, cache: Path) -> Library:
+    return Library(tmp_path / "lib.so")
 
 
 def test_read_once_and_known_by_its_present_path(library: Library, cache: Path) -> None:
     first, again = library.natives(), library.natives()
     assert library.reads == 1
-    assert [(each.qualname, each.returns, each.tensors, each.gemm) for each in again] == [(each.qualname, each.returns, each.tensors, each.gemm) for each in first]
+    assert [(each.qualname, each.returns, each.tensors, each.gemm) for each in again] == [
+        (each.qualname, each.returns, each.tensors, each.gemm) for each in first
+    ]
     assert {each.file for each in again} == {"/new/lib.so"}
     assert len(list(cache.iterdir())) == 1
 
@@ -79,6 +90,7 @@ def test_what_is_broken_is_found_again(library: Library, cache: Path, text: str)
 
 def test_without_a_place_to_keep_it(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
+    monkeypatch.setattr(store, "_OF_ROOT", tmp_path / "file" / "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert [each.qualname for each in library.natives()] == ["aten::cat", "sgemm_"]
     assert [each.qualname for each in library.natives()] == ["aten::cat", "sgemm_"]

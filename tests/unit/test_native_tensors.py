@@ -9,7 +9,15 @@ from pytrace_ebpf.record.native import tensors
 
 TENSOR = np.dtype([("sizes", np.int64, 5), ("numel", np.int64), ("data_type", np.uint16), ("dims", np.uint16), ("pad", np.uint32)])
 EVENT = np.dtype(
-    [("ts", np.uint64), ("pid_tgid", np.uint64), ("func", np.uint32), ("result", np.uint16), ("count", np.uint16), ("pad", np.uint64), ("tensors", TENSOR, 8)]
+    [
+        ("ts", np.uint64),
+        ("pid_tgid", np.uint64),
+        ("func", np.uint32),
+        ("result", np.uint16),
+        ("count", np.uint16),
+        ("pad", np.uint64),
+        ("tensors", TENSOR, 8),
+    ]
 )
 FLOAT, LONG, UNDEFINED, ABSENT = 6, 4, 48, 0xFFFF
 

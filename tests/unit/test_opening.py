@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pytrace_ebpf.record.frames import OpenFrame
-from pytrace_ebpf.record.opening import Stacks, still_open
+from pytrace_ebpf.record.cpython.frames import OpenFrame
+from pytrace_ebpf.record.cpython.opening import Stacks, still_open
 from pytrace_ebpf.trace.schema import CallKind
 
 RECORD = np.dtype([("ts", "<u8"), ("pid_tgid", "<u8"), ("frame", "<u4"), ("kind", "<u4")])

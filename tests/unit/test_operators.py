@@ -9,7 +9,7 @@ import pytest
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.operators import counted
+from pytrace_ebpf.analyze.native.operators import counted
 from pytrace_ebpf.trace.schema import CallKind
 
 E, R, _, _, UNWIND, _, _ = (int(kind) for kind in CallKind)
@@ -104,13 +104,28 @@ def test_what_lies_in_a_call_without_a_formula_is_counted(tmp_path: Path) -> Non
     assert table[counted(table, opened.calls())]["name"].tolist() == ["aten::relu_"]
 
 
-FAILING = [(10, E, STEP), (20, E, RELU), (21, R, RELU), (22, E, LINEAR), (23, E, ADDMM), (28, UNWIND, ADDMM), (29, UNWIND, LINEAR), (60, UNWIND, STEP)]
+FAILING = [
+    (10, E, STEP),
+    (20, E, RELU),
+    (21, R, RELU),
+    (22, E, LINEAR),
+    (23, E, ADDMM),
+    (28, UNWIND, ADDMM),
+    (29, UNWIND, LINEAR),
+    (60, UNWIND, STEP),
+]
 
 
 @pytest.mark.parametrize("cuts", [(), (25,), (28,), (29,)])
 def test_an_error_is_told_by_all_that_it_left(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     arguments = [(23, ADDMM, False, [[5], [2, 4], [3, 5]], [F, F, F])]
-    errors = [(20, 7, 7, "not this one"), (25, 7, 7, "caught inside"), (26, 7, 7, "shapes differ"), (27, 7, 8, "another thread's"), (40, 7, 7, "later")]
+    errors = [
+        (20, 7, 7, "not this one"),
+        (25, 7, 7, "caught inside"),
+        (26, 7, 7, "shapes differ"),
+        (27, 7, 8, "another thread's"),
+        (40, 7, 7, "later"),
+    ]
     table = trace(tmp_path, FAILING, arguments, errors=errors, cuts=cuts).operators()
     assert [(o.name, o.status, o.error) for o in table.fillna({"error": ""}).itertuples()] == [
         ("aten::relu_", "complete", ""),
@@ -141,8 +156,12 @@ def test_many_calls_of_many_shapes(tmp_path: Path) -> None:
         events += [(at, E, RELU), (at + 5, R, RELU)]
         for ts, result in ((at, False), (at + 5, True)):
             if random.random() < 0.8:
-                shapes = [None if random.random() < 0.1 else random.integers(0, 4, random.integers(0, 3)).tolist() for _ in range(random.integers(0, 4))]
-                arguments.append((ts, RELU, result, shapes, [None if s is None else ["float32", "int64", "bool"][random.integers(3)] for s in shapes]))
+                shapes = [
+                    None if random.random() < 0.1 else random.integers(0, 4, random.integers(0, 3)).tolist() for _ in range(random.integers(0, 4))
+                ]
+                arguments.append(
+                    (ts, RELU, result, shapes, [None if s is None else ["float32", "int64", "bool"][random.integers(3)] for s in shapes])
+                )
     table = trace(tmp_path, events, arguments, cuts=(4000, 4003, 12000)).operators()
     expected = {(ts, result): (shapes, dtypes) for ts, _, result, shapes, dtypes in arguments}
     for o in table.itertuples():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-AGENT = "pytrace_ebpf/probes/agent/agent.so"  # compiled by the build
+LIBRARIES = {"pytrace_ebpf/probes/agent/agent.so", "pytrace_ebpf/rebuild/rebuild.so"}  # compiled by the build
 
 
 def files(folder: str, *patterns: str) -> set[str]:
@@ -19,13 +19,13 @@ def files(folder: str, *patterns: str) -> set[str]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A copy of what a wheel is built from, the agent not compiled."""
+    """A copy of what a wheel is built from, nothing compiled."""
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, tmp_path)
     for name in ("pytrace_ebpf", "probes"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so"))
     (tmp_path / "scripts").mkdir()
-    shutil.copy(REPOSITORY / "scripts/build-agent.sh", tmp_path / "scripts")
+    shutil.copy(REPOSITORY / "scripts/build-libraries.sh", tmp_path / "scripts")
     return tmp_path
 
 
@@ -42,22 +42,24 @@ def shipped(source: Path) -> set[str]:
 
 def expected() -> set[str]:
     probes = {f"pytrace_ebpf/{name}" for name in files("probes", "*.c", "*.h")}
-    data = files("pytrace_ebpf/record/native", "*.txt")
-    assert probes and data
-    return files("pytrace_ebpf", "*.py") | data | probes
+    data = files("pytrace_ebpf/record/native", "*.txt") | files("pytrace_ebpf/analyze/samples", "*.json") | files("pytrace_ebpf/view", "*.html")
+    assert probes and len(data) > 1
+    rebuild = files("pytrace_ebpf/rebuild", "*.c", "*.h")
+    assert rebuild
+    return files("pytrace_ebpf", "*.py") | data | probes | rebuild
 
 
 def test_a_wheel_holds_every_module_and_every_probe(source: Path) -> None:
     built = build(source, "gcc")
     assert built.returncode == 0, built.stderr
-    assert shipped(source) == expected() | {AGENT}
+    assert shipped(source) == expected() | LIBRARIES
 
 
-def test_without_a_compiler_the_agent_is_left_out_and_that_is_said(source: Path) -> None:
+def test_without_a_compiler_the_libraries_are_left_out_and_that_is_said(source: Path) -> None:
     built = build(source, "no-such-compiler")
     assert built.returncode == 0, built.stderr
     assert shipped(source) == expected()
-    assert "built without the agent" in built.stdout + built.stderr
+    assert "built without what rebuilds" in built.stdout + built.stderr
 
 
 def test_a_compiler_that_fails_fails_the_build(source: Path) -> None:

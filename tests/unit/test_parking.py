@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from pytrace_ebpf.record.memory import Memory
-from pytrace_ebpf.record.parking import parked_for
+from pytrace_ebpf.record.cpython.parking import parked_for
+from pytrace_ebpf.record.process.pinned import Pinned
 
 LOCK = 0x7F0000001234
 UNMAPPED = 8
@@ -28,7 +28,7 @@ def place(words: Words, at: int) -> int:
 
 def said(words: Words, stack_pointer: int | None = None) -> int | str:
     semaphore = place(words, 1)
-    found = parked_for(Memory(os.getpid()), semaphore, semaphore - 256 if stack_pointer is None else stack_pointer)
+    found = parked_for(Pinned(os.getpid()).memory, semaphore, semaphore - 256 if stack_pointer is None else stack_pointer)
     return "semaphore" if found == semaphore else found
 
 

@@ -11,16 +11,18 @@ import pytest
 from synthetic import sample, table_of
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import split
-from pytrace_ebpf.analyze.by_core import by_core
-from pytrace_ebpf.analyze.by_function import COLUMNS, by_function, overall
-from pytrace_ebpf.analyze.by_thread import by_thread
-from pytrace_ebpf.analyze.split import SPLIT
+from pytrace_ebpf.analyze.functions.by_function import COLUMNS, by_function, overall
+from pytrace_ebpf.analyze.time import split
+from pytrace_ebpf.analyze.time.by_core import by_core
+from pytrace_ebpf.analyze.time.by_thread import by_thread
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SYSCALL_UNKNOWN, SchedKind
+from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.export import folded
+
+pytestmark = pytest.mark.measured
 
 WAITS = list(SPLIT[1:])
 MS = 1_000_000
@@ -113,7 +115,7 @@ def test_threads_and_cores(path: Path, whole: Path) -> None:
     def tables(directory: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         trace = pytrace_ebpf.open(directory)
         states = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
-        threads = by_thread(trace.calls(columns=["pid", "tid"]), states, trace.threads(), trace.start_ns, trace.end_ns, trace.cputime())
+        threads = by_thread(trace.thread_times(), trace.threads(), trace.start_ns, trace.end_ns)
         return threads.sort_values("tid", ignore_index=True), by_core(states, trace.threads())
 
     (threads, cores), (true_threads, true_cores) = tables(path), tables(whole)

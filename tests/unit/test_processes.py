@@ -4,9 +4,21 @@ import os
 import threading
 
 import numpy as np
+import pytest
 
-from pytrace_ebpf.record.processes import Processes
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import SCHED, SchedKind
+
+
+def test_news_of_a_process_does_not_take_away_the_source_of_calls_that_came_before_it() -> None:
+    known, pid = Processes(), os.getpid()
+    known.set_source(pid, "agent", "3.11.2", 6000)
+    known.add_other(pid, 1, 5000)  # it was forked, it says
+    assert known.processes[pid]["source"] == "agent" and known.is_recorded(pid, 5500)
+    known.add_other(pid, 1, 7000)  # it is another program since
+    assert known.processes[pid]["source"] is None
 
 
 def test_a_thread_that_was_seen_before_its_fork_was_read_began_with_that() -> None:
@@ -27,3 +39,33 @@ def test_a_thread_that_was_seen_before_its_fork_was_read_began_with_that() -> No
     finally:
         release.set()
         thread.join()
+
+
+def test_of_many_processes_that_ended_only_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytrace_ebpf.record.process.processes._MOST_ENDED", 3)
+    monkeypatch.setattr("pytrace_ebpf.record.source._MOST_ENDED", 2)
+    processes = Processes()
+    recording = Recording(Functions(), processes)
+    handed_out: set[int] = set()
+    for pid in range(-1, -11, -1):  # none has such a pid
+        processes.add_other(pid, 1, 5)
+        if pid < -1:
+            processes.processes[pid]["end_ns"] = 9
+        recording.declare(pid, "agent" if pid % 2 else None, "so it is")
+        handed_out |= {row["pid"] for row in processes.take_changed()[0]}
+    assert handed_out == set(range(-10, 0)) and list(processes.processes) == [-1, -8, -9, -10]
+    assert [each["pid"] for each in recording.chosen] == [-1, -9, -10]
+    assert sum(each.get("others", 0) for each in recording.chosen) == 7
+    assert {each["source"]: each.get("others", 0) for each in recording.chosen[1:]} == {"agent": 0, None: 4}
+
+
+def test_a_thread_that_was_seen_before_its_process_was_listed_began_with_that() -> None:
+    known, pid = Processes(), os.getpid()
+    known.add_other(pid, os.getppid(), 5000)
+    known.add_threads(pid, 5000)
+    known.take_changed()
+    for ts, start in ((6000, []), (4000, [4000]), (4500, [])):
+        row = {"ts": ts, "pid": pid, "tid": pid, "kind": SchedKind.SNAPSHOT}
+        assert known.take_in({name: np.array([row.get(name, 0)]) for name in SCHED.arrow.names}) == []
+        _, changed = known.take_changed()
+        assert [each["start_ns"] for each in changed if each["tid"] == pid] == start

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.record.qualnames import for_process, qualname
+from pytrace_ebpf.record.cpython.qualnames import for_process, qualname
+from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 
 SOURCE = textwrap.dedent(
     """
@@ -54,6 +55,10 @@ SOURCE = textwrap.dedent(
 LIBRARY = str(Path(os.__file__).parent)
 
 
+def opened(file: str) -> Descriptor | None:
+    return Descriptor(os.open(file, os.O_RDONLY)) if Path(file).is_file() else None
+
+
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:
@@ -75,8 +80,8 @@ def test_every_kind_of_scope(tmp_path: Path) -> None:
     for code in codes:
         at = [c.co_qualname for c in codes if (c.co_firstlineno, c.co_name) == (code.co_firstlineno, code.co_name)]
         if len(set(at)) == 1:
-            assert qualname(Path, file, code.co_firstlineno, code.co_name) == code.co_qualname
-    assert qualname(Path, file, 9, "decorated") == "decorated"
+            assert qualname(opened, file, code.co_firstlineno, code.co_name) == code.co_qualname
+    assert qualname(opened, file, 9, "decorated") == "decorated"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later inline comprehensions")
@@ -88,7 +93,7 @@ def test_the_standard_library(module: types.ModuleType) -> None:
     keys = Counter((code.co_firstlineno, code.co_name) for code in codes)
     for code in codes:
         if keys[code.co_firstlineno, code.co_name] == 1:
-            assert qualname(Path, file, code.co_firstlineno, code.co_name) == code.co_qualname
+            assert qualname(opened, file, code.co_firstlineno, code.co_name) == code.co_qualname
 
 
 def test_what_is_ambiguous_gets_the_shared_form(tmp_path: Path) -> None:
@@ -96,45 +101,42 @@ def test_what_is_ambiguous_gets_the_shared_form(tmp_path: Path) -> None:
         tmp_path,
         "def f():\n    return (lambda: 1), (lambda: 2)\ng = lambda: lambda: 1\nclass A: a = lambda: 1; b = lambda: 2\n",
     )
-    assert qualname(Path, file, 2, "<lambda>") == "f.<locals>.<lambda>"
-    assert qualname(Path, file, 3, "<lambda>") == "<lambda>"
-    assert qualname(Path, file, 4, "<lambda>") == "A.<lambda>"
+    assert qualname(opened, file, 2, "<lambda>") == "f.<locals>.<lambda>"
+    assert qualname(opened, file, 3, "<lambda>") == "<lambda>"
+    assert qualname(opened, file, 4, "<lambda>") == "A.<lambda>"
 
 
-@pytest.mark.parametrize(
-    "text", ["def f(:\n", "\0", "x = '\\ud800'\ndef f(): pass\n" + "(" * 500, "a" + ".b" * 100_000]
-)
+@pytest.mark.parametrize("text", ["def f(:\n", "\0", "x = '\\ud800'\ndef f(): pass\n" + "(" * 500, "a" + ".b" * 100_000])
 def test_a_file_that_does_not_parse_gives_none(tmp_path: Path, text: str) -> None:
-    assert qualname(Path, _file(tmp_path, text), 1, "f") is None
+    assert qualname(opened, _file(tmp_path, text), 1, "f") is None
 
 
 def test_what_is_not_there_gives_none(tmp_path: Path) -> None:
     file = _file(tmp_path, "def f(): pass\n")
-    assert qualname(Path, file, 1, "f") == "f"
-    assert qualname(Path, file, 2, "f") is None
-    assert qualname(Path, file, 1, "g") is None
-    assert qualname(Path, str(tmp_path / "other.py"), 1, "f") is None
-    assert qualname(Path, str(tmp_path), 1, "f") is None
-    assert qualname(Path, "<string>", 1, "f") is None
-    assert qualname(Path, "<string>", 1, "<module>") == "<module>"
+    assert qualname(opened, file, 1, "f") == "f"
+    assert qualname(opened, file, 2, "f") is None
+    assert qualname(opened, file, 1, "g") is None
+    assert qualname(opened, str(tmp_path / "other.py"), 1, "f") is None
+    assert qualname(opened, str(tmp_path), 1, "f") is None
+    assert qualname(opened, "<string>", 1, "f") is None
+    assert qualname(opened, "<string>", 1, "<module>") == "<module>"
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    assert qualname(Path, _file(tmp_path, "def f(): pass\n"), 1, "f") == "f"
+    assert qualname(opened, _file(tmp_path, "def f(): pass\n"), 1, "f") == "f"
     file = _file(tmp_path, "class A:\n    def f(self): pass\n")
-    assert qualname(Path, file, 2, "f") == "A.f"
+    assert qualname(opened, file, 2, "f") == "A.f"
 
 
 def test_a_process_finds_absolute_and_relative_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _file(tmp_path, "class A:\n    def f(self): pass\n")
     monkeypatch.chdir(tmp_path)
-    find = for_process(os.getpid(), LIBRARY)
+    find = for_process(Pinned(os.getpid()), LIBRARY)
     assert find(file, 2, "f") == find("source.py", 2, "f") == "A.f"
-    assert for_process(2**22 + 1, LIBRARY)(file, 2, "f") is None
 
 
 def test_a_frozen_module_is_found_in_the_standard_library() -> None:
-    find = for_process(os.getpid(), LIBRARY)
+    find = for_process(Pinned(os.getpid()), LIBRARY)
     line = os._Environ.copy.__code__.co_firstlineno
     assert find("<frozen os>", line, "copy") == "_Environ.copy"
     line = asyncio.Queue.get.__code__.co_firstlineno

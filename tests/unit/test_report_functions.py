@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pytrace_ebpf.analyze.by_function import by_function, compensate
-from pytrace_ebpf.analyze.split import SPLIT
+from pytrace_ebpf.analyze.functions.by_function import by_function, compensate
+from pytrace_ebpf.trace.states import SPLIT
 from tests.unit.callrows import UNKNOWN_NS, Call, frame, functions, random_calls, wall
 
 
@@ -81,9 +81,7 @@ def test_compensation_takes_what_the_calls_below_cost_off_the_callers() -> None:
     calls = frame({1: [Call(0, (1000, 0, 0, 70), [Call(1, 500, [Call(2, 5)]), Call(1, 500)])], 2: [Call(0, 9)]}, stride=2)
     out = compensate(calls, 100.0).set_index(["tid", "func_id", "start_ns"]).sort_index()
     assert out["on_cpu_ns"].tolist() == [2005 - 300, 505 - 100, 500, 5, 9]
-    assert (calls["wall_ns"] - compensate(calls, 100.0)["wall_ns"]).tolist() == (
-        calls["on_cpu_ns"] - compensate(calls, 100.0)["on_cpu_ns"]
-    ).tolist()
+    assert (calls["wall_ns"] - compensate(calls, 100.0)["wall_ns"]).tolist() == (calls["on_cpu_ns"] - compensate(calls, 100.0)["on_cpu_ns"]).tolist()
 
 
 def test_compensation_takes_off_each_call_its_own_cost() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.by_operator import by_layer, shapes_text
+from pytrace_ebpf.analyze.native.by_operator import by_layer, shapes_text
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.by import BY
@@ -137,8 +137,13 @@ def test_no_blas(tmp_path: Path, layers: list[str] | None, said: str) -> None:
     options = {} if layers is None else {"layers": layers}
     opened = trace(tmp_path, [(10, E, STEP), (21, R, STEP)], manifest={"options": options})
     assert said in " ".join(shown(opened, "blas"))
-    assert "No native call was recorded" in shown(opened, "operator")[0]
-    assert "No operator was left by an error" in shown(opened, "errors")[0]
+    assert ("were not recorded" in found(opened, "operator")[1]["sentence"]) == (not layers)
+
+
+@pytest.mark.parametrize(("layers", "said", "raised"), [(["operator"], "No operator was left by an error", 0), (["blas"], "was not recorded", None)])
+def test_no_errors(tmp_path: Path, layers: list[str], said: str, raised: int | None) -> None:
+    opened = trace(tmp_path, [(10, E, STEP), (21, R, STEP)], manifest={"options": {"layers": layers}})
+    assert said in shown(opened, "errors")[0] and found(opened, "errors")[1]["errors_raised"] == raised
 
 
 def test_an_error_has_its_operator_its_shapes_and_its_lines(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""What a person sees: never 100 columns, losses first, "-" for what is not known, no ANSI in a pipe."""
+"""What a person sees: no wider than the terminal, figures whole, losses first, "-" for what is not known, no ANSI in a pipe."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from rich.console import Console
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
-from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import head, native_lines
+from pytrace_ebpf.trace.schema import TABLES
+from pytrace_ebpf.view import summary, text
+from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.grid import Listing
+from pytrace_ebpf.view.head import cost_lines, head, native_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -49,25 +53,56 @@ def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [(), ("--sort", "total"), ("--by", "module"), ("--by", "thread"), ("--by", "core"), ("--compensate",)])
-@pytest.mark.parametrize("columns", [None, 40, 80, 100, 400])
-def test_a_line_is_under_100_columns(
-    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], columns: int | None
+@pytest.mark.parametrize(
+    "options", [(), ("--sort", "total"), *(("--by", by) for by in BY if by != "function" and not BY[by].of_samples), ("--compensate",)]
+)
+@pytest.mark.parametrize("columns", [60, 100, 400])
+def test_a_line_fits_and_its_figures_are_whole(
+    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], columns: int
 ) -> None:
-    limit = 99
-    if columns is not None:
-        monkeypatch.setattr("pytrace_ebpf.cli.report.console", lambda: Console(width=columns, force_terminal=True, highlight=False))
-        limit = min(columns, 99) if columns >= 80 else 99
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    add = Listing.add
+
+    def add_whole(self: Listing, figures: Sequence[Any], *names: Any, style: str = "") -> None:
+        add(self, figures, *names, style=style)
+        for (width, title), cell in zip(self._figures, self._rows[-1][0], strict=True):
+            assert cell_len(str(cell)) <= width and len(title) <= width
+        assert sum(width + 1 for width, _ in self._figures) - 1 < columns
+
+    monkeypatch.setattr(Listing, "add", add_whole)
     for trace in (path, absurd(tmp_path / "absurd")):
         out = shown(capsys, "report", trace, *options)
         plain = text.Text.from_ansi(out).plain
         assert "\x1b[2J" not in out and "\x07" not in out and "\r" not in out
-        assert max(cell_len(line.rstrip()) for line in plain.splitlines()) <= limit
+        assert max(cell_len(line.rstrip()) for line in plain.splitlines()) <= columns
+        assert "…" not in out or columns < 400 or trace != path
 
 
-def test_info_is_under_100_columns(tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_info_fits(tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     for trace in (path, absurd(tmp_path / "absurd")):
-        assert max(cell_len(line.rstrip()) for line in shown(capsys, "info", trace).splitlines()) < 100
+        assert max(cell_len(line.rstrip()) for line in shown(capsys, "info", trace).splitlines()) < columns
+
+
+def test_a_narrow_terminal_has_names_above_their_figures() -> None:
+    listing = Listing(60, [(6, "calls"), (6, "total"), (9, "optional")], ["first", "second"], may_go=["optional"])
+    listing.add(["1", "2", "3"], lambda width: "a" * width, lambda width: "b" * width)
+    wide = Listing(61, [(6, "calls"), (6, "total"), (9, "optional")], ["first", "second"])
+    wide.add(["1", "2", "3"], lambda width: "a" * width, lambda width: "b" * width)
+    narrow = Listing(20, [(6, "calls"), (6, "total"), (9, "optional")], ["name"], may_go=["optional"])
+    narrow.add(["1", "2", "3"], lambda width: "a" * width)
+    assert drawn(listing, 60) == [" calls  total  optional   first            second", f"     1      2         3   {'a' * 16} {'b' * 17}"]
+    assert drawn(wide, 61) == [" calls  total  optional   first             second", f"     1      2         3   {'a' * 17} {'b' * 17}"]
+    assert drawn(narrow, 20) == [" calls  total", "a" * 20, "     1      2"]
+
+
+def drawn(listing: Listing, width: int) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(listing)
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def test_a_pipe_gets_no_ansi_and_the_names(path: Path) -> None:
@@ -78,6 +113,28 @@ def test_a_pipe_gets_no_ansi_and_the_names(path: Path) -> None:
     run = [sys.executable, "-m", "pytrace_ebpf", "report", str(path)]
     plain = subprocess.run(run, check=True, capture_output=True, env={"PYTHONIOENCODING": "ascii:replace", "PYTHONUTF8": "0"}).stdout
     assert b"##" in plain and b"xx GIL wait" in plain
+
+
+@pytest.mark.parametrize("locale", [{"LANG": "C"}, {"LC_ALL": "C", "LANG": "en_US.UTF-8"}, {"LC_ALL": "", "LANG": "POSIX"}])
+def test_where_the_locale_is_c_the_report_is_ascii(path: Path, locale: dict[str, str]) -> None:
+    run = [sys.executable, "-m", "pytrace_ebpf", "report", str(path)]
+    for more in ({}, {"COLUMNS": "60"}):
+        out = subprocess.run(run, check=True, capture_output=True, env=locale | more).stdout
+        assert out.isascii() and b"xx GIL wait" in out and b"133us" in out
+
+
+def test_a_heading_has_as_much_of_its_note_as_fits() -> None:
+    assert text.title("Threads", "3 of 9; sorted by name; reversed", 27).plain == "Threads   3 of 9"
+    assert text.title("Threads", "3 of 9; sorted by name; reversed", 32).plain == "Threads   3 of 9; sorted by name"
+    assert text.title("Threads", "3 of 9", 12).plain == "Threads"
+
+
+@pytest.mark.parametrize("width", [20, 30, 60, 200])
+def test_a_legend_breaks_between_states(width: int) -> None:
+    row = {"on_cpu_ns": 70, "runq_wait_ns": 470, "gil_wait_ns": 32, "blocked_ns": 428}
+    lines = text.legend(row, False, width).plain.split("\n")
+    assert max(map(cell_len, lines)) <= width
+    assert [each for line in lines for each in line.split("   ")] == ["██ on CPU 7.0 %", "▒▒ run queue 47 %", "×× GIL wait 3.2 %", "·· blocked 43 %"]
 
 
 def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,10 +158,22 @@ def test_what_is_not_known_is_a_dash_and_null(tmp_path: Path, capsys: pytest.Cap
     assert row["on_cpu_ns"] is None and row["self_blocked_ns"] is None and row["unknown_ns"] == row["total_ns"]
 
 
+@pytest.mark.parametrize(("ns_per_call", "source"), [(1_000, "usdt"), (100_000, "usdt"), (100_000, "agent")])
+def test_a_cost_that_distorts_is_a_warning_with_what_to_do(path: Path, ns_per_call: int, source: str) -> None:
+    facts = summary.summary(pytrace_ebpf.open(path))
+    cost = {"source": source, "ns_per_call": ns_per_call, "native_calls": 0, "native_ns_per_call": None, "total_ns": 136 * ns_per_call}
+    lines = cost_lines(facts | {"cost": cost}, 136, 300)
+    loud = ns_per_call == 100_000
+    assert {str(line.style) for line in lines} == {"yellow" if loud else ""}
+    said = " ".join(line.plain for line in lines)
+    assert said.startswith("Tracing cost about") and ("--compensate" in said) == loud and ("--source agent" in said) == (loud and source == "usdt")
+
+
 def test_losses_and_a_cut_come_first_and_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     trace = absurd(tmp_path / "absurd", state="recording", end_ns=None)
     assert shown(capsys, "report", trace).startswith("NOT FINISHED")
     monkeypatch.setattr("pytrace_ebpf.view.summary.STALE_S", -1.0)
+    monkeypatch.setattr("pytrace_ebpf.view.summary._STALE_SEGMENTS", -1.0)
     out = shown(capsys, "report", trace)
     assert out.startswith("CUT: the tracer ended")
     assert "LOST 1,000,000,000,000 within 4ns" in out and "sched_ring" in out and "Nothing was lost" not in out
@@ -135,10 +204,13 @@ def test_info_counts_calls_without_rebuilding_them(tmp_path: Path, capsys: pytes
     assert facts["bytes_per_call"] == pytest.approx(facts["tables"]["events"]["bytes"] / 136)
     shown(capsys, "report", trace)
     shown(capsys, "report", trace, "--by", "wait")
+    pytrace_ebpf.open(trace).calls(["call_id"])
     again = json.loads(shown(capsys, "info", trace, "--json"))
     assert again["tables"]["calls"]["rows"] == 136
     assert again["tables"]["waits"]["rows"] == len(pytrace_ebpf.open(trace).waits()) > 0
     assert again["bytes"] == facts["bytes"]  # of what was recorded
+    derived = sum(again["tables"][name]["bytes"] for name, table in TABLES.items() if table.derived)
+    assert facts["derived_bytes"] == 0 and again["derived_bytes"] > derived > 0
 
 
 def test_by_thread_and_core_agree_on_the_time_on_cores(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +226,16 @@ def test_by_thread_and_core_agree_on_the_time_on_cores(path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("ns", "looks"),
-    [(0, "0"), (999, "999ns"), (9_995, "10.0µs"), (999_500, "1.00ms"), (12_345_678, "12.3ms"), (10**9, "1.00s"), (3600 * 10**9, "60min"), (None, "-")],
+    [
+        (0, "0"),
+        (999, "999ns"),
+        (9_995, "10.0µs"),
+        (999_500, "1.00ms"),
+        (12_345_678, "12.3ms"),
+        (10**9, "1.00s"),
+        (3600 * 10**9, "60min"),
+        (None, "-"),
+    ],
 )
 def test_durations_have_three_figures(ns: int | None, looks: str) -> None:
     assert text.duration(ns) == looks

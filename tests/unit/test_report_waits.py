@@ -41,19 +41,13 @@ def test_totals_are_those_of_the_waits(tmp_path: Path) -> None:
 
 def test_the_main_function_and_the_main_partner(tmp_path: Path) -> None:
     script = (
-        Script(7, 7, now=10)
-        .snapshot()
-        .enter(2)
-        .wait(500, syscall=FUTEX, address=0x9000, waker=8)
-        .wait(70, syscall=FUTEX, address=0xA000, waker=8)
+        Script(7, 7, now=10).snapshot().enter(2).wait(500, syscall=FUTEX, address=0x9000, waker=8).wait(70, syscall=FUTEX, address=0xA000, waker=8)
     )
     script.enter(3).wait(200, syscall=FUTEX, address=0x9000, waker=9).leave().leave().exit()
     threads = [(7, 7, "main", 0, None), (7, 8, "other", 0, None), (7, 70, "pytrace-agent", 0, None)]
     ours = Script(7, 70, now=10).snapshot().wait(9_000).exit()
     sched = sorted([*script.sched, *ours.sched], key=lambda r: r[0])
-    trace = pytrace_ebpf.open(
-        write_trace(tmp_path, events=script.events, sched=sched, functions=SAMPLE_FUNCTIONS, threads=threads)
-    )
+    trace = pytrace_ebpf.open(write_trace(tmp_path, events=script.events, sched=sched, functions=SAMPLE_FUNCTIONS, threads=threads))
     first, second = rows(trace)
     assert (first["lock_address"], second["lock_address"]) == (0x9000, 0xA000)
     assert (first["waits"], first["qualname"], first["func_ns"], first["longest_ns"]) == (2, "Worker.run", 5_500, 5_500)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record import cputime
-from pytrace_ebpf.record.cputime import CpuTime
-from pytrace_ebpf.record.perf_switches import PerfSwitches, parse
-from pytrace_ebpf.record.tables import Columns, by_time
+from pytrace_ebpf.record.output.tables import Columns, by_time
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.scheduling import cputime
+from pytrace_ebpf.record.scheduling.cputime import CpuTime
+from pytrace_ebpf.record.scheduling.perf_switches import PerfSwitches, parse
 from pytrace_ebpf.trace.schema import CPUTIME, SYSCALL_UNKNOWN, SchedKind
 
 WORKERS, BURNT_NS = 3, 60_000_000
@@ -31,6 +32,8 @@ threads = [threading.Thread(target=work) for _ in range({WORKERS})]
 subprocess.run(["/bin/true"])
 """
 OUT, PREEMPT = 1 << 13, 1 << 14
+
+pytestmark = pytest.mark.measured
 
 
 def switch(ts: int, misc: int, tid: int = 7, cpu: int = 1) -> bytes:
@@ -72,11 +75,11 @@ def run_under(source: PerfSwitches | CpuTime, table: str) -> tuple[int, Columns]
         os.execv(sys.executable, [sys.executable, "-S", "-c", PROGRAM])
     parts = []
     try:
-        source.start(pid)
+        source.add(pid)
         os.write(writer, b"x")
         while not os.waitpid(pid, os.WNOHANG)[0]:
             time.sleep(0.005)
-            parts.append(source.drain()[table])
+            parts.append(source.drain()[table][0])
     except HostError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -84,7 +87,7 @@ def run_under(source: PerfSwitches | CpuTime, table: str) -> tuple[int, Columns]
     finally:
         os.close(reader)
         os.close(writer)
-    parts.append(source.drain()[table])
+    parts.append(source.drain()[table][0])
     source.close()
     return pid, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -112,7 +115,7 @@ def test_switches_of_every_later_thread_and_child() -> None:
     spent = on_cpu_ns(columns)
     workers = [ns for (process, thread), ns in spent.items() if process == pid != thread]
     assert len(workers) == WORKERS
-    assert min(workers) >= 0.98 * BURNT_NS  # two clocks of the kernel's
+    assert min(workers) >= 0.9 * BURNT_NS  # two clocks of the kernel's, which a virtual machine's host may stop for a moment
     assert len({process for process, _ in spent}) == 2  # /bin/true
     kinds = columns["kind"].tolist()
     assert (kinds.count(SchedKind.FORK), kinds.count(SchedKind.EXEC), kinds.count(SchedKind.EXIT)) == (WORKERS + 1, 2, WORKERS + 2)
@@ -125,7 +128,7 @@ def test_switches_of_every_later_thread_and_child() -> None:
 def test_samples_of_cpu_time(with_queue_time: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_queue_time:
         monkeypatch.setattr(cputime, "_queue_time_is_known", lambda: False)
-    pid, columns = run_under(CpuTime("refused"), "cputime")
+    pid, columns = run_under(CpuTime("refused", Processes()), "cputime")
     rows = by_time(CPUTIME, columns).to_pandas()
     assert set(rows["pid"]) == {pid}
     by_thread = rows.groupby("tid", sort=True)
@@ -138,7 +141,7 @@ def test_a_process_that_is_gone_cannot_be_followed_and_is_not_sampled() -> None:
     child = subprocess.Popen(["/bin/true"])
     child.wait()
     with pytest.raises(HostError):
-        PerfSwitches().start(child.pid)
-    source = CpuTime("refused")
-    source.start(child.pid)
-    assert len(source.drain()["cputime"]["ts"]) == 0
+        PerfSwitches().add(child.pid)
+    source = CpuTime("refused", Processes())
+    source.add(child.pid)
+    assert len(source.drain()["cputime"][0]["ts"]) == 0

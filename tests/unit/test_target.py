@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice import choose, truthful
-from pytrace_ebpf.record.target import Target, inspect
+from pytrace_ebpf.record.choice.choice import choose, truthful
+from pytrace_ebpf.record.process.target import Target, inspect
 from tests.unit.live_pythons import interpreters, minor_of, running
 
 PYTHONS = interpreters()
@@ -107,7 +107,7 @@ def test_a_library_that_was_deleted_is_read_from_the_mapped_file(tmp_path: Path)
         (tmp_path / library.name).unlink()
         after = inspect(pid)
         assert after == before
-        assert Path(after.binary_path).read_bytes() == library.read_bytes()
+        assert Path(after.binary_file.path).read_bytes() == library.read_bytes()
 
 
 def test_not_a_python() -> None:
@@ -171,12 +171,10 @@ def test_a_process_that_ends_meanwhile_is_a_target_error() -> None:
         ((3, 13, 5), ("audit", "gc__start"), False, False, "in any build"),
         ((3, 15, 2), ("function__entry", "function__return"), False, True, "repair"),
         ((3, 15, 2), ("function__entry", "function__return"), True, False, "JIT"),
-        (None, ("function__entry", "function__return"), False, False, "cannot be told"),
+        (None, ("function__entry", "function__return"), False, False, "cannot be found out"),
     ],
 )
-def test_truthful(
-    own: Target, version: tuple[int, int, int] | None, probes: tuple[str, ...], jit: bool, serves: bool, words: str
-) -> None:
+def test_truthful(own: Target, version: tuple[int, int, int] | None, probes: tuple[str, ...], jit: bool, serves: bool, words: str) -> None:
     binary = replace(own.binary, probes=dict.fromkeys(probes, ()))
     answer, sentence = truthful(replace(own, python_version=version, binary=binary, jit=jit))
     assert answer == serves
@@ -187,7 +185,7 @@ def test_what_the_probes_do_not_serve_names_the_agent(own: Target) -> None:
     target = replace(own, python_version=(3, 12, 0), binary=replace(own.binary, probes={}))
     with pytest.raises(TargetError, match="use --source agent"):
         choose(target, "usdt", launched=False)
-    assert choose(target, "auto", launched=False)[0] == "agent"
+    assert choose(target, "auto", launched=False).source == "agent"
 
 
 def test_the_jit_is_read_from_the_environment() -> None:
@@ -200,7 +198,7 @@ def test_the_jit_is_read_from_the_environment() -> None:
 
 
 def test_a_program_for_another_machine(tmp_path: Path) -> None:
-    from pytrace_ebpf.record.elf import read_binary
+    from pytrace_ebpf.record.parsing.elf import read_binary
 
     header = bytearray(Path(sys.executable).resolve().read_bytes())
     struct.pack_into("<H", header, 18, 183)  # e_machine = EM_AARCH64

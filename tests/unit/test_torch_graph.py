@@ -7,7 +7,7 @@ import pytest
 from synthetic import write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.torch_graph import FILE, NODES, forwards, graph
+from pytrace_ebpf.analyze.native.torch_graph import FILE, NODES, forwards, graph
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.schema import CallKind
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytrace_ebpf.record import usage
+from pytrace_ebpf.record.scheduling import usage
 
 STILL = "import sys; print('ready', flush=True); sys.stdin.read()"
 
@@ -32,9 +32,7 @@ def test_affinity_and_its_change_are_seen(pid: int) -> None:
     assert cpus(pid) == str(min(allowed))
 
 
-@pytest.mark.parametrize(
-    ("cores", "text"), [({0}, "0"), ({0, 1}, "0-1"), ({0, 2, 3, 4, 9}, "0,2-4,9"), (set(range(128)), "0-127")]
-)
+@pytest.mark.parametrize(("cores", "text"), [({0}, "0"), ({0, 1}, "0-1"), ({0, 2, 3, 4, 9}, "0,2-4,9"), (set(range(128)), "0-127")])
 def test_cores_are_told_as_ranges(cores: set[int], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda tid: cores)
     assert usage._affinity(1) == text

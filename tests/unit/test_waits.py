@@ -7,7 +7,7 @@ import pytest
 from synthetic import GIL, Row, Script, sample, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze import wait_kinds
+from pytrace_ebpf.analyze.waits import wait_kinds
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 from tests.waits_add_up import assert_waits_add_up
 
@@ -142,9 +142,7 @@ def test_segments_change_nothing(tmp_path: Path, pieces: int) -> None:
     events, sched = (list(getattr(whole, name)().itertuples(index=False, name=None)) for name in ("events", "sched"))
     step = (whole.end_ns - whole.start_ns) // pieces
     cuts = [whole.start_ns + step * number for number in range(1, pieces)]
-    cut = write_trace(
-        tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts
-    )
+    cut = write_trace(tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts)
     pd.testing.assert_frame_equal(pytrace_ebpf.open(cut).waits(), whole.waits())
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytrace_ebpf.analyze.curve import Curve
-from pytrace_ebpf.analyze.workers import worked_for
+from pytrace_ebpf.analyze.rebuilt.workers import worked_for
+from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.trace.schema import SchedKind
 
 PID, PYTHON, OTHER = 10, 10, 11  # two threads that make calls

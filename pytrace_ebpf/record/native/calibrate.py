@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pytrace_ebpf.record import uprobe_multi
-from pytrace_ebpf.record.uprobe_multi import Place
+from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
+from pytrace_ebpf.record.libc import libc
 
 _CODE = bytes.fromhex("55 eb00 5d c3")  # push %rbp; jmp to the next; pop %rbp; ret: begins and ends as most operators do
 ENTRY, END, STACK = 0, 1, 8  # where they are probed, and the stack that is still the function's there
@@ -17,34 +18,29 @@ TENSORS = 2  # it is given so many, and returns one
 _CALLS, _ROUNDS = 500, 9
 _IMPL = 256  # bytes that a tensor may be read from
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
-
-def ns_per_call(probes: Sequence[tuple[int, Place]]) -> float:
+def ns_per_call(probes: Sequence[tuple[int, Uprobe]]) -> float:
     """Median of rounds with `probes`, programs and where they are put on the function, less that of those without. Raises OSError."""
     file = os.memfd_create("pytrace-ebpf")
     try:
         os.write(file, _CODE.ljust(mmap.PAGESIZE, b"\0"))
-        address = _libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
+        address = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
             rounds = [(_round(address), _probed(address, f"/proc/self/fd/{file}", probes)) for _ in range(_ROUNDS)]
         finally:
-            _libc.munmap(address, mmap.PAGESIZE)
+            libc.munmap(address, mmap.PAGESIZE)
     finally:
         os.close(file)
     plain, probed = (statistics.median(times) for times in zip(*rounds, strict=True))
     return max(0.0, round(probed - plain, 1))
 
 
-def _probed(address: int, path: str, probes: Sequence[tuple[int, Place]]) -> float:
+def _probed(address: int, path: str, probes: Sequence[tuple[int, Uprobe]]) -> float:
     with ExitStack() as attached:
-        for program, place in probes:
-            attached.callback(os.close, uprobe_multi.attach(program, path, [place], os.getpid()))
+        for program, uprobe in probes:
+            attached.callback(os.close, uprobe_multi.attach(program, path, [uprobe], os.getpid()))
         return _round(address)
 
 

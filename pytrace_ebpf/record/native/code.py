@@ -6,15 +6,11 @@ stack. But the kernel has the processor step over a `ret`, which a hypervisor ma
 by itself: so where every way to the return leads over a branch to the function's last instructions, that is probed.
 """
 
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from pytrace_ebpf.record.parsing.disassembly import Instruction, instructions
 
 _RETURNS = frozenset(("ret", "repz ret", "bnd ret"))
 _MOST_AFTER = 96  # bytes of code between such a branch and the function's last instructions: it destroys what was local
 BY_FRAME_POINTER = 1  # as in probes/native.c
-
-_Step = tuple[int, int, str, str]  # address, size, mnemonic, operands
 
 
 def returns(code: bytes, address: int, cold: bool) -> tuple[int, ...]:
@@ -26,25 +22,13 @@ def returns(code: bytes, address: int, cold: bool) -> tuple[int, ...]:
     """
     found = []
     end = address
-    for at, size, mnemonic, operand in _disassembled(code, address):
+    for at, size, mnemonic, operand in instructions(code, address):
         end = at + size
         if mnemonic in _RETURNS or (mnemonic == "jmp" and not operand.startswith("0x") and "ptr" not in operand):
             found.append(at)
         elif not cold and mnemonic.startswith("j") and not _inside(operand, address, len(code)):
             return ()
     return tuple(found) if end == address + len(code) else ()
-
-
-def _disassembled(code: bytes, address: int) -> Iterator[_Step]:
-    yield from _disassembler().disasm_lite(code, address)
-
-
-@cache
-def _disassembler() -> Any:
-    # Not before it is needed: that is seldom, as what it found is kept, and it takes a tenth of the start.
-    from capstone import CS_ARCH_X86, CS_MODE_64, Cs
-
-    return Cs(CS_ARCH_X86, CS_MODE_64)
 
 
 def _inside(operand: str, address: int, size: int) -> bool:
@@ -54,11 +38,11 @@ def _inside(operand: str, address: int, size: int) -> bool:
 def last_branches(code: bytes, address: int) -> tuple[tuple[int, ...], int]:
     """(addresses of branches of which every return has passed one just before, bytes of stack that the function has there).
 
-    BY_FRAME_POINTER instead of these: how many tells rbp.
+    BY_FRAME_POINTER instead of that number: rbp gives it.
 
-    ((), 0) where that cannot be told of the function at `address`. Of one return several may be passed.
+    ((), 0) where that cannot be determined for the function at `address`. Several may be passed on the way to one return.
     """
-    steps = list(_disassembled(code, address))
+    steps = instructions(code, address)
     ends = [at for at, step in enumerate(steps) if step[2] in _RETURNS]
     if len(ends) != 1 or sum(step[1] for step in steps) != len(code):
         return (), 0
@@ -75,7 +59,7 @@ def last_branches(code: bytes, address: int) -> tuple[tuple[int, ...], int]:
     return tuple(steps[at][0] for at in sorted(sites)), stack
 
 
-def _epilogue(steps: list[_Step], end: int) -> tuple[int, int]:
+def _epilogue(steps: list[Instruction], end: int) -> tuple[int, int]:
     """(the first of the instructions that take the stack down before the one at `end`, by how many bytes or BY_FRAME_POINTER)."""
     first, stack, by_frame_pointer = end, 0, False
     while first:
@@ -94,7 +78,7 @@ def _epilogue(steps: list[_Step], end: int) -> tuple[int, int]:
     return first, BY_FRAME_POINTER if by_frame_pointer else stack
 
 
-def _reaches(steps: list[_Step], jumps: dict[int, int], end: int, without: set[int]) -> bool:
+def _reaches(steps: list[Instruction], jumps: dict[int, int], end: int, without: set[int]) -> bool:
     """Whether a way leads from the first instruction to that at `end` without passing one of `without`."""
     places = {step[0]: at for at, step in enumerate(steps)}
     seen, ways = set(without), [0]

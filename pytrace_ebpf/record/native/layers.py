@@ -1,42 +1,47 @@
 """The probes of the native layers: attached to what every traced process maps, their records drained, and what is missing said.
 
-`NativeLayers` is beside the sources of function events, whatever they are: its events come with theirs and are sorted in by time.
+`NativeLayers` works next to the source of function events, whichever it is: its events are sorted in among theirs by time.
 """
 
 import errno
 import os
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.record import uprobe_multi
-from pytrace_ebpf.record.bpf import Programs
-from pytrace_ebpf.record.native import calibrate, libraries, operators, tensors
-from pytrace_ebpf.record.native.library import Finder, Native, symbol_offsets, throws
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
+from pytrace_ebpf.record.native import calibrate, operators, signature, tensors
+from pytrace_ebpf.record.native.library import Native, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
-from pytrace_ebpf.record.ring import Ring
+from pytrace_ebpf.record.output.tables import Columns, call_columns, when_and_who
+from pytrace_ebpf.record.parsing.confined import UnansweredError, native_parsers
+from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
+from pytrace_ebpf.record.process.target import as_text, mapped_file, parse_mappings
+from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.tables import Columns, call_columns, when_and_who
-from pytrace_ebpf.record.uprobe_multi import Place
-from pytrace_ebpf.trace.schema import LAYERS
+from pytrace_ebpf.trace.layers import NUMBERS
 
-_CALL_PAGES, _ARGUMENT_PAGES, _ERROR_PAGES = 4096, 16384, 256
+_RINGS = {"calls": (16 << 20, "call_event"), "arguments": (64 << 20, "tensors_event"), "errors": (1 << 20, "error_event")}
 _MOST = 8192  # functions
-_CATCH = "__cxa_begin_catch"
+_CATCH = r"__cxa_begin_catch"
 # Both take the message as a std::string by reference, behind `this`.
-_ERRORS = re.compile(r"_ZN3c105ErrorC2E(NS_14SourceLocationE)?NSt7__cxx1112basic_string.*")
+_ERRORS = r"_ZN3c105ErrorC2E(NS_14SourceLocationE)?NSt7__cxx1112basic_string.*"
+_PATIENCE_S = 120.0  # for a library: PyTorch's takes seconds
+_PLAIN = ((CPP, "caught", _CATCH), (C10, "error_made", _ERRORS))  # library, program, functions of it
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0  # between two looks at what a process has mapped, while it is young and later
 _YOUNG_S = 15
 _LOOKING = 20  # times as long as reading took passes until the next look: a process with 240 mappings took 2 ms
-_AFTER_RETURN, _STACK_SHIFT = 1 << 32, 33  # in a cookie, beside the function's index: as in probes/native.c
+_AFTER_RETURN, _STACK_SHIFT = 1 << 32, 33  # in a cookie, next to the function's index: as in probes/native.c
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -46,38 +51,29 @@ class _Process:
     next_look: float = 0.0
     mapped: set[str] = field(default_factory=set)  # files that were seen to
     links: list[int] = field(default_factory=list)
+    pinned: Pinned | None = None
 
 
-class NativeLayers:
+class NativeLayers(Recorder):
     """The probes of the native layers that were asked for, on every traced process that maps their libraries."""
 
+    interval_s = 0.05  # a ring holds 500,000 calls
+
     def __init__(self, recording: Recording, layers: Sequence[str], patterns: Sequence[str]) -> None:
-        """`layers`: of LAYERS; `patterns`: of operators, () for the default set. Raises HostError where the kernel cannot."""
+        """`layers`: names of NATIVE ones; `patterns`: of operators, () for the default set. Raises HostError where the kernel cannot."""
         self._recording, self._layers, self._patterns = recording, tuple(layers), tuple(patterns)
-        finders: dict[str, tuple[str, Finder]] = {
-            "operator": (f"operators {sorted(patterns or operators.DEFAULT)}", operators.Operators(patterns)),
-            "blas": ("blas", libraries.find_blas),
-            "cuda": ("cuda", libraries.find_cuda),
-        }
-        self._finders = {layer: finders[layer] for layer in layers}
-        self._programs = Programs(
-            "native.c",
-            {
-                "CALL_RING_PAGES": _CALL_PAGES,
-                "ARGUMENT_RING_PAGES": _ARGUMENT_PAGES,
-                "ERROR_RING_PAGES": _ERROR_PAGES,
-                "NATIVES": _MOST,
-                "TENSOR_SIZES": tensors.SIZES_OFFSET,
-            },
-        )
+        native_parsers.start()
+        self._keys = {layer: layer for layer in layers}  # what is wanted of a library, for store.py
+        if "operator" in layers:
+            self._keys["operator"] = f"operators {sorted(patterns or operators.DEFAULT)}"
+        sizes = {name: size for name, (size, _) in _RINGS.items()}
+        self._programs = Programs("native.c", {"tensor_sizes": tensors.SIZES_OFFSET}, sizes | {"natives": _MOST})
         names = ("native_entry", "native_return", "caught", "error_made")
-        self._loaded = {name: uprobe_multi.load(name, self._programs.instructions(name)) for name in names}
+        self._loaded = {name: uprobe_multi.load(self._programs, name) for name in names}
         uprobe_multi.require(self._loaded["caught"])
-        rings = (("calls", _CALL_PAGES, "call_event"), ("arguments", _ARGUMENT_PAGES, "tensors_event"), ("errors", _ERROR_PAGES, "error_event"))
-        self._rings = {
-            name: Ring(self._programs.table(name).map_fd, pages * 4096, self._programs.dtype(event)) for name, pages, event in rings
-        }
+        self._rings = {name: self._programs.ring(name, self._programs.dtype(event)) for name, (_, event) in _RINGS.items()}
         self._found: dict[tuple[str, str], Sequence[Native]] = {}  # by the library, what is wanted of it, and its path
+        self._plain: dict[str, list[int]] = {}
         self._index: dict[Native, int] = {}
         self._func_ids = np.full(_MOST, -1, np.int32)
         self._processes: dict[int, _Process] = {}
@@ -89,6 +85,10 @@ class NativeLayers:
         self._refused: dict[tuple[str, str], int] = {}  # (library, why) -> functions that have no probe
         self._failed: Counter[tuple[str, str]] = Counter()  # (library, why) -> processes
         self._record(True)
+
+    def add(self, pid: int) -> None:
+        """Attach to what this process has mapped, at once; others are found among those that are known."""
+        self.look([*self._processes, pid])
 
     def look(self, pids: Iterable[int]) -> None:
         """Attach to what these processes have mapped since the last look; a process that is gone is let go of."""
@@ -105,38 +105,36 @@ class NativeLayers:
                 process.next_look = time.monotonic() + (_LOOK_S if now - process.since < _YOUNG_S else _LOOK_LATER_S)
         self._next_look = max(self._next_look, time.monotonic() + _LOOKING * reading)
 
-    def reset(self, executed: Mapping[int, int]) -> None:
-        """These processes called exec, in the thread that stands for each: they have other libraries now."""
-        open_natives = self._programs.table("open_natives")
-        for pid, tid in executed.items():
-            if pid in self._processes:
-                self._let_go(self._processes.pop(pid))
-            with suppress(KeyError):
-                del open_natives[open_natives.Key(tid)]
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """It has other libraries now."""
+        if pid in self._processes:
+            self._let_go(self._processes.pop(pid))
+        self._programs.map("open_natives").delete(tid)
 
-    def drain(self) -> tuple[Columns, Columns]:
-        """Emit the calls since the last one. Returns columns of `arguments`, tensors as they were read, and of `errors`."""
+    def drain(self) -> Rows:
+        """Rows of `events`, of `arguments`, tensors as they were read, and of `errors`."""
+        self.look(self._recording.processes.living)
         arguments = self._rings["arguments"].drain(lambda records: tensors.argument_columns(records, self._func_ids))
         errors = self._rings["errors"].drain(_error_columns)
         calls = self._rings["calls"].drain(call_columns)
         calls["func_id"] = self._func_ids[calls["func_id"]]
-        self._recording.emit(calls)
         seen, odd = tensors.unknown(arguments)
         self._read, self._unknown = self._read + seen, self._unknown + odd
-        return arguments, errors
+        return {"events": [calls], "arguments": [arguments], "errors": [errors]}
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the native layers."""
+        """The manifest's `native`."""
         functions: Counter[str] = Counter()
         for (library, _), count in self._probed.items():
             functions[library] += count
-        return {
+        facts = {
             "layers": list(self._layers),
             "functions": dict(functions),
             "tensors_read": self._read,
             "tensors_unknown": self._unknown,
             "missing": list(self.missing()),
         }
+        return {"native": facts}
 
     def missing(self) -> tuple[str, ...]:
         """What was asked for and is not in the trace so far, a sentence each."""
@@ -164,22 +162,22 @@ class NativeLayers:
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
 
-    def cost_per_call(self) -> dict[str, float]:
-        """For the manifest's `cost`, in ns: what probing adds to a call, and how much of that lies between its own begin and end.
+    def cost(self) -> dict[str, Any]:
+        """In ns: what probing adds to a call, and how much of that lies between its own begin and end.
 
-        To be asked when all is drained. Empty where it cannot be measured.
+        Empty where it cannot be measured.
         """
         index = len(self._index)
         if index == _MOST:
             return {}
-        table = self._programs.table("natives")
-        row = table.Leaf()
-        row.tensors, row.results = calibrate.TENSORS, 1
-        row.place[: calibrate.TENSORS] = range(calibrate.TENSORS)
-        table[table.Key(index)] = row
+        table = self._programs.map("natives")
+        row = np.zeros((), table.value)
+        row["tensors"], row["results"] = calibrate.TENSORS, 1
+        row["position"][: calibrate.TENSORS] = range(calibrate.TENSORS)
+        table.set(index, row)
         probes = (
-            (self._loaded["native_return"], Place(calibrate.END, index | calibrate.STACK << _STACK_SHIFT)),
-            (self._loaded["native_entry"], Place(calibrate.ENTRY, index)),
+            (self._loaded["native_return"], Uprobe(calibrate.END, index | calibrate.STACK << _STACK_SHIFT)),
+            (self._loaded["native_entry"], Uprobe(calibrate.ENTRY, index)),
         )
         self._record(True)
         try:
@@ -196,48 +194,46 @@ class NativeLayers:
         """Record nothing from now on."""
         self._record(False)
 
-    def leave(self) -> None:
-        """Begin to remove every probe."""
+    def close(self) -> None:
+        """Remove every probe and unload the programs."""
         for process in self._processes.values():
             self._let_go(process)
         self._processes.clear()
-
-    def close(self) -> None:
-        """Remove every probe and unload the programs."""
-        self.leave()
         self._closing.shutdown()
-        for program in self._loaded.values():
-            os.close(program)
-        self._loaded.clear()
         self._programs.close()
 
     def _record(self, recording: bool) -> None:
-        control = self._programs.table("control")
-        control[control.Key(0)] = control.Leaf(recording)
+        self._programs.map("control").set(0, (recording,))
 
     def _see(self, pid: int, process: _Process, new: set[str]) -> None:
+        process.mapped |= new
         for shown in sorted(new):
-            process.mapped.add(shown)
-            path, name = f"/proc/{pid}/root{shown}", shown.rpartition("/")[2]
+            name, said = shown.rpartition("/")[2], as_text(shown)
+            layers = [layer for layer in self._keys if PATTERNS[layer].fullmatch(name)]
+            plain = [(program, pattern) for library, program, pattern in _PLAIN if library.fullmatch(name)]
+            if not layers and not plain:
+                continue
             try:
-                for layer in self._finders:
-                    if PATTERNS[layer].fullmatch(name):
-                        self._attach(pid, process, path, shown, layer)
-                if CPP.fullmatch(name):
-                    self._attach_plain(pid, process, path, "caught", lambda symbol: symbol == _CATCH)
-                if C10.fullmatch(name):
-                    self._attach_plain(pid, process, path, "error_made", lambda symbol: bool(_ERRORS.fullmatch(symbol)))
-            except ValueError:  # it is no library
+                process.pinned = process.pinned or Pinned(pid)
+                file = _mapped(process.pinned, shown)
+                for layer in layers:
+                    self._attach(process, process.pinned, file, said, layer)
+                for program, pattern in plain:
+                    self._attach_plain(process, process.pinned, file, program, pattern)
+            except UnansweredError as error:
+                self._failed[said, str(error)] += 1
+            except (ValueError, TargetError):  # it is no library, or the process is becoming another program
                 pass
             except OSError as error:
                 if error.errno not in _GONE:
-                    self._failed[shown, str(error.strerror)] += 1
+                    self._failed[said, str(error.strerror)] += 1
 
-    def _attach(self, pid: int, process: _Process, path: str, shown: str, layer: str) -> None:
-        key, find = self._finders[layer]
-        sign = signed(path, key)
+    def _attach(self, process: _Process, pinned: Pinned, file: Descriptor, shown: str, layer: str) -> None:
+        sign = signed(file, self._keys[layer])
         if (sign, shown) not in self._found:
-            self._found[sign, shown] = natives(path, shown, sign, find)
+            given = {"layer": layer, "patterns": self._patterns, "shown": shown}
+            read = partial(native_parsers.ask, "natives", given, [file], list[Native], _PATIENCE_S, ("native", *pinned.key))
+            self._found[sign, shown] = [native for native in natives(shown, sign, read) if _is_sound(native, layer)]
         found = self._found[sign, shown]
         self._probed.setdefault((shown, layer), 0)
         # What exceptions may pass is not traced without its returns: see code.py.
@@ -246,58 +242,80 @@ class NativeLayers:
         if len(known) < len(found):
             self._refused[shown, "their code cannot be followed, or they are too many"] = len(found) - len(known)
         traced = [(native, index) for native, index in known if index not in self._unprobed]
-        returns = [Place(at, index | native.stack << _STACK_SHIFT) for native, index in traced for at in native.returns]
-        bare = [Place(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
-        # Returns first: of what is open already nothing is told. Without all of them a function gets no entry.
-        self._unprobed |= self._link(pid, process, path, "native_return", returns)
-        self._unprobed |= self._link(pid, process, path, "native_return", bare, at_return=True)
-        entries = [Place(native.entry, index) for native, index in traced if index not in self._unprobed]
-        self._unprobed |= self._link(pid, process, path, "native_entry", entries)
+        returns = [Uprobe(at, index | native.stack << _STACK_SHIFT) for native, index in traced for at in native.returns]
+        bare = [Uprobe(native.entry, index | _AFTER_RETURN) for native, index in traced if not native.returns]
+        # Returns first: calls that are open already are not reported. Without all of them a function gets no entry.
+        self._unprobed |= self._link(pinned.pid, process, file.path, "native_return", returns)
+        self._unprobed |= self._link(pinned.pid, process, file.path, "native_return", bare, at_return=True)
+        entries = [Uprobe(native.entry, index) for native, index in traced if index not in self._unprobed]
+        self._unprobed |= self._link(pinned.pid, process, file.path, "native_entry", entries)
         unprobed = sum(index in self._unprobed for _, index in known)
         if unprobed:
             self._refused[shown, "the kernel cannot put one on their instructions"] = unprobed
         self._probed[shown, layer] = len(known) - unprobed
 
-    def _attach_plain(self, pid: int, process: _Process, path: str, program: str, wanted: Callable[[str], bool]) -> None:
-        self._link(pid, process, path, program, [Place(at) for at in symbol_offsets(path, wanted)])
+    def _attach_plain(self, process: _Process, pinned: Pinned, file: Descriptor, program: str, pattern: str) -> None:
+        sign = signed(file, pattern)
+        if sign not in self._plain:
+            self._plain[sign] = native_parsers.ask("symbol_offsets", {"pattern": pattern}, [file], list[int], _PATIENCE_S, ("native", *pinned.key))
+        self._link(pinned.pid, process, file.path, program, [Uprobe(at) for at in self._plain[sign]])
 
-    def _link(
-        self, pid: int, process: _Process, path: str, program: str, places: Sequence[Place], at_return: bool = False
-    ) -> set[int]:
-        """Probe places. Returns the functions that the kernel refuses; one of them must not cost the others."""
-        if not places:
+    def _link(self, pid: int, process: _Process, path: str, program: str, uprobes: Sequence[Uprobe], at_return: bool = False) -> set[int]:
+        """Attach uprobes. Returns the functions that the kernel refuses; one of them must not cost the others."""
+        if not uprobes:
             return set()
-        links, refused = uprobe_multi.attach_all(self._loaded[program], path, places, pid, at_return)
+        links, refused = uprobe_multi.attach_all(self._loaded[program], path, uprobes, pid, at_return)
         process.links += links
         return {cookie & (_AFTER_RETURN - 1) for cookie in refused}
 
     def _know(self, native: Native) -> int:
-        """The index of a function, by which its probes tell it; -1 where there are too many."""
+        """The index of a function, which its probes report; -1 where there are too many."""
         if native not in self._index:
             if len(self._index) == _MOST:
                 return -1
             index = self._index[native] = len(self._index)
             self._func_ids[index] = self._recording.functions.intern_native(
-                LAYERS.index(native.layer), native.name, native.qualname, native.module, "" if native.layer == "operator" else native.file
+                NUMBERS[native.layer], native.name, native.qualname, native.module, "" if native.layer == "operator" else native.file
             )
             self._describe(native, index)
         return self._index[native]
 
     def _describe(self, native: Native, index: int) -> None:
-        table = self._programs.table("natives")
-        row = table.Leaf()
-        row.tensors, row.results = len(native.tensors), native.results
-        for i, place in enumerate(native.tensors):
-            row.place[i], row.how[i] = place.register, place.how
+        table = self._programs.map("natives")
+        row = np.zeros((), table.value)
+        row["tensors"], row["results"] = len(native.tensors), native.results
+        for i, tensor in enumerate(native.tensors):
+            row["position"][i], row["how"][i] = tensor.register, tensor.how
         if native.gemm:
-            row.gemm, row.wide, row.indirect = 1 + native.gemm.first, native.gemm.wide, native.gemm.indirect
-            row.data_type = tensors.DTYPE_NUMBERS[native.gemm.dtype]
-        table[table.Key(index)] = row
+            row["gemm"], row["wide"], row["indirect"] = 1 + native.gemm.first, native.gemm.wide, native.gemm.indirect
+            row["data_type"] = tensors.DTYPE_NUMBERS[native.gemm.dtype]
+        table.set(index, row)
 
     def _let_go(self, process: _Process) -> None:
         for link in process.links:
             self._closing.submit(os.close, link)
         process.links.clear()
+
+
+def _mapped(process: Pinned, shown: str) -> Descriptor:
+    """The library that a process has mapped and calls so, open. Raises OSError."""
+    for mapping in parse_mappings(process.read("maps")):
+        if mapping.executable and mapping.path == shown:
+            return mapped_file(process, mapping)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _is_sound(native: Native, layer: str) -> bool:
+    """Whether the probes can take it: it comes from a process that reads what others wrote."""
+    gemm = native.gemm
+    return (
+        native.layer == layer
+        and len(native.tensors) <= signature.MOST
+        and all(0 <= tensor.register < 1 << 8 for tensor in native.tensors)
+        and 0 <= native.results <= signature.MOST
+        and 0 <= native.stack < 1 << 30
+        and (gemm is None or (0 <= gemm.first < 1 << 7 and gemm.dtype in tensors.DTYPE_NUMBERS))
+    )
 
 
 def _error_columns(records: np.ndarray) -> Columns:

@@ -3,8 +3,8 @@
 import re
 from typing import BinaryIO
 
-from pytrace_ebpf.record.elf import Functions, hidden_functions
 from pytrace_ebpf.record.native.library import Found, Gemm
+from pytrace_ebpf.record.parsing.elf import Functions, hidden_functions
 
 # sgemm and dgemm under the names that MKL, OpenBLAS (also SciPy's build of it, and with 64-bit numbers) and the reference give them
 _GEMM = re.compile(r"(?:scipy_)?(?P<c>cblas_)?(?P<name>[sd]gemm)(?P<wide>_?64)?(?P<fortran>_?)", re.IGNORECASE)
@@ -32,7 +32,7 @@ def find_blas(file: BinaryIO, functions: Functions) -> list[Found]:
     hidden = {name: place for name, place in hidden_functions(file, _ONEDNN).items() if name not in functions.symbols}
     functions.symbols.update(hidden)
     found += [Found(name, "blas", name, name, "oneDNN") for name in _ONEDNN if name in functions.symbols]
-    # Of names for one function the shortest is told.
+    # Of several names for one function the shortest is used.
     return sorted(found, key=lambda each: (len(each.symbol), each.symbol))
 
 

@@ -1,12 +1,15 @@
 """What of a mapped library can be probed: a layer's functions, with where they begin, where they return and what they are given."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from pytrace_ebpf.record.elf import Functions, read_functions
 from pytrace_ebpf.record.native import code
-from pytrace_ebpf.record.native.signature import Place
+from pytrace_ebpf.record.native.signature import TensorArgument
+from pytrace_ebpf.record.parsing.elf import Functions, read_functions
+
+_LONGEST = 1 << 20  # bytes of a function
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Native:
     """One function to probe. `entry`, `returns`: file offsets; without returns the kernel's own return probe has to serve.
 
     `stack`: bytes of stack that the function still has at `returns`: 0 at the instruction that returns, code.BY_FRAME_POINTER where
-    rbp tells.
+    rbp gives it.
     `tensors`: its tensor arguments; `results`: how many tensors it returns, 0 where that cannot be read.
     """
 
@@ -35,7 +38,7 @@ class Native:
     file: str
     entry: int
     returns: tuple[int, ...]
-    tensors: tuple[Place, ...] = ()
+    tensors: tuple[TensorArgument, ...] = ()
     results: int = 0
     gemm: Gemm | None = None
     stack: int = 0
@@ -50,7 +53,7 @@ class Found:
     name: str
     qualname: str
     module: str
-    tensors: tuple[Place, ...] = ()
+    tensors: tuple[TensorArgument, ...] = ()
     results: int = 0
     gemm: Gemm | None = None
 
@@ -68,21 +71,23 @@ def locate(file: BinaryIO, path: str, functions: Functions, wanted: Sequence[Fou
         if vaddr in seen:
             continue
         seen.add(vaddr)
-        entry = functions.file_offset(vaddr)
+        if size > _LONGEST:
+            continue
+        try:
+            entry = functions.file_offset(vaddr)
+        except ValueError:  # it is in no part of the file
+            continue
         file.seek(entry)
         body = file.read(size)
         ends, stack = code.last_branches(body, entry) if throws(found) else ((), 0)
         ends = ends or code.returns(body, entry, cold=throws(found))
-        yield Native(
-            found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm, stack
-        )
+        yield Native(found.layer, found.name, found.qualname, found.module, path, entry, ends, found.tensors, found.results, found.gemm, stack)
 
 
 Finder = Callable[[BinaryIO, Functions], list[Found]]
 
 
-def symbol_offsets(path: str, wanted: Callable[[str], bool]) -> list[int]:
-    """File offsets of the exported functions whose symbols are wanted, each place once. Raises OSError, ValueError for no ELF file."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a path in /proc/PID/root
-        functions = read_functions(file)
-    return sorted({functions.file_offset(vaddr) for symbol, (vaddr, _) in functions.symbols.items() if wanted(symbol)})
+def symbol_offsets(file: BinaryIO, pattern: str) -> list[int]:
+    """File offsets of the exported functions whose whole symbols match `pattern`, each place once. Raises ValueError for no ELF file."""
+    functions, wanted = read_functions(file), re.compile(pattern)
+    return sorted({functions.file_offset(vaddr) for symbol, (vaddr, _) in functions.symbols.items() if wanted.fullmatch(symbol)})

@@ -4,13 +4,11 @@ import os
 import re
 from pathlib import Path
 
+from pytrace_ebpf.trace.layers import NATIVE
+
 CPP, C10 = re.compile(r"libstdc\+\+\.so[\d.]*"), re.compile(r"libc10\.so")
-PATTERNS = {
-    "operator": re.compile(r"libtorch_cpu\.so"),
-    "blas": re.compile(r"libtorch_cpu\.so|lib(scipy_)?(openblas|blas|cblas|mkl_rt|mkl_intel_lp64)[\w.+-]*\.so[\d.]*|libdnnl\.so[\d.]*"),
-    "cuda": re.compile(r"lib(cudart|cuda)[\w.-]*\.so[\d.]*"),
-}
-WHAT = {"operator": "PyTorch (libtorch_cpu.so)", "blas": "BLAS that is known (MKL, oneDNN, OpenBLAS)", "cuda": "CUDA (libcudart, libcuda)"}
+PATTERNS = {layer.name: re.compile(layer.libraries) for layer in NATIVE}
+WHAT = {layer.name: layer.loaded for layer in NATIVE}
 
 
 def mapped_libraries(pid: int) -> set[str]:
@@ -25,7 +23,5 @@ def mapped_libraries(pid: int) -> set[str]:
 
 def layers_of(paths: set[str]) -> dict[str, list[str]]:
     """The libraries among `paths` of each layer, sorted; layers that have none are left out."""
-    found = {
-        layer: sorted(path for path in paths if pattern.fullmatch(path.rpartition("/")[2])) for layer, pattern in PATTERNS.items()
-    }
+    found = {layer: sorted(path for path in paths if pattern.fullmatch(path.rpartition("/")[2])) for layer, pattern in PATTERNS.items()}
     return {layer: those for layer, those in found.items() if those}

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from pytrace_ebpf.record.elf import Functions, section
 from pytrace_ebpf.record.native.library import Found
-from pytrace_ebpf.record.native.signature import places
+from pytrace_ebpf.record.native.signature import tensor_arguments
+from pytrace_ebpf.record.parsing.elf import Functions, section
 
 DEFAULT = frozenset(Path(__file__).with_name("default_operators.txt").read_text().split())
 
@@ -48,7 +48,7 @@ class Operators:
             in_memory, results = _returned(returned)
             if not in_memory and not name.endswith("_"):
                 results = 0  # it is an argument; where a result is read that is not the first one is not known any more
-            tensors = places(symbol, in_memory)
+            tensors = tensor_arguments(symbol, in_memory)
             full = f"aten::{name}.{overload}" if overload else f"aten::{name}"
             found.append(Found(symbol, "operator", f"aten::{name}", full, "<operator>", tensors, results))
         return sorted(found, key=lambda each: each.qualname)

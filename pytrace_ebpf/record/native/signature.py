@@ -4,10 +4,10 @@ https://gitlab.com/x86-psABIs/x86-64-ABI, chapter 3.2.3; non-trivial C++ classes
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-
-import cxxfilt
+from functools import cache
 
 MOST = 8  # tensors that are read of a call: TENSORS of probes/events.h
 _REGISTERS = 6
@@ -38,26 +38,35 @@ _LARGE = re.compile(r"std::optional<(c10::ArrayRef|std::basic_string_view)<.*>>|
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorArgument:
     """One tensor argument: `register` 0-5 among the integer ones, from 6 on eight bytes each on the stack."""
 
     register: int
     how: How
 
 
-def places(symbol: str, returns_in_memory: bool) -> tuple[Place, ...]:
+@cache
+def demangler() -> Callable[[str], str]:
+    """The C++ name behind a symbol. Its package is imported here: that takes a sixth of what importing the recorders does."""
+    import cxxfilt
+
+    return cxxfilt.demangle
+
+
+def tensor_arguments(symbol: str, returns_in_memory: bool) -> tuple[TensorArgument, ...]:
     """The tensor arguments of a mangled `at::_ops::NAME::call`, in order, at most MOST.
 
     `returns_in_memory`: the first register holds where the result goes.
     """
-    match = _PARAMETERS.search(cxxfilt.demangle(symbol).replace(" >", ">"))
+
+    match = _PARAMETERS.search(demangler()(symbol).replace(" >", ">"))
     used, stack = int(returns_in_memory), 0
-    found: list[Place] = []
+    found: list[TensorArgument] = []
     for parameter in _split(match[1]) if match else ():
         registers, words = _size(parameter)
         fits = registers is not None and used + registers <= _REGISTERS
         if parameter in _TENSORS:
-            found.append(Place(used if fits else _REGISTERS + stack, _TENSORS[parameter]))
+            found.append(TensorArgument(used if fits else _REGISTERS + stack, _TENSORS[parameter]))
         if fits and registers is not None:
             used += registers
         else:

@@ -4,40 +4,36 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pytrace_ebpf.record.elf import read_functions
-from pytrace_ebpf.record.native.library import Finder, Gemm, Native, locate
-from pytrace_ebpf.record.native.signature import How, Place
+from pytrace_ebpf.record.native.library import Native
+from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process.target import identity
 
-_FORMAT = 4  # one more with every change of what is found
+_OF_ROOT = Path("/var/cache/pytrace-ebpf/native")
+_FORMAT = 5  # one more with every change of what is found
 _KEPT = 100  # files, of some 100 KB where the library is PyTorch's
 
 
-def signed(path: str, key: str) -> str:
-    """What tells the library at `path` and what is wanted of it, `key`, from all others. Raises OSError."""
-    status = os.stat(path)  # noqa: PTH116 - a path in /proc/PID/root
-    return json.dumps([_FORMAT, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, key])
+def signed(file: Descriptor, key: str) -> str:
+    """What identifies the library that is open and what is wanted of it, `key`."""
+    return json.dumps([_FORMAT, *identity(file), key])
 
 
-def natives(path: str, shown: str, sign: str, find: Finder) -> Sequence[Native]:
-    """What `find` wants of the library at `path`, which the process knows as `shown`; `sign` is what signed() says of it.
-
-    Raises OSError, and ValueError for what is no library.
-    """
+def natives(shown: str, sign: str, find: Callable[[], Sequence[Native]]) -> Sequence[Native]:
+    """What `find` finds in a library, which the process knows as `shown`; `sign` is what signed() says of it. Raises as `find` does."""
     kept = _folder() / f"{hashlib.sha256(sign.encode()).hexdigest()[:32]}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return [replace(_native(row), file=shown) for row in json.loads(kept.read_text())]
-    with open(path, "rb") as file:  # noqa: PTH123
-        functions = read_functions(file)
-        found = list(locate(file, shown, functions, find(file, functions)))
+    with suppress(OSError, ValueError, RecursionError):
+        return [replace(native, file=shown) for native in decode(list[Native], json.loads(kept.read_text()))]
+    found = find()
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False) as new:
-            json.dump([asdict(native) for native in found], new)
+            json.dump(encode(found), new)
         Path(new.name).replace(kept)
         for old in sorted(kept.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)[_KEPT:]:
             old.unlink(missing_ok=True)
@@ -45,10 +41,7 @@ def natives(path: str, shown: str, sign: str, find: Finder) -> Sequence[Native]:
 
 
 def _folder() -> Path:
+    """Root's own where this is root: what the environment names may be the folder of who called sudo, who could change it."""
+    if os.geteuid() == 0:
+        return _OF_ROOT
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytrace-ebpf" / "native"
-
-
-def _native(row: dict) -> Native:  # type: ignore[type-arg]
-    places = tuple(Place(place["register"], How(place["how"])) for place in row["tensors"])
-    gemm = Gemm(**row["gemm"]) if row["gemm"] else None
-    return Native(**row | {"returns": tuple(row["returns"]), "tensors": places, "gemm": gemm})

@@ -1,15 +1,17 @@
 """Shapes and element types of tensors, as the probes read them from c10::TensorImpl.
 
 Where its fields lie is known for the PyTorch that this was measured on (2.13). Every tensor is checked against that: the
-number of elements, which lies behind the sizes and strides, must be the product of the sizes. What does not fit is not told.
+number of elements, which lies behind the sizes and strides, must be the product of the sizes. What does not fit is not recorded.
 """
+
+from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from pytrace_ebpf.record.tables import Columns, when_and_who
+from pytrace_ebpf.late import pa
+from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.trace.schema import ARGUMENTS
 
 SIZES_OFFSET = 56  # of sizes_and_strides_ in a TensorImpl
@@ -25,7 +27,6 @@ _DTYPES = (
     "float8_e8m0fnu", "float4_e2m1fn_x2",
 )  # fmt: skip
 DTYPE_NUMBERS = {name: number for number, name in enumerate(_DTYPES)}
-_NAMES = pa.array(_DTYPES)
 
 
 def argument_columns(records: np.ndarray, func_ids: np.ndarray) -> Columns:
@@ -50,7 +51,7 @@ def arguments_table(columns: Columns) -> pa.Table:
     dims = np.where(valid, tensors["dims"], 0).astype(np.int64)
     sizes = tensors["sizes"][np.arange(tensors["sizes"].shape[1]) < dims[:, None]]
     shapes = pa.ListArray.from_arrays(_offsets(dims, valid), pa.array(sizes))
-    dtypes = _NAMES.take(pa.array(tensors["data_type"].astype(np.int64), mask=~valid))
+    dtypes = pa.array(_DTYPES).take(pa.array(tensors["data_type"].astype(np.int64), mask=~valid))
     of_call = _offsets(there.sum(axis=1))
     plain = {name: columns[name][kept] for name in ("ts", "pid", "tid", "func_id", "result")}
     lists = {"shapes": pa.ListArray.from_arrays(of_call, shapes), "dtypes": pa.ListArray.from_arrays(of_call, dtypes)}

@@ -4,23 +4,21 @@ from typing import Any
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.innermost import functions_of
+from pytrace_ebpf.trace.states import STATES
 
 _KEY = ["pid", "tid", "start_ns"]
-_LABELS = {"runq_wait": "run queue", "gil_wait": "GIL wait", "off_cpu": "off CPU", "blocked": "blocked"}
-_WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_call_id"]
+_LABELS = {state.name: state.label for state in STATES} | {"off_cpu": "off CPU"}
+_WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_func_id"]
 NUMBERS = ("woken by", "held by", "lock")  # annotations, in the order of the columns waker_tid, holder_tid, lock_address
 
 
-def causes(trace: Any, timeline: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
-    """`timeline` (of analyze.split) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
-    holder_tid and lock_address (Int64, null for none and for nobody). `calls` needs call_id and func_id, in the order of call_id;
-    `functions`: schema.FUNCTIONS."""
+def causes(trace: Any, timeline: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
+    """`timeline` (of analyze.time.split) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
+    holder_tid and lock_address (Int64, null for none and for nobody). `functions`: schema.FUNCTIONS."""
     waits = trace.waits(columns=_WAITS)
     for name in ("kind", "syscall"):
         waits[name] = waits[name].astype("object")
-    func_id = pd.Series(functions_of(calls, waits["holder_call_id"].to_numpy()), waits.index)
-    holder = func_id.map(functions.set_index("func_id")["qualname"]).astype("object")
+    holder = waits["holder_func_id"].map(functions.set_index("func_id")["qualname"]).astype("object")
     waits["label"] = _labels(waits, holder)
     out = timeline.merge(waits.drop_duplicates(_KEY), how="left", on=_KEY, suffixes=("_number", ""), sort=False)
     state = out["state"].astype("object")
@@ -37,6 +35,6 @@ def causes(trace: Any, timeline: pd.DataFrame, calls: pd.DataFrame, functions: p
 def _labels(waits: pd.DataFrame, holder: "pd.Series[Any]") -> "pd.Series[Any]":
     """By kind: "GIL wait, held by f", "io-read: read", "lock", "page-fault"."""
     called = waits["kind"] + (": " + waits["syscall"].astype("object")).fillna("").mask(waits["kind"] == "lock", "")
-    called = called.mask(waits["kind"] == "preempted", "run queue: preempted")
+    called = called.mask(waits["kind"] == "preempted", _LABELS["runq_wait"] + ": preempted")
     called = called.mask((waits["kind"] == "other") & waits["syscall"].isna(), other=pd.NA)
-    return called.mask(waits["kind"] == "gil", "GIL wait" + (", held by " + holder).fillna(""))
+    return called.mask(waits["kind"] == "gil", _LABELS["gil_wait"] + (", held by " + holder).fillna(""))

@@ -4,61 +4,97 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.by_function import values
+from pytrace_ebpf.analyze.functions.by_function import values
+from pytrace_ebpf.trace.states import NAMES, SPLIT
 
 # What a box's wall time consists of; off: off the core, but not known why; unknown: not recorded.
-PARTS = ("on_cpu", "runq_wait", "gil_wait", "blocked", "off", "unknown")
-COLUMNS = ("depth", "func_id", "start_ns", "end_ns", "wall_ns", "on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "worker_on_cpu_ns")
+PARTS = (*NAMES, "off", "unknown")
+COLUMNS = ("depth", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "worker_on_cpu_ns")
+
+ROOM = 1 << 16  # boxes that are kept before any are merged
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+class Boxes:
+    """Boxes of the calls of one thread, which come a piece at a time; memory is bounded by a piece and by how many are wanted.
+
+    Box by box nothing is lost by merging in pieces but which function has most of a merged box's wall time: that is of what the pieces
+    told of each.
+    """
+
+    def __init__(self, most: int) -> None:
+        """At most about `most` boxes."""
+        self._most, self._least = most, 0
+        self._boxes = _of_calls(pd.DataFrame({name: np.zeros(0, np.int64) for name in COLUMNS}))
+
+    def add(self, calls: pd.DataFrame) -> None:
+        """Take calls with COLUMNS: of each depth in the order of time, and after those that came before."""
+        both = pd.concat([self._boxes, _of_calls(calls)], ignore_index=True)
+        self._boxes = both.iloc[np.argsort(both["depth"].to_numpy(), kind="stable")].reset_index(drop=True)
+        self._merge(max(2 * self._most, ROOM))
+
+    def made(self) -> pd.DataFrame:
+        """As blocks()."""
+        self._merge(self._most)
+        return self._boxes.drop(columns="most_ns")
+
+    def _merge(self, most: int) -> None:
+        """Merge what is shorter than the least power of two, in ns, with which no more than `most` boxes remain; nothing where none need be."""
+        depth, start, end, calls = (self._boxes[name].to_numpy(np.int64) for name in ("depth", "start_ns", "end_ns", "calls"))
+        single = calls == 1
+        if len(depth) > most:
+            low, high = max(0, self._least.bit_length() - 1), int(end.max() - start.min() + 1).bit_length()
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if _begins(depth, start, end, single, 1 << middle).sum() <= most else (middle + 1, high)
+            self._least = 1 << low
+        if not self._least or not len(depth):
+            return
+        first = np.flatnonzero(_begins(depth, start, end, single, self._least))
+        stop = np.append(first[1:], len(depth))
+        func, ns = _foremost(np.repeat(np.arange(len(first)), stop - first), self._boxes["func_id"].to_numpy(), self._boxes["most_ns"].to_numpy())
+        sums = {name: np.add.reduceat(self._boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS, "workers")}
+        box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": sums.pop("calls"), "func_id": func}
+        self._boxes = pd.DataFrame(box | sums | {"most_ns": ns})
+
+
 def blocks(calls: pd.DataFrame, most: int) -> pd.DataFrame:
-    """At most about `most` boxes for the calls of one thread: one row each, layer by layer and in the order of time.
+    """At most about `most` boxes for the calls of one thread: one row each, level by level and in the order of time.
 
     `calls` has COLUMNS, in the order of time within each depth. Columns, int64: depth, start_ns, end_ns, calls (how many
     the box stands for), func_id (of the one call, or that with the most wall time), wall_ns, PARTS (which add up to
     wall_ns) and workers (worker_on_cpu_ns, 0 where unknown); the last three are sums over the box's calls.
     """
-    calls = calls.iloc[np.argsort(calls["depth"].to_numpy(), kind="stable")]
-    depth, func, start, end = (calls[c].to_numpy(np.int64) for c in ("depth", "func_id", "start_ns", "end_ns"))
-    first = np.flatnonzero(_begins(depth, start, end, _least(depth, start, end, most)))
-    if not len(first):
-        return pd.DataFrame({c: np.zeros(0, np.int64) for c in ("depth", "start_ns", "end_ns", "calls", "func_id", "wall_ns", *PARTS, "workers")})
-    stop = np.append(first[1:], len(depth))
-    amounts = {"wall_ns": calls["wall_ns"].to_numpy(np.int64), **_parts(calls), "workers": values(calls["worker_on_cpu_ns"])[0]}
-    box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": stop - first}
-    box["func_id"] = _foremost(np.repeat(np.arange(len(first)), stop - first), func, amounts["wall_ns"])
-    return pd.DataFrame(box | {name: np.add.reduceat(amount, first) for name, amount in amounts.items()})
+    boxes = Boxes(most)
+    boxes.add(calls)
+    return boxes.made()
 
 
-def _begins(depth: Ints, start: Ints, end: Ints, least_ns: int) -> Bools:
-    """Mask of the calls a box begins with: all but those that, like the one before them and the gap between, are shorter than `least_ns`."""
-    long = end - start >= least_ns
+def _of_calls(calls: pd.DataFrame) -> pd.DataFrame:
+    """A box for each call; most_ns: of its wall time, that of func_id."""
+    columns = {c: calls[c].to_numpy(np.int64) for c in ("depth", "start_ns", "end_ns", "func_id", "wall_ns")}
+    box = {name: columns[name] for name in ("depth", "start_ns", "end_ns")} | {"calls": np.ones(len(calls), np.int64), "func_id": columns["func_id"]}
+    parts = {"wall_ns": columns["wall_ns"], **_parts(calls), "workers": values(calls["worker_on_cpu_ns"])[0]}
+    return pd.DataFrame(box | parts | {"most_ns": columns["wall_ns"]})
+
+
+def _begins(depth: Ints, start: Ints, end: Ints, single: Bools, least_ns: int) -> Bools:
+    """Mask of the boxes that stay apart from the one before: all but those that, like it and the gap between, are shorter than `least_ns`.
+
+    Those of several calls (not `single`) are of short ones.
+    """
+    long = single & (end - start >= least_ns)
     begins = np.ones(len(depth), bool)
     begins[1:] = long[1:] | long[:-1] | (depth[1:] != depth[:-1]) | (start[1:] - end[:-1] >= least_ns)
     return begins
 
 
-def _least(depth: Ints, start: Ints, end: Ints, most: int) -> int:
-    """The least power of two, in ns, below which calls are merged so that no more than `most` boxes remain; 0 where none need be."""
-    if len(depth) <= most:
-        return 0
-    low, high = 0, int(end.max() - start.min() + 1).bit_length()
-    while low < high:
-        middle = (low + high) // 2
-        if _begins(depth, start, end, 1 << middle).sum() <= most:
-            high = middle
-        else:
-            low = middle + 1
-    return 1 << low
-
-
 def _parts(calls: pd.DataFrame) -> dict[str, Ints]:
-    """PARTS of every call: what is null in the four is put under `off` where the time on the core is known, else under `unknown`."""
+    """PARTS of every call: what is null in the states is put under `off` where the time on the core is known, else under `unknown`."""
     wall = calls["wall_ns"].to_numpy(np.int64)
-    of = {part: values(calls[f"{part}_ns"])[0] for part in PARTS[:4]}
+    of = {part: values(calls[f"{part}_ns"])[0] for part in NAMES}
     known = values(calls["on_cpu_ns"])[1]
     rest = wall - sum(of.values())
     return {part: np.where(known, amount, 0) for part, amount in of.items()} | {
@@ -67,8 +103,8 @@ def _parts(calls: pd.DataFrame) -> dict[str, Ints]:
     }
 
 
-def _foremost(box: Ints, func: Ints, wall: Ints) -> Ints:
-    """Of each box (numbered from 0, in order) the function that has most of its wall time."""
+def _foremost(box: Ints, func: Ints, wall: Ints) -> tuple[Ints, Ints]:
+    """Of each box (numbered from 0, in order) the function that has most of its wall time, and how much."""
     order = np.lexsort((func, box))
     box, func, wall = box[order], func[order], wall[order]
     first = np.flatnonzero(np.append(True, (box[1:] != box[:-1]) | (func[1:] != func[:-1])))
@@ -76,4 +112,4 @@ def _foremost(box: Ints, func: Ints, wall: Ints) -> Ints:
     box, func = box[first], func[first]
     order = np.lexsort((total, box))
     last = np.append(box[order][1:] != box[order][:-1], True)
-    return func[order][last]
+    return func[order][last], total[order][last]

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.preorder import begin_end
+from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 
 SUFFIX = ".perfetto-trace"
-COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
 
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
@@ -32,18 +31,19 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
-    """Write `trace`, with the thread states of analyze.split's `timeline`, to `out`."""
-    calls, functions, manifest = trace.calls(columns=list(COLUMNS)), trace.functions(), trace.manifest
+    """Write `trace`, with the thread states of analyze.time.split's `timeline`, to `out`: its calls a piece at a time."""
+    functions, manifest = trace.functions(), trace.manifest
     timeline = timeline[timeline["end_ns"] > timeline["start_ns"]].sort_values(["pid", "tid", "start_ns"], kind="stable")
-    tracks = Tracks.of(trace.threads(), calls, timeline)
-    timeline = causes(trace, timeline, calls, functions)
+    tracks = Tracks.of(trace.threads(), trace.thread_times(), timeline)
+    timeline = causes(trace, timeline, functions)
     label, labels = pd.factorize(timeline["label"])
     first_label = _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1)
     out.write(_clock(manifest))
     out.write(_names(functions, list(labels), first_label))
     out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
-    for block in _calls(calls, tracks):
-        out.write(block.data)
+    for piece in edges(trace):
+        for block in _calls(piece, tracks):
+            out.write(block.data)
     thread = tracks.number(timeline)
     start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
     # All ends before all begins: perfetto keeps the file's order where times are equal, and states adjoin.
@@ -115,16 +115,15 @@ def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: In
     return messages(nested(1, [number(10, 1), Slot(8, 9, ts), _NEEDED, *nested(11, [*event, *extra])]), len(ts))
 
 
-def _calls(calls: pd.DataFrame, tracks: Tracks) -> Iterator[Bytes]:
-    """Begin and end of every call, thread by thread in the order of the stack."""
-    row, is_end = begin_end(calls)
-    start, end = (calls[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
-    uuid, iid = tracks.uuid(tracks.number(calls)), calls["func_id"].to_numpy(np.int64)
-    iid = np.where(iid < 0, 1, iid + _FIRST_FUNCTION)
-    for at in range(0, len(row), _CHUNK):
-        rows, ends = row[at : at + _CHUNK], is_end[at : at + _CHUNK]
-        b, e = rows[~ends], rows[ends]
-        yield _interleave(_slices(start[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(end[e], _END, uuid[e]), ends)
+def _calls(piece: Edges, tracks: Tracks) -> Iterator[Bytes]:
+    """Begins and ends of calls, thread by thread in the order of the stack."""
+    uuid = tracks.uuid(tracks.number(pd.DataFrame({"pid": piece.key >> 32, "tid": piece.key & 0xFFFFFFFF})))
+    is_end = piece.func_id == ENDS
+    iid = np.where(piece.func_id < 0, 1, piece.func_id + _FIRST_FUNCTION)
+    for at in range(0, len(is_end), _CHUNK):
+        ends = is_end[at : at + _CHUNK]
+        b, e = at + np.flatnonzero(~ends), at + np.flatnonzero(ends)
+        yield _interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
 
 
 def _interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -> Bytes:

@@ -4,6 +4,7 @@ CPU time of the whole process, not the clock's: on a core that others use too it
 
 epochs.py plain|profiler|viztracer [OPTION of kim_cnn.py]...
 """
+
 import contextlib
 import sys
 import time

@@ -4,6 +4,7 @@ CPU time, not the clock's: on a core that others use too it says the same.
 
 pingpong.py threads|processes
 """
+
 import os
 import sys
 import threading

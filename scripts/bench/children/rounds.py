@@ -2,6 +2,7 @@
 
 rounds.py plain|viztracer|cprofile
 """
+
 import sys
 from time import perf_counter
 

@@ -1,0 +1,39 @@
+/* Writes the events of calls, down to the depth that was asked for. */
+#ifndef PYTRACE_CALLS_H
+#define PYTRACE_CALLS_H
+
+#include "arena.h"
+#include "functions.h"
+#include "options.h"
+
+/* The frame's number in events. */
+static inline uint32_t frame_number(const void *frame)
+{
+    return (uintptr_t)frame >> 3;
+}
+
+/* Deeper than asked for? Counts the depth as it goes. */
+static inline bool too_deep(struct writer *w, bool entering)
+{
+    if (LIKELY(!options.max_depth))
+        return false;
+    if (entering)
+        return w->depth++ >= options.max_depth;
+    if (w->depth)
+        w->depth--;
+    return w->depth >= options.max_depth;
+}
+
+static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
+{
+    if (!too_deep(w, true))
+        write_event(w, function->id, frame_number(frame), function->first_line, kind);
+}
+
+static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
+{
+    if (!too_deep(w, false))
+        write_event(w, function->id, frame_number(frame), line, kind);
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* Functions whose calls the tracer wants to hear nothing of for a time, because they cost the program too much. */
+#ifndef PYTRACE_LEFT_OUT_H
+#define PYTRACE_LEFT_OUT_H
+
+#include "functions.h"
+#include "sources.h"
+
+/* GIL held. A session begins, with nothing left out; the hooks of a forked child's parent shall see everything again. */
+void left_out_begin(const struct source *inherited);
+/* Whether the tracer has a new list. */
+bool left_out_asked(void);
+/* GIL held. Do as it says. */
+void left_out_follow(const struct source *hooks);
+/* GIL held. The entry of a function that function_of leaves out, of which this event is to be written all the same; else NULL. */
+struct function_entry *left_out_written(PyObject *code, const void *frame, bool entering);
+/* Whether ends of such a function are still to be looked at. */
+bool left_out_waits(PyObject *code);
+
+#endif

@@ -1,0 +1,18 @@
+/* The two event sources: sys.monitoring, and the profile function. */
+#ifndef PYTRACE_SOURCES_H
+#define PYTRACE_SOURCES_H
+
+#include <stdbool.h>
+
+/* A source of events. All under the GIL. */
+struct source {
+    const char *(*start)(bool here); /* NULL, or the sentence that says why it cannot; here: in this thread too */
+    void (*stop)(void);         /* removes every callback; harmless when there is none */
+    void (*look)(void);         /* takes in threads that began unseen; NULL = there are none */
+    void (*pause)(bool on);     /* no events come while it is on */
+    void (*again)(void);        /* events come again from where it was said that none is wanted; NULL = they came all the time */
+    void (*function_seen)(const char *file); /* NULL = of no interest */
+};
+extern const struct source monitoring, profile;
+
+#endif

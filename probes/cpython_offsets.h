@@ -1,0 +1,84 @@
+/* Where CPython's structures keep what the tracer and the agent read: a row a field, a column a version.
+ *
+ * Offsets in bytes, from the headers of each version (gcc, offsetof, Py_BUILD_CORE; x86-64); NONE: that version has no such
+ * field, or nobody needs it. The agent's C includes this file, and record/cpython/layout.py reads it as text. What to do for
+ * a new version: docs/new-python.md. */
+#ifndef PYTRACE_CPYTHON_OFFSETS_H
+#define PYTRACE_CPYTHON_OFFSETS_H
+
+#define CPYTHON_FIRST 8 /* minor version of the first column */
+#define CPYTHON_LAST 15
+#define CPYTHON_VERSIONS (CPYTHON_LAST - CPYTHON_FIRST + 1)
+
+#define CPYTHON_OFFSETS(OFFSET) \
+    /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(runtime_main_interpreter,   40,   40,   40,   48,   48,  640,  816,  944) /* _PyRuntimeState */ \
+    OFFSET(runtime_initialized,        12,   12,   12,   16,   16,  600,  776,  904) /* an int: not 0 from before `site` is imported until it is finalized, as Py_IsInitialized() says */ \
+    OFFSET(runtime_gil,              1168,  368,  368,  376, NONE, NONE, NONE, NONE) /* first byte of the GIL's locks, up to 3.11 */ \
+    OFFSET(runtime_gil_end,          1360,  560,  560,  568, NONE, NONE, NONE, NONE) /* one behind the last */ \
+    OFFSET(gil_holder,                 -8,   -8,   -8,   -8,    8,    8,    8,    8) /* from the GIL's first byte as Target.gil_range() has it: last_holder, with `locked` behind it */ \
+    OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) /* PyInterpreterState */ \
+    OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE,  384,   16,   16,   16) /* pointer to the GIL, from 3.12 on */ \
+    OFFSET(interpreter_modules,        56,  856,  856,  888,  944, 7656, 7688, 7592) /* sys.modules */ \
+    OFFSET(thread_next,                 8,    8,    8,    8,    8,    8,    8,    8) /* PyThreadState */ \
+    OFFSET(thread_pthread,            176,  176,  176,  152,  136,  152,  152,  176) /* thread_id: the pthread_t */ \
+    OFFSET(thread_native_id,         NONE, NONE, NONE,  160,  144,  160,  160,  184) \
+    OFFSET(thread_frame,               24,   24,   24,   56,   56,   72,   72,   72) /* pointer to the innermost frame, or to the _PyCFrame of 3.11 and 3.12 */ \
+    OFFSET(thread_profile,             56,   56,   56,   64, NONE, NONE, NONE, NONE) /* c_profilefunc, for the agent, up to 3.11 */ \
+    OFFSET(thread_datastack,         NONE, NONE, NONE,  296,  232,  232,  232,  256) /* datastack_chunk; behind it where the chunk's frames end, and where it does itself */ \
+    OFFSET(cframe_frame,             NONE, NONE, NONE,    8,    0, NONE, NONE, NONE) /* _PyCFrame.current_frame */ \
+    OFFSET(frame_previous,             24,   24,   24,   48,    8,    8,    8,    8) /* PyFrameObject up to 3.10, then _PyInterpreterFrame */ \
+    OFFSET(frame_code,                 32,   32,   32,   32,    0,    0,    0,    0) /* the low two bits are a tag on 3.14+ */ \
+    OFFSET(frame_running,             116,  116,  108, NONE, NONE, NONE, NONE, NONE) /* a byte: on a stack while it is one of */ \
+    OFFSET(running_values,              2,    2,    5, NONE, NONE, NONE, NONE, NONE) /* these: bit n stands for n */ \
+    OFFSET(frame_stacktop,             72,   72, NONE, NONE, NONE, NONE, NONE, NONE) \
+    OFFSET(frame_position,            104,  104,   96,   56,   56,   56,   56,   56) /* f_lasti (an int), then prev_instr or instr_ptr (a pointer) */ \
+    OFFSET(object_frame,             NONE, NONE, NONE,   24,   24,   24,   24,   24) /* from the PyFrameObject to its interpreter frame */ \
+    OFFSET(frame_owner,              NONE, NONE, NONE,   69,   70,   70,   74,   74) /* a char */ \
+    OFFSET(owner_shim,                256,  256,  256,    3,    3,    3,    3,    3) /* owners from this value on are entries from C, no Python frames */ \
+    OFFSET(code_file,                 104,  104,  104,  112,  112,  112,  112,  112) /* PyCodeObject */ \
+    OFFSET(code_name,                 112,  112,  112,  120,  120,  120,  120,  120) \
+    OFFSET(code_qualname,            NONE, NONE, NONE,  128,  128,  128,  128,  128) \
+    OFFSET(code_first_line,            40,   40,   40,   72,   68,   68,   68,   68) \
+    OFFSET(code_flags,                 36,   36,   36,   48,   48,   48,   48,   48) \
+    OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive; _co_firsttraceable is 16 bytes before it */ \
+    OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
+    OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
+    OFFSET(generator_state,          NONE, NONE,  108,   -5, NONE, NONE, NONE, NONE) /* from the frame to f_state or gi_frame_state: a char, -1 once it is suspended */ \
+    OFFSET(yield_opcode,             NONE, NONE, NONE, NONE, NONE, NONE, NONE,  119) /* number of the instruction behind which a generator stands that yields */ \
+    OFFSET(resume_depth1,            NONE, NONE, NONE, NONE, NONE, NONE,    4,    8) /* bit of RESUME's argument: no `try` of the program's is around it */ \
+    OFFSET(type_cached_keys,          872,  864,  872,  872,  880,  880,  880,  888) /* PyHeapTypeObject.ht_cached_keys: the names of its instances' attributes */ \
+    OFFSET(string_length,              16,   16,   16,   16,   16,   16,   16,   16) /* str */ \
+    OFFSET(string_state,               32,   32,   32,   32,   32,   32,   32,   32) \
+    OFFSET(string_data,                48,   48,   48,   48,   40,   40,   40,   40) /* characters of an ASCII one */ \
+    OFFSET(string_data_wide,           72,   72,   72,   72,   56,   56,   56,   56) /* of any other compact one */
+
+/* From 3.13 on a process carries its own table, _Py_DebugOffsets at the start of _PyRuntime, which is right for every build: where
+ * in it each offset stands. For the tracer alone. */
+#define CPYTHON_DEBUG_OFFSETS(OFFSET) \
+    /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(interpreter_threads,      NONE, NONE, NONE, NONE, NONE,   72,   72,   72) \
+    OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE, NONE,  112,  120,  120) \
+    OFFSET(interpreter_modules,      NONE, NONE, NONE, NONE, NONE,   88,   96,   96) \
+    OFFSET(thread_next,              NONE, NONE, NONE, NONE, NONE,  168,  192,  192) \
+    OFFSET(thread_frame,             NONE, NONE, NONE, NONE, NONE,  184,  208,  208) \
+    OFFSET(thread_datastack,         NONE, NONE, NONE, NONE, NONE,  208,  232,  256) \
+    OFFSET(thread_pthread,           NONE, NONE, NONE, NONE, NONE,  192,  216,  240) \
+    OFFSET(thread_native_id,         NONE, NONE, NONE, NONE, NONE,  200,  224,  248) \
+    OFFSET(frame_previous,           NONE, NONE, NONE, NONE, NONE,  232,  256,  320) \
+    OFFSET(frame_code,               NONE, NONE, NONE, NONE, NONE,  240,  264,  328) \
+    OFFSET(frame_owner,              NONE, NONE, NONE, NONE, NONE,  264,  288,  352) \
+    OFFSET(code_file,                NONE, NONE, NONE, NONE, NONE,  280,  320,  384) \
+    OFFSET(code_name,                NONE, NONE, NONE, NONE, NONE,  288,  328,  392) \
+    OFFSET(code_qualname,            NONE, NONE, NONE, NONE, NONE,  296,  336,  400) \
+    OFFSET(code_first_line,          NONE, NONE, NONE, NONE, NONE,  312,  352,  416) \
+    OFFSET(code_lines,               NONE, NONE, NONE, NONE, NONE,  304,  344,  408) \
+    OFFSET(string_state,             NONE, NONE, NONE, NONE, NONE,  544,  624,  720) \
+    OFFSET(string_length,            NONE, NONE, NONE, NONE, NONE,  552,  632,  728) \
+    OFFSET(string_data,              NONE, NONE, NONE, NONE, NONE,  560,  640,  736) \
+    OFFSET(runtime_interpreters_head,NONE, NONE, NONE, NONE, NONE,   40,   40,   40) /* what follows is next to fields of the table above */ \
+    OFFSET(code_argcount,            NONE, NONE, NONE, NONE, NONE,  320,  360,  424) \
+    OFFSET(interpreter_own_gil,      NONE, NONE, NONE, NONE, NONE,  120,  128,  128) /* the main interpreter's own */ \
+    OFFSET(gil_last_holder,          NONE, NONE, NONE, NONE, NONE,  144,  152,  152)
+
+#endif

@@ -1,0 +1,370 @@
+/* Python stacks of the threads that have a core, at equal intervals.
+ *
+ * Each core's clock interrupts whatever runs there; of a sampled process's thread the frames are read from the interpreter's
+ * own structures. The thread stands still meanwhile, but may stand between two writes that belong together: what does not
+ * fit together is torn, and counted. A stack's frames are reported once, later samples name them by a hash.
+ */
+#include <uapi/linux/bpf_perf_event.h>
+#include "common.h"
+#include "frames.h"
+
+struct settings {
+    __u32 fsbase; /* offset in the kernel's struct task_struct: the current thread's pthread_t */
+    __u32 pad;
+};
+LAYOUT(settings);
+
+BPF_RINGBUF_OUTPUT(samples, RING_PAGES);
+LAYOUT(sample_event);
+BPF_RINGBUF_OUTPUT(stacks, RING_PAGES);
+LAYOUT(stack_event);
+
+/* Offsets of one version, by the names that record/cpython/layout.py has for them. */
+struct sample_layout {
+    struct frame_layout frames;
+    __s32 frame_size; /* bytes of a frame in which all that is read lies */
+    __s32 frame_running;
+    __u32 running_values;
+    __s32 interpreter_threads;
+    __s32 thread_next;
+    __s32 thread_pthread;
+    __s32 thread_frame;
+    __s32 thread_datastack;
+    __s32 cframe_frame;
+    __s32 code_file;
+    __s32 code_name;
+    __s32 code_bytes;
+    __s32 position_unit;  /* bytes */
+    __s32 ends_with_shim; /* 1 = the outermost frame of a stack is an entry from C */
+    __s32 string_hash;
+    __s32 pad;
+};
+#define LAYOUTS 64
+BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
+
+/* What user space says of a process. */
+struct sampled {
+    __u64 main;      /* address of the pointer to the main interpreter */
+    __u64 holder;    /* address of the pointer to the thread state that had the GIL last; 0 = not known */
+    __u64 code_type; /* PyCode_Type; 0 = not known */
+    __u32 layout;
+    __u32 number; /* of the program that runs there */
+};
+BPF_HASH(processes, __u32, struct sampled, 16384);
+
+/* thread id -> its thread state */
+struct state {
+    __u64 address; /* 0 = it had none */
+    __u64 looked;  /* when */
+};
+BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
+#define LOOK_AGAIN_NS 5000000000ULL
+#define STATES_A_LOOK 512
+
+/* Stacks that were told. */
+BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
+
+BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns in these programs */
+
+/* A walk on this core, which no other one interrupts. */
+#define HEAD 128 /* bytes of a frame and of a code object in which all that is read lies */
+struct walk {
+    __u64 began;
+    __u64 pid_tgid;
+    __u64 frame; /* next */
+    __u64 hash;
+    __u64 code_type;
+    __u32 program;
+    __u32 layout;
+    __u32 count;
+    __u16 opcode;
+    __u8 outermost; /* a stack may end with the last frame */
+    __u8 outcome;
+    char head[HEAD + 8];
+    char code[HEAD + 8];
+    struct sample_frame frames[SAMPLE_FRAMES + STACK_CHUNK];
+};
+BPF_PERCPU_ARRAY(walks, struct walk, 1);
+
+BPF_PROG_ARRAY(steps, 2);
+#define STEP 0
+#define FINISH 1
+#define FRAMES_A_STEP 64 /* the kernel allows 33 steps */
+
+/* walk.outcome */
+#define MORE 0
+#define WHOLE 1
+#define TORN 2
+#define DEEP 3
+
+#define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
+#define OWNED_BY_OBJECT 2
+#define BYTES_OF_BYTES 32 /* offset in a bytes object */
+#define MIX 0x9e3779b97f4a7c15ULL
+
+static __always_inline __u64 mixed(__u64 hash, __u64 value)
+{
+    hash = (hash ^ value) * MIX;
+    return hash ^ hash >> 32;
+}
+
+/* A thread state is the current thread's where it has its pthread_t. */
+static __always_inline int is_of(const struct sample_layout *layout, __u64 state, __u64 pthread)
+{
+    return state && TAKE(__u64, state + layout->thread_pthread) == pthread;
+}
+
+/* The current thread's thread state; 0 = it has none. */
+static __always_inline __u64 thread_state(const struct sampled *process, const struct sample_layout *layout, __u32 tid, __u64 now)
+{
+    __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
+    struct state *before, found = {.looked = now};
+    int i;
+
+    bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->fsbase);
+    before = states.lookup(&tid);
+    if (is_of(layout, state, pthread)) {
+        found.address = state;
+        if (!before || before->address != state)
+            states.update(&tid, &found);
+        return state;
+    }
+    if (before && is_of(layout, before->address, pthread))
+        return before->address;
+    if (before && now - before->looked < LOOK_AGAIN_NS)
+        return 0;
+    state = TAKE(__u64, process->main);
+    state = state ? TAKE(__u64, state + layout->interpreter_threads) : 0;
+    for (i = 0; i < STATES_A_LOOK && state; i++) {
+        if (is_of(layout, state, pthread)) {
+            found.address = state;
+            break;
+        }
+        state = TAKE(__u64, state + layout->thread_next);
+    }
+    states.update(&tid, &found);
+    return found.address;
+}
+
+/* Is the frame one that was left already? Of those in the data stack none lies behind its end. */
+static __always_inline int is_left(const struct sample_layout *layout, __u64 state, __u64 frame)
+{
+    __u64 ends[3] = {}; /* of the chunk: begin; end of its frames, end */
+
+    if (layout->thread_datastack == ABSENT || bpf_probe_read_user(ends, sizeof(ends), (void *)(state + layout->thread_datastack)))
+        return 0;
+    return frame >= ends[0] && frame < ends[2] && frame >= ends[1];
+}
+
+int sample(struct bpf_perf_event_data *ctx)
+{
+    __u64 began = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid(), state;
+    __u32 pid = pid_tgid >> 32;
+    struct sampled *process = processes.lookup(&pid);
+    struct sample_layout *layout;
+    struct walk *walk;
+    int zero = 0, number;
+
+    if (!process)
+        return 0;
+    number = process->layout;
+    layout = layouts.lookup(&number);
+    walk = walks.lookup(&zero);
+    if (!layout || !walk)
+        return 0;
+    state = thread_state(process, layout, pid_tgid, began);
+    walk->began = began;
+    walk->pid_tgid = pid_tgid;
+    walk->hash = mixed(MIX, process->number);
+    walk->code_type = process->code_type;
+    walk->program = process->number;
+    walk->layout = number;
+    walk->count = 0;
+    walk->opcode = OPCODE_UNKNOWN;
+    walk->outermost = 1;
+    walk->outcome = WHOLE;
+    walk->frame = state ? TAKE(__u64, state + layout->thread_frame) : 0;
+    if (walk->frame && layout->cframe_frame != ABSENT)
+        walk->frame = TAKE(__u64, walk->frame + layout->cframe_frame);
+    if (walk->frame && is_left(layout, state, walk->frame)) {
+        walk->outcome = TORN;
+        walk->frame = 0;
+    }
+    if (walk->frame) {
+        walk->outcome = MORE;
+        steps.call(ctx, STEP);
+    }
+    steps.call(ctx, FINISH);
+    return 0;
+}
+
+/* Of the code object that was read: one that takes a freed one's place often has its name at the freed name's place, too, so the
+ * name's hash is taken, which every name of code has. */
+static __always_inline __u32 identity(struct walk *walk, const struct sample_layout *layout)
+{
+    __u64 name = TAKE(__u64, FIELD_OF(__u64, walk->code, layout->code_name) + layout->string_hash);
+    __u64 mix = mixed(mixed(MIX, FIELD_OF(__u64, walk->code, layout->code_file)), name);
+
+    return mixed(mixed(mix, FIELD_OF(__u32, walk->code, layout->frames.code_first_line)), *(__u64 *)(walk->code + 16));
+}
+
+/* Reads the frame that is next. */
+static __always_inline int take_frame(struct walk *walk, const struct sample_layout *layout)
+{
+    const struct frame_layout *frames = &layout->frames;
+    __u32 size = layout->frame_size & (2 * HEAD - 1), at = walk->count;
+    __u64 code, position, next;
+    struct sample_frame *taken;
+
+    if (size > HEAD || bpf_probe_read_user(walk->head, size, (void *)walk->frame))
+        return TORN;
+    next = FIELD_OF(__u64, walk->head, frames->frame_previous);
+    if (frames->frame_owner != ABSENT) {
+        __u8 owner = FIELD_OF(__u8, walk->head, frames->frame_owner);
+
+        walk->outermost = layout->ends_with_shim ? owner >= frames->owner_shim : owner != OWNED_BY_GENERATOR;
+        if (owner == OWNED_BY_OBJECT)
+            return TORN; /* it is on no stack any more */
+        if (owner >= frames->owner_shim) {
+            walk->frame = next;
+            return MORE;
+        }
+    }
+    if (layout->frame_running != ABSENT && !(layout->running_values >> (FIELD_OF(__u8, walk->head, layout->frame_running) & 31) & 1))
+        return TORN;
+    code = FIELD_OF(__u64, walk->head, frames->frame_code) & ~3ULL;
+    if (bpf_probe_read_user(walk->code, HEAD, (void *)code))
+        return TORN;
+    if (walk->code_type && *(__u64 *)(walk->code + 8) != walk->code_type)
+        return TORN;
+    position = FIELD_OF(__u64, walk->head, frames->frame_position);
+    if (frames->code_start != ABSENT) {
+        position -= code + frames->code_start;
+        if ((__s64)position < -2 || (__s64)position >= 2 * *(__s64 *)(walk->code + 16))
+            return TORN;
+    } else {
+        position = (__s32)position;
+    }
+    if (at >= SAMPLE_FRAMES)
+        return DEEP;
+    taken = &walk->frames[at & (SAMPLE_FRAMES - 1)];
+    taken->code = code;
+    taken->position = position;
+    taken->identity = identity(walk, layout);
+    if (!at && (__s64)position >= 0) {
+        __u64 instruction = code + frames->code_start + position;
+        __u8 opcode;
+
+        if (layout->code_bytes != ABSENT)
+            instruction = FIELD_OF(__u64, walk->code, layout->code_bytes) + BYTES_OF_BYTES + position * layout->position_unit;
+        if (!bpf_probe_read_user(&opcode, sizeof(opcode), (void *)instruction))
+            walk->opcode = opcode;
+    }
+    walk->hash = mixed(mixed(walk->hash, code), (__u64)taken->identity << 32 | (__u32)position);
+    walk->count = at + 1;
+    walk->frame = next;
+    return MORE;
+}
+
+int step(struct bpf_perf_event_data *ctx)
+{
+    int zero = 0, i, number, now = MORE;
+    struct walk *walk = walks.lookup(&zero);
+    struct sample_layout *layout;
+
+    if (!walk)
+        return 0;
+    number = walk->layout;
+    layout = layouts.lookup(&number);
+    if (!layout)
+        return 0;
+    for (i = 0; i < FRAMES_A_STEP; i++) {
+        if (!walk->frame) {
+            now = walk->outermost ? WHOLE : TORN;
+            break;
+        }
+        now = take_frame(walk, layout);
+        if (now != MORE)
+            break;
+    }
+    if (now == MORE)
+        steps.call(ctx, STEP);
+    walk->outcome = now == MORE ? DEEP : now; /* behind the last step that the kernel allows */
+    steps.call(ctx, FINISH);
+    return 0;
+}
+
+/* Tells user space the frames of a stack; 0 = there was no room. */
+static __always_inline int tell(struct walk *walk)
+{
+    __u32 count = walk->count, i;
+
+    for (i = 0; i < SAMPLE_FRAMES / STACK_CHUNK; i++) {
+        struct stack_event *event;
+
+        if (i * STACK_CHUNK >= count)
+            break;
+        event = stacks.ringbuf_reserve(sizeof(*event));
+        if (!event)
+            return 0;
+        event->stack = walk->hash;
+        event->program = walk->program;
+        event->first = i * STACK_CHUNK;
+        event->count = count - i * STACK_CHUNK < STACK_CHUNK ? count - i * STACK_CHUNK : STACK_CHUNK;
+        event->total = count;
+        event->deep = walk->outcome == DEEP;
+        event->pad = 0;
+        bpf_probe_read_kernel(event->frames, sizeof(event->frames), &walk->frames[i * STACK_CHUNK]);
+        stacks.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+    }
+    return 1;
+}
+
+int finish(struct bpf_perf_event_data *ctx)
+{
+    struct sample_event *event;
+    int zero = 0;
+    struct walk *walk = walks.lookup(&zero);
+    __u64 stack, *total;
+    __u8 one = 1;
+
+    if (!walk)
+        return 0;
+    stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count ? walk->hash | 2 : SAMPLE_NO_FRAMES;
+    if (stack == SAMPLE_TORN)
+        count_loss(LOSS_SAMPLE_TORN);
+    if (walk->outcome == DEEP)
+        count_loss(LOSS_STACK_DEPTH);
+    walk->hash = stack;
+    if (stack > SAMPLE_TORN && !known.lookup(&stack)) {
+        if (tell(walk))
+            known.update(&stack, &one);
+        else
+            count_loss(LOSS_SAMPLE_RING);
+    }
+    event = samples.ringbuf_reserve(sizeof(*event));
+    if (event) {
+        event->ts = walk->began;
+        event->pid_tgid = walk->pid_tgid;
+        event->stack = stack;
+        event->cpu = bpf_get_smp_processor_id();
+        event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
+        event->pad = 0;
+        samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+    } else {
+        count_loss(LOSS_SAMPLE_RING);
+    }
+    total = spent.lookup(&zero);
+    if (total)
+        *total += bpf_ktime_get_ns() - walk->began;
+    return 0;
+}
+
+/* Nothing of the program before exec counts for the one after it. */
+TRACEPOINT(sched_process_exec)
+{
+    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+
+    processes.delete(&pid);
+    return 0;
+}

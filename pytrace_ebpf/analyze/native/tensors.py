@@ -1,0 +1,123 @@
+"""Shapes and element types of many calls, each different one kept once and the calls holding its number."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from pytrace_ebpf.trace.schema import OPERATORS
+
+UNREAD = -1
+KEY = ["pid", "tid", "func_id", "ts"]
+_SHAPES, _DTYPES = OPERATORS.arrow.field("shapes").type, OPERATORS.arrow.field("dtypes").type
+
+Ints = npt.NDArray[np.int64]
+
+
+class Tensors:
+    """What the rows of schema.ARGUMENTS say, taken in a part at a time: 30 bytes a row, however many tensors it has.
+
+    `shapes` and `dtypes` hold each different value once, as tuples: of sizes, or None, and of names, or None.
+    """
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[tuple[int, ...] | None, ...]] = []
+        self.dtypes: list[tuple[str | None, ...]] = []
+        self._number: dict[Hashable, int] = {}
+        self._rows: dict[bool, list[pd.DataFrame]] = {False: [], True: []}
+        self._joined: set[bool] = set()
+
+    def add(self, arguments: pa.Table) -> None:
+        """Take in rows of schema.ARGUMENTS."""
+        self._joined.clear()
+        shapes, dtypes = (arguments[name].combine_chunks() for name in ("shapes", "dtypes"))
+        rows = pd.DataFrame({name: arguments[name].to_numpy() for name in KEY})
+        rows["shapes"] = self._numbers(_shape_words(shapes), self.shapes, _shapes_of)
+        names = dtypes.flatten().dictionary_encode()
+        words = names.indices.fill_null(UNREAD).to_numpy().astype(np.int64), _borders(dtypes)
+        known = [*names.dictionary.to_pylist(), None]
+        rows["dtypes"] = self._numbers(words, self.dtypes, lambda own: tuple(known[i] for i in own))
+        result = arguments["result"].to_numpy()
+        for which, parts in self._rows.items():
+            parts.append(rows[result == which])
+
+    def given(self, calls: pd.DataFrame, result: bool) -> tuple[Ints, Ints]:
+        """Numbers of the shapes and dtypes that each of `calls` (KEY) was given or, as `result`, returned; UNREAD for none."""
+        parts = self._rows[result]
+        if not parts:
+            return np.full(len(calls), UNREAD, np.int64), np.full(len(calls), UNREAD, np.int64)
+        if result not in self._joined:
+            parts[:] = [pd.concat(parts, ignore_index=True).drop_duplicates(KEY)]
+            self._joined.add(result)
+        found = calls[KEY].merge(parts[0], how="left", on=KEY)[["shapes", "dtypes"]].fillna(UNREAD).to_numpy(np.int64)
+        return found[:, 0], found[:, 1]
+
+    def shapes_of(self, numbers: Ints) -> pa.Array:
+        """The shapes of these numbers, null for UNREAD, as the column of schema.OPERATORS."""
+        return _take(self.shapes, _SHAPES, numbers)
+
+    def dtypes_of(self, numbers: Ints) -> pa.Array:
+        """The dtypes of these numbers likewise."""
+        return _take(self.dtypes, _DTYPES, numbers)
+
+    def _numbers(self, words: tuple[Ints, Ints], known: list[Any], decode: Any) -> Ints:
+        """The number of each row of words, new ones added to `known` as `decode` reads them."""
+        rows = _rows(*words).dictionary_encode()
+        numbers = []
+        for raw in rows.dictionary:
+            value = decode(np.frombuffer(raw.as_buffer(), np.int64).tolist())
+            # By the list too: what one holds as an empty tuple is another value of the other.
+            key = (id(known), value)
+            if key not in self._number:
+                self._number[key] = len(known)
+                known.append(value)
+            numbers.append(self._number[key])
+        return np.array(numbers, np.int64)[rows.indices.to_numpy()] if numbers else np.zeros(0, np.int64)
+
+
+def distinct_shapes(shapes: "pd.Series[Any]") -> tuple[Ints, list[tuple[tuple[int, ...] | None, ...]]]:
+    """(the number of each row's, UNREAD for null; what the numbers stand for) of a column `shapes` of schema.OPERATORS."""
+    column = pa.array(shapes, _SHAPES)
+    rows = _rows(*_shape_words(column)).dictionary_encode()
+    values = [_shapes_of(np.frombuffer(raw.as_buffer(), np.int64).tolist()) for raw in rows.dictionary]
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), rows.indices.to_numpy().astype(np.int64), UNREAD), values
+
+
+def _borders(lists: pa.ListArray) -> Ints:
+    """Where each list begins in flatten(), and where the last ends."""
+    return np.concatenate(([0], np.cumsum(lists.value_lengths().fill_null(0).to_numpy()))).astype(np.int64)
+
+
+def _shape_words(shapes: pa.ListArray) -> tuple[Ints, Ints]:
+    """Every row as numbers, of each tensor how many dimensions it has (UNREAD: undefined) and these; and where the rows begin."""
+    tensors = shapes.flatten()
+    dimensions = tensors.value_lengths().fill_null(UNREAD).to_numpy().astype(np.int64)
+    begin = np.concatenate(([0], np.cumsum(1 + np.maximum(dimensions, 0))))
+    words = np.empty(begin[-1], np.int64)
+    is_size = np.ones(len(words), bool)
+    is_size[begin[:-1]] = False
+    words[begin[:-1]], words[is_size] = dimensions, tensors.flatten().to_numpy()
+    return words, begin[_borders(shapes)]
+
+
+def _shapes_of(words: list[int]) -> tuple[tuple[int, ...] | None, ...]:
+    shapes: list[tuple[int, ...] | None] = []
+    at = 0
+    while at < len(words):
+        size = words[at]
+        shapes.append(None if size == UNREAD else tuple(words[at + 1 : at + 1 + size]))
+        at += 1 + max(size, 0)
+    return tuple(shapes)
+
+
+def _rows(words: Ints, borders: Ints) -> pa.Array:
+    """Rows of words as binary values, which Arrow compares at once."""
+    offsets, data = pa.py_buffer(8 * borders), pa.py_buffer(np.ascontiguousarray(words))
+    return pa.Array.from_buffers(pa.large_binary(), len(borders) - 1, [None, offsets, data])
+
+
+def _take(values: list[Any], type_: pa.DataType, numbers: Ints) -> pa.Array:
+    return pa.array(values, type_).take(pa.array(numbers, mask=numbers == UNREAD))

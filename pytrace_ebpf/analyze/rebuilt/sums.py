@@ -1,0 +1,148 @@
+"""The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint, Checkpoints
+from pytrace_ebpf.analyze.rebuilt.passes import PIECE, engine_of, has_only_cputime, segments, shards_of
+from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.window import Window
+
+MOST_NODES = 1 << 20  # 170 bytes each while the tree grows
+BYTES_AN_EVENT = 1.0  # at most, of what is kept: the states of deep stacks are large
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """`nodes` (rebuild.library.NODE) of the tree, whose threads are `keys` (pid << 32 | tid); `spent` (Engine.spent) of the threads `spenders`."""
+
+    nodes: npt.NDArray[np.void]
+    keys: Ints
+    spent: dict[str, npt.NDArray[Any]]
+    spenders: Ints
+
+
+def sums_of(trace: Trace, most: int = MOST_NODES) -> Sums:
+    """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again."""
+    if most == MOST_NODES and trace.whole is trace:
+        engines, tree = _advance(trace, len(trace.segments))
+        engines.finish(trace.end_ns)
+        engines.add_to(tree)
+        return Sums(tree.nodes(), tree.keys(), *engines.spent())
+    engine, parts = begun(trace, rows=False, nodes=most)
+    for events, end_ns in parts:
+        for _ in engine.take(events, end_ns, PIECE):
+            pass
+    engine.finish(trace.end_ns)
+    return Sums(engine.nodes(), engine.keys(), engine.spent(), engine.keys())
+
+
+def begun(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, Iterator[tuple[Iterator[pa.Table], int]]]:
+    """An engine, and what it is to take (passes.segments): of a window from the kept state that is nearest, and only what lies within counts.
+
+    `rows`, `nodes`: as of Engine.
+    """
+    engine, first = at_start(trace, rows=rows, nodes=nodes)
+    whole, last = trace.whole, None
+    if isinstance(trace, Window):
+        start_ns = trace.start_ns if trace.start_ns > whole.start_ns else None
+        end_ns, last = (trace.end_ns, trace.last) if trace.end_ns < whole.end_ns else (None, None)
+        engine.window(start_ns, end_ns, trace.pid, trace.tid)
+    return engine, segments(whole, engine, first, last)
+
+
+def at_start(trace: Trace, *, rows: bool = False, nodes: int = 0) -> tuple[Engine, int]:
+    """An engine in the state that is nearest to where a window begins, and how many segments of the whole lie before that."""
+    whole, first = trace.whole, 0
+    engine = engine_of(whole, rows=rows, nodes=nodes)
+    if isinstance(trace, Window) and trace.start_ns > whole.start_ns:
+        first, saved = _reach(whole, trace.first)
+        try:
+            if saved is not None:
+                engine.load(saved)
+        except TraceError:
+            first, engine = 0, engine_of(whole, rows=rows, nodes=nodes)
+    return engine, first
+
+
+def _reach(trace: Trace, upto: int) -> tuple[int, bytes | None]:
+    """After how many segments, at most `upto`, a state is, and that; those up to there are derived and kept, if they are not yet."""
+    kept = Checkpoints(trace)
+    if kept.reach >= upto or not upto:
+        return kept.nearest(upto)
+    engines, _ = _advance(trace, upto)
+    return upto, engines.save()
+
+
+def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
+    """Engines that have taken the first `upto` segments, and one that has the tree of the calls that ended in them."""
+    kept = Checkpoints(trace)
+    try:
+        engines, tree, done = _resumed(trace, kept, upto)
+    except TraceError:  # the library refuses what is kept
+        kept.forget()
+        engines, tree, done = _resumed(trace, kept, upto)
+    _go_on(trace, kept, engines, range(done, upto), tree)
+    engines.add_to(tree)
+    engines.new_tree()
+    return engines, tree
+
+
+def keep_up(trace: Trace) -> None:
+    """Keep states of a trace that is being recorded, as far as it goes, so that whoever asks for its sums later need not derive them.
+
+    The cost is that of the segments that came since the last time. Not for a recording that drops old segments: then all states go.
+    """
+    kept, upto = Checkpoints(trace), len(trace.segments)
+    done, saved = kept.nearest(upto)
+    if kept.writable and done < upto:
+        engines = shards_of(trace, nodes=MOST_NODES, most=1)
+        if saved is not None:
+            engines.load(saved)
+        _go_on(trace, kept, engines, range(done, upto), None)
+
+
+def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> None:
+    """Have `engines` take some segments and keep states on the way, and in the end where there is a `tree`; that gets the sums that are kept."""
+    keeps, complete, rows = kept.writable, trace.manifest["state"] == "complete", 0
+    for place, (events, end_ns) in zip(places, segments(trace, engines, places.start, places.stop), strict=True):
+        engines.take(events, end_ns, PIECE)
+        rows += trace.segments[place]["rows"].get("events", 0)
+        last = place + 1 == places.stop
+        # Of a trace that still grows names may come late, and the sample that follows is not there yet.
+        keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))
+        if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and tree)):
+            part = _empty_tree(trace)
+            engines.add_to(part)
+            engines.new_tree()
+            checkpoint = Checkpoint(part.packed(), part.keys(), engines.save())
+            if tree:
+                tree.merge(checkpoint.nodes, checkpoint.keys)
+            kept.keep(place, checkpoint.packed())
+            rows = 0
+
+
+def _empty_tree(trace: Trace) -> Engine:
+    return Engine(trace.start_ns, by_cputime=False, rows=False, nodes=MOST_NODES)
+
+
+def _resumed(trace: Trace, kept: Checkpoints, upto: int) -> tuple[Shards, Engine, int]:
+    """Engines as of _advance(), as far as the states go that are kept, and how many segments these are."""
+    engines, tree = shards_of(trace, nodes=MOST_NODES), _empty_tree(trace)
+    saved, done = None, 0
+    for count, checkpoint in kept.upto(upto):
+        tree.merge(checkpoint.nodes, checkpoint.keys)
+        saved, done = checkpoint.saved, count
+    if saved is not None:
+        engines.load(saved)
+    return engines, tree, done

@@ -1,0 +1,51 @@
+"""Where the time of each thread went, inside of calls and outside, from the same pass as the tree."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.arrow_table import from_frame
+from pytrace_ebpf.analyze.rebuilt.passes import has_only_cputime
+from pytrace_ebpf.analyze.rebuilt.sums import sums_of
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import THREAD_TIMES
+from pytrace_ebpf.trace.states import NAMES
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the time of each thread of `trace` as a Parquet part into the folder `into`."""
+    pq.write_table(from_frame(THREAD_TIMES, _times(trace)), into / "part-00000.parquet", compression="lz4")
+
+
+def _times(trace: Trace) -> pd.DataFrame:
+    sums = sums_of(trace)
+    spent = pd.DataFrame(sums.spent).assign(pid=sums.spenders >> 32, tid=sums.spenders & 0xFFFFFFFF)
+    spent = spent[spent["calls"] >= 0].sort_values(["pid", "tid"], ignore_index=True)
+    if has_only_cputime(trace):
+        return _by_cputime(trace, spent)
+    known = spent[[*NAMES, "off"]].sum(axis=1).where(spent["known"], 0)
+    out = spent[["pid", "tid", "calls"]].assign(known_ns=known)
+    for part in NAMES:
+        is_split = (known > 0) & ((spent["off"] == 0) | (part == "on_cpu"))
+        out[f"{part}_ns"] = spent[part].astype("Int64").where(is_split)
+    return out
+
+
+def _by_cputime(trace: Trace, spent: pd.DataFrame) -> pd.DataFrame:
+    """By CPU time: of the whole what passed between a thread's first and last, of a window what the curve says."""
+    out = spent[["pid", "tid", "calls"]].assign(gil_wait_ns=pd.NA, blocked_ns=pd.NA)
+    rows = trace.cputime()
+    if trace.whole is trace:
+        queued = rows["runq_wait_ns"].where(rows["runq_wait_ns"] >= 0)
+        ends = rows.assign(runq_wait_ns=queued).sort_values("ts").groupby(["pid", "tid"])[["ts", "on_cpu_ns", "runq_wait_ns"]]
+        passed = (ends.last() - ends.first()).astype("Int64").rename(columns={"ts": "known_ns"})
+        out = out.merge(passed.reset_index(), how="outer", on=["pid", "tid"])
+        out[["calls", "known_ns"]] = out[["calls", "known_ns"]].fillna(0)
+    else:
+        known = np.where(spent["known"] & (spent["on_cpu"] >= 0), trace.end_ns - trace.start_ns, 0)
+        out["known_ns"], out["on_cpu_ns"] = known, spent["on_cpu"].astype("Int64").where(known > 0)
+        out["runq_wait_ns"] = spent["runq_wait"].astype("Int64").where((known > 0) & bool(rows["runq_wait_ns"].notna().all()))
+    out["on_cpu_ns"] = out["on_cpu_ns"].clip(upper=out["known_ns"])
+    return out

@@ -1,0 +1,77 @@
+"""The calling-context tree of a trace: calls summed by the functions they were called through, in one pass and without rows of calls."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, sums_of
+from pytrace_ebpf.analyze.samples import tree as sampled
+from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.rebuild.library import NO_THREAD
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import TREE
+from pytrace_ebpf.trace.states import ON_CPU, RUN_QUEUE, STATES, WAITS
+
+Ints = npt.NDArray[np.int64]
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the tree of `trace` as a Parquet part into the folder `into`."""
+    pq.write_table(grow(trace), into / "part-00000.parquet", compression="lz4")
+
+
+def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:
+    """The tree as schema.TREE; what has no node once there are `most` stands by its function alone. That of samples where no call was recorded."""
+    if period := period_of(trace):
+        return sampled.grow(trace, period)
+    sums = sums_of(trace, most)
+    return table(sums.nodes, sums.keys)
+
+
+def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
+    """`nodes` (rebuild.library.NODE) as schema.TREE; `keys`: pid << 32 | tid by thread number."""
+    roots = nodes["thread"] != NO_THREAD
+    thread = _threads(nodes, roots)
+    key = np.append(keys, -1)[thread]  # -1: pid and tid are
+    order = np.append(0, 1 + np.argsort(key[1:], kind="stable"))[: len(nodes)]  # thread by thread
+    nodes, roots, key = nodes[order], roots[order], key[order]
+    parent = np.argsort(order)[nodes["parent"]]
+    # The root of all has no row: its children have no parent.
+    columns: dict[str, Any] = {
+        "node_id": np.arange(len(nodes)) - 1,
+        "parent_id": parent - 1,
+        "depth": nodes["depth"],
+        "pid": key >> 32,
+        "tid": key.astype(np.int32),
+        "func_id": nodes["func_id"],
+        "outermost": (nodes["outermost"] & 1) != 0,
+        "outermost_of_module": (nodes["outermost"] & 2) != 0,
+        "calls": np.where(roots, 0, nodes["calls"]),
+    }
+    for prefix, sums in (("", nodes["total"]), ("self_", nodes["self"])):
+        columns |= dict(_sums(prefix, sums, nodes["calls"]))
+    return pa.table([pa.array(columns[field.name], field.type) for field in TREE.arrow], schema=TREE.arrow).slice(1)
+
+
+def _threads(nodes: npt.NDArray[np.void], roots: npt.NDArray[np.bool_]) -> Ints:
+    """The number of each node's thread; -1 for those by function alone."""
+    thread = np.where(roots, nodes["thread"].astype(np.int64), -1)
+    parent = nodes["parent"].astype(np.int64)
+    above = np.where(roots, np.arange(len(nodes)), parent)
+    while np.any(above[above] != above):  # half of the way up that is left, each time
+        above = above[above]
+    return thread[above]
+
+
+def _sums(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+    yield f"{prefix or 'total_'}ns", sums["wall"]
+    none_known = calls == sums["unknown"]
+    unsplit = {ON_CPU: 0, RUN_QUEUE: sums["unsplit_runq"], WAITS: sums["unsplit_waits"]}
+    for state in STATES:
+        yield f"{prefix}{state.name}_ns", pa.array(sums[state.name], mask=none_known | (np.asarray(unsplit[state.known]) > 0))
+    yield f"{prefix}unknown_ns", sums["unknown_wall"]

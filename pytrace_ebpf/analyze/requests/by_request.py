@@ -1,0 +1,36 @@
+"""Requests by what they were for: how many, how long, where their time went, and where that of the slowest."""
+
+import numpy as np
+import pandas as pd
+
+from pytrace_ebpf.trace.states import SPLIT
+
+QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "max_ns": 1.0}
+_PARTS = ("run_ns", *SPLIT, "unknown_ns", "awaited_ns")
+
+
+def by_request(requests: pd.DataFrame) -> pd.DataFrame:
+    """Aggregate `requests` (schema.REQUESTS) per kind and endpoint, the largest total first; int64/Int64 nanoseconds.
+
+    One row each: kind; func_id, the endpoint's; requests; p50_ns, p95_ns, p99_ns and max_ns, wall times that requests had (nearest
+    rank); run_ns and its parts: SPLIT (null where that of a request is) and unknown_ns, of requests whose split is null; awaited_ns,
+    that with run_ns is all their time; slow_ and each of these: of those that took p95_ns or longer; slowest_id, the request_id of the longest.
+    """
+    rows = requests.assign(
+        func_id=requests["endpoint_func_id"],
+        kind=requests["kind"].astype(object),
+        run_ns=requests["wall_ns"] - requests["awaited_ns"],
+    )
+    rows["unknown_ns"] = rows["run_ns"].where(rows["on_cpu_ns"].isna(), 0)
+    columns = ["kind", "func_id", "requests", *QUANTILES, *_PARTS, *(f"slow_{name}" for name in _PARTS), "slowest_id"]
+    table = pd.DataFrame([_row(kind, func_id, group) for (kind, func_id), group in rows.groupby(["kind", "func_id"])], columns=columns)
+    table = table.astype({name: "Int64" for name in columns if name != "kind"})
+    return table.loc[(table["run_ns"] + table["awaited_ns"]).sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
+
+
+def _row(kind: str, func_id: int, group: pd.DataFrame) -> list[object]:
+    wall = np.sort(group["wall_ns"].to_numpy(np.int64))
+    ranks = [wall[int(np.ceil(share * len(wall))) - 1] for share in QUANTILES.values()]
+    slow = group[group["wall_ns"] >= ranks[1]]
+    sums = [[part[name].sum(skipna=False) for name in _PARTS] for part in (group, slow)]
+    return [kind, func_id, len(group), *ranks, *sums[0], *sums[1], group.loc[group["wall_ns"].idxmax(), "request_id"]]

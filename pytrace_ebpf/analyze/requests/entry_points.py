@@ -1,0 +1,90 @@
+"""Which functions answer a request: those of the usual servers and frameworks, and what a user names."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """Functions by shell patterns of their module and qualified name.
+
+    kind: what a request there is called. handlers_only: their calls are no requests, but what they call right away is what answers one.
+    """
+
+    kind: str
+    module: str
+    qualname: str
+    handlers_only: bool = False
+
+
+# Of a server that is written in C (uWSGI, mod_wsgi) the framework's entry is the outermost; else the server's, which spans the whole answer.
+ENTRY_POINTS = (
+    EntryPoint("WSGI", "wsgiref.handlers", "BaseHandler.run"),
+    EntryPoint("WSGI", "werkzeug.serving", "WSGIRequestHandler.run_wsgi"),
+    EntryPoint("WSGI", "gunicorn.workers.*", "*Worker.handle_request"),
+    EntryPoint("WSGI", "waitress.task", "WSGITask.execute"),
+    EntryPoint("WSGI", "cheroot.server", "HTTPRequest.respond"),
+    EntryPoint("WSGI", "gevent.pywsgi", "WSGIHandler.handle_one_response"),
+    EntryPoint("WSGI", "eventlet.wsgi", "HttpProtocol.handle_one_response"),
+    EntryPoint("ASGI", "uvicorn.protocols.*", "*.run_asgi"),
+    EntryPoint("ASGI", "hypercorn.*.task_group", "_handle"),
+    EntryPoint("Flask", "flask.app", "Flask.wsgi_app"),
+    EntryPoint("Flask", "flask.app", "Flask.dispatch_request", True),
+    EntryPoint("Django", "django.core.handlers.wsgi", "WSGIHandler.__call__"),
+    EntryPoint("Django", "django.core.handlers.asgi", "ASGIHandler.__call__"),
+    EntryPoint("Django", "django.core.handlers.base", "BaseHandler._get_response", True),
+    EntryPoint("Django", "django.core.handlers.base", "BaseHandler._get_response_async", True),
+    EntryPoint("FastAPI", "fastapi.routing", "request_response.<locals>.app"),
+    EntryPoint("FastAPI", "fastapi.routing", "run_endpoint_function", True),
+    EntryPoint("Starlette", "starlette.routing", "request_response.<locals>.app"),
+    EntryPoint("Bottle", "bottle", "Bottle.wsgi"),
+    EntryPoint("Falcon", "falcon.app", "App.__call__"),
+    EntryPoint("aiohttp", "aiohttp.web_protocol", "RequestHandler._handle_request"),
+    EntryPoint("aiohttp", "aiohttp.web_app", "Application._handle", True),
+    EntryPoint("Tornado", "tornado.web", "RequestHandler._execute"),
+    EntryPoint("Celery", "celery.app.trace", "build_tracer.<locals>.trace_task"),
+    EntryPoint("gRPC", "grpc._server", "_unary_response_in_pool"),
+    EntryPoint("gRPC", "grpc._server", "_stream_response_in_pool"),
+    EntryPoint("gRPC", "grpc._server", "_call_behavior", True),
+)
+ASKED = "asked"  # the kind of what a user names
+
+_LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+)?(\.zip)?)/")
+
+
+def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":
+    """kind by func_id of the functions (schema.FUNCTIONS) that are ENTRY_POINTS, with or without `handlers_only`."""
+    points = [point for point in ENTRY_POINTS if point.handlers_only == handlers_only]
+    found = [pd.Series(point.kind, _matching(functions, f"{point.module}:{point.qualname}")) for point in points]
+    joined = pd.concat([pd.Series([], dtype=object), *found])
+    return joined[~joined.index.duplicated()]
+
+
+def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
+    """The same of those that a user names: QUALNAME, or MODULE:QUALNAME, or with a slash FILE:QUALNAME."""
+    found = [pd.Series(ASKED, _matching(functions, pattern)) for pattern in patterns]
+    joined = pd.concat([pd.Series([], dtype=object), *found])
+    return joined[~joined.index.duplicated()]
+
+
+def own(functions: pd.DataFrame) -> Bools:
+    """Which are the program's own: of Python, and in no folder of libraries."""
+    python = (functions["function_layer"] == "python").to_numpy(dtype=bool)
+    return python & ~functions["file"].astype("object").map(lambda file: bool(_LIBRARY.match(file))).to_numpy(dtype=bool)
+
+
+def _matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
+    where, _, name = pattern.rpartition(":")
+    fits = functions["function_layer"].astype("object") == "python"
+    for column, wanted in (("qualname", name), ("file" if "/" in where else "module", where)):
+        if wanted:
+            fits &= functions[column].astype("object").str.fullmatch(translate(wanted))
+    return pd.Index(functions["func_id"][fits])

@@ -1,0 +1,137 @@
+"""Where the time of a single request went: its calls by the functions they were called through, and what it waited for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from pytrace_ebpf.analyze.rebuilt.calls import calls_of, rebuild
+from pytrace_ebpf.analyze.requests.nesting import levels
+from pytrace_ebpf.trace.frames import to_frame
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import CALLS
+from pytrace_ebpf.trace.states import BY_NAME, SPLIT
+
+TIMES = ("total_ns", *SPLIT, "self_ns", *(f"self_{name}" for name in SPLIT))
+_CALL = ("call_id", "parent_id", "func_id", "depth", "wall_ns", *SPLIT, "self_wall_ns", *(f"self_{name}" for name in SPLIT))
+_WAIT = ("func_id", "kind", "syscall", "start_ns", "blocked_until_ns", "end_ns")
+RUN_QUEUE = BY_NAME["runq_wait"].label  # the kind of what a thread waited for a core
+_NEARLY = 0.9
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OneRequest:
+    """One request.
+
+    tree: node_id, parent_id, depth (of the request's own call 0), func_id, calls and TIMES, a caller before its callees.
+    waits: func_id, kind (of schema.WAITS, or RUN_QUEUE), syscall (None for none) and ns, most time first.
+    awaited: the coroutine that it was suspended in longest: func_ids of those that lead to it, the outermost first; and the time.
+    """
+
+    tree: pd.DataFrame
+    waits: pd.DataFrame
+    awaited: tuple[list[int], int]
+
+
+def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
+    """That of a row of schema.REQUESTS of `trace`. Of one that is a call memory is bounded by its tree, of a coroutine by its calls."""
+    window = trace.window(request["start_ns"], request["end_ns"], request["pid"], request["tid"])
+    tasks = trace.tasks(["coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "awaited_ns"]) if request["awaited_ns"] else None
+    if tasks is None:
+        return OneRequest(_subtree(window, request), _waits(window, None), ([], 0))
+    resumes = _resumes(window, request)
+    awaited = _awaited(tasks, request)
+    return OneRequest(_summed(_calls(window, resumes)), _waits(window, resumes), awaited)
+
+
+def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
+    """Of the window's tree what is below the request's call."""
+    tree = window.tree(["node_id", "parent_id", "depth", "func_id", "calls", *TIMES])
+    own = tree[tree["func_id"] == request["func_id"]]
+    if not len(own):
+        return own
+    root = int(own["total_ns"].astype(np.int64).idxmax())
+    inside, parent, depth = np.zeros(len(tree), bool), tree["parent_id"].to_numpy(np.int64), tree["depth"].to_numpy(np.int64)
+    inside[root] = True
+    for here in levels(depth):
+        inside[here] |= inside[parent[here]] & (parent[here] >= 0)
+    found = tree[inside]
+    places = pd.Series(np.arange(len(found)), found["node_id"])
+    return found.assign(
+        node_id=places.to_numpy(),
+        parent_id=found["parent_id"].map(places).fillna(-1).astype(np.int64),
+        depth=found["depth"] - depth[root],
+    ).reset_index(drop=True)
+
+
+def _resumes(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
+    """call_id, last_descendant_id, start_ns and end_ns of the calls that a coroutine consists of."""
+    columns = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "frame")
+    rows = pd.concat(list(calls_of(window, np.array([request["func_id"]]), columns))).sort_values("call_id", ignore_index=True)
+    first = rows["frame"][rows["start_ns"] == request["start_ns"]]
+    return rows[rows["frame"].isin(first) & (rows["frame"] != 0) | (rows["start_ns"] == request["start_ns"])].reset_index(drop=True)
+
+
+def _calls(window: Trace, resumes: pd.DataFrame) -> pd.DataFrame:
+    """All calls (_CALL) of these, in the order of call_id."""
+
+    def own() -> Iterator[pa.Table]:
+        first, last = (resumes[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
+        for piece in (piece for pieces in rebuild(window) for piece in pieces):
+            ids = piece["call_id"].to_numpy()
+            at = np.searchsorted(first, ids, side="right") - 1
+            yield piece.select(_CALL).filter(pa.array((at >= 0) & (ids <= last[at])))
+
+    return to_frame(pa.concat_tables(own()), CALLS).sort_values("call_id", ignore_index=True)
+
+
+def _summed(calls: pd.DataFrame) -> pd.DataFrame:
+    """Calls by the functions they were called through."""
+    ids, parent, function, depth = (calls[name].to_numpy(np.int64) for name in ("call_id", "parent_id", "func_id", "depth"))
+    outer = np.searchsorted(ids, parent).clip(max=max(0, len(ids) - 1))
+    is_root = ids[outer] != parent
+    depth = depth - depth[is_root][np.cumsum(is_root) - 1]
+    node, nodes, count = np.zeros(len(ids), np.int64), [], 0
+    for level, here in enumerate((np.flatnonzero(is_root), *levels(depth))):
+        pairs = np.stack((node[outer[here]] if level else np.full(len(here), -1), function[here]))
+        unique, which = np.unique(pairs, axis=1, return_inverse=True)
+        node[here] = count + which.ravel()
+        nodes.append(np.vstack((unique, np.full(unique.shape[1], level))))
+        count += unique.shape[1]
+    parent_id, func_id, level_of = np.concatenate(nodes, axis=1)
+    times = calls.rename(columns={"wall_ns": "total_ns", "self_wall_ns": "self_ns"})[list(TIMES)].astype("Int64")
+    sums = times.groupby(node).agg(lambda column: column.sum(skipna=False))
+    return pd.DataFrame(
+        {"node_id": np.arange(count), "parent_id": parent_id, "depth": level_of, "func_id": func_id, "calls": np.bincount(node, minlength=count)}
+    ).join(sums)
+
+
+def _waits(window: Trace, resumes: pd.DataFrame | None) -> pd.DataFrame:
+    """What was waited for in the window, of `resumes` in these alone."""
+    rows = window.waits(list(_WAIT)).sort_values("start_ns", ignore_index=True)
+    if resumes is not None:
+        start, end = (resumes[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        at = np.searchsorted(start, rows["start_ns"].to_numpy(np.int64), side="right") - 1
+        rows = rows[(at >= 0) & (rows["start_ns"].to_numpy(np.int64) < end[at])]
+    until = rows["blocked_until_ns"].fillna(rows["end_ns"]).astype(np.int64)
+    blocked = rows.assign(ns=until - rows["start_ns"], kind=rows["kind"].astype(object), syscall=rows["syscall"].astype(object))
+    rows = pd.concat([blocked, rows.assign(ns=rows["end_ns"] - until, kind=RUN_QUEUE, syscall=None)])
+    rows = rows[rows["ns"] > 0]
+    sums = rows.groupby(["func_id", "kind", "syscall"], dropna=False)["ns"].sum().reset_index()
+    return sums.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _awaited(tasks: pd.DataFrame, request: dict[str, Any]) -> tuple[list[int], int]:
+    """Those of the coroutines that it awaited that were suspended nearly as long as any."""
+    task = tasks["task_id"][tasks["coroutine_id"] == request["request_id"]]
+    within = (tasks["start_ns"] >= request["start_ns"]) & (tasks["end_ns"] <= request["end_ns"])
+    same = tasks[tasks["task_id"].isin(task) & within & (tasks["coroutine_id"] != request["request_id"])]
+    most = int(same["awaited_ns"].max()) if len(same) else 0
+    nearly = same[same["awaited_ns"] >= max(1, _NEARLY * most)]
+    return nearly.sort_values("coroutine_id")["func_id"].astype(int).tolist(), most

@@ -1,0 +1,117 @@
+"""Requests: the outermost calls of functions that answer them, each with the program's function that it was for.
+
+Memory is bounded by the calls of the functions that answer requests and of those that they were for, in one pass without rows of other calls.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.arrow_table import from_frame
+from pytrace_ebpf.analyze.rebuilt.calls import calls_of
+from pytrace_ebpf.analyze.requests import entry_points
+from pytrace_ebpf.analyze.requests.nesting import above, levels
+from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import REQUESTS
+from pytrace_ebpf.trace.states import SPLIT
+
+_COLUMNS = ("call_id", "last_descendant_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "status")
+_TASK = ("coroutine_id", "pid", "tid", "func_id", "start_ns", "end_ns", *SPLIT, "awaited_ns", "status")
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the requests of `trace` as a Parquet part into the folder `into`."""
+    rows = requests(trace)
+    if len(rows):
+        pq.write_table(from_frame(REQUESTS, rows), into / "part-00000.parquet", compression="lz4")
+
+
+def requests(trace: Trace) -> pd.DataFrame:
+    """Columns of schema.REQUESTS, in the order of request_id."""
+    functions = trace.functions()
+    kinds, asked = entry_points.kinds(functions), entry_points.asked(functions, trace.request_patterns)
+    entries = kinds.index.union(asked.index).to_numpy(np.int64)
+    if not len(entries):
+        return REQUESTS.arrow.empty_table().to_pandas()
+    own = functions["func_id"][entry_points.own(functions)].to_numpy(np.int64)
+    namers = np.setdiff1d(np.union1d(entries, entry_points.kinds(functions, handlers_only=True).index), own)
+    named = _endpoints(trace.tree(["parent_id", "depth", "func_id"]), namers, own)
+    calls = _calls(trace, np.union1d(entries, namers), named)
+    tasks = _tasks(trace, functions, entries)
+    found = [_requests(calls, tasks, of, namers, named) for of in (kinds, asked)]
+    return pd.concat(found).sort_values(["request_id", "kind"], ignore_index=True)
+
+
+def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
+    """The program's `own` functions that a `namer` calls, or a function of a library that it calls, and so on."""
+    parent, function, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "func_id", "depth"))
+    is_own, is_namer = np.isin(function, own), np.isin(function, namers)
+    leads, is_end = is_namer.copy(), np.zeros(len(tree), bool)
+    for here in levels(depth):
+        led = leads[parent[here]] & (parent[here] >= 0)
+        is_end[here] = led & is_own[here]
+        leads[here] |= led & ~is_own[here]
+    return np.unique(function[is_end])
+
+
+def _calls(trace: Trace, others: Ints, named: Ints) -> pd.DataFrame:
+    """Calls (_COLUMNS) of these functions in the order of call_id; of `named` those alone that are not right below another of them."""
+    parts = []
+    for part in calls_of(trace, np.union1d(others, named), _COLUMNS):
+        calls = part.sort_values("call_id", ignore_index=True)
+        is_other = np.isin(calls["func_id"], others)
+        outer = above(calls)[0]
+        parts.append(calls[is_other | (outer < 0) | is_other[outer]])
+    joined = pd.concat(parts) if parts else REQUESTS.arrow.empty_table().to_pandas().reindex(columns=list(_COLUMNS))
+    return joined.sort_values("call_id", ignore_index=True)
+
+
+def _tasks(trace: Trace, functions: pd.DataFrame, entries: Ints) -> pd.DataFrame:
+    """Coroutines (_TASK) of `entries`, of which no other is a coroutine function."""
+    flags = functions.set_index("func_id")["flags"].reindex(entries)
+    asynchronous = flags.index[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0]
+    if not len(asynchronous):
+        return pd.DataFrame(columns=list(_TASK))
+    rows = trace.tasks(columns=list(_TASK))
+    return rows[rows["func_id"].isin(asynchronous)]
+
+
+def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]", namers: Ints, named: Ints) -> pd.DataFrame:
+    """Those that are calls of the functions of `kinds` (by func_id)."""
+    function = calls["func_id"].to_numpy(np.int64)
+    outer, nesting = above(calls)
+    is_namer, entry = np.isin(function, namers), np.where(np.isin(function, kinds.index), np.arange(len(calls)), -1)
+    depth = np.zeros(len(calls), np.int64)  # of dispatchers and the like
+    for here in levels(nesting):
+        depth[here] = depth[outer[here]] + is_namer[outer[here]]
+        entry[here] = np.where(entry[outer[here]] >= 0, entry[outer[here]], entry[here])
+    outermost = calls[entry == np.arange(len(calls))]
+    asynchronous = outermost["func_id"].isin(tasks["func_id"])
+    whole = outermost[~asynchronous & ~outermost["resumed"]].rename(columns={"call_id": "request_id"}).assign(awaited_ns=0)
+    joined = tasks[tasks["coroutine_id"].isin(outermost["call_id"])].rename(columns={"coroutine_id": "request_id"})
+    joined = joined.assign(wall_ns=joined["end_ns"] - joined["start_ns"])
+    rows = pd.concat([part.astype({"status": object}) for part in (whole, joined) if len(part)] or [whole.astype({"status": object})])
+    request = _continued(outermost, rows["request_id"]).reindex(np.arange(len(calls)), fill_value=-1).to_numpy(np.int64)
+    names = np.isin(function, named) & (outer >= 0) & is_namer[outer] & (entry >= 0)
+    endpoints = pd.DataFrame(
+        {"request_id": request[entry[names]], "endpoint": function[names], "depth": depth[names], "wall_ns": calls["wall_ns"][names]}
+    )
+    endpoint = endpoints.sort_values(["depth", "wall_ns"], kind="stable").groupby("request_id")["endpoint"].last()
+    answered = rows["request_id"].map(endpoint).where(rows["func_id"].isin(namers)).fillna(rows["func_id"]).astype(np.int64)
+    rows = rows.assign(endpoint_func_id=answered, kind=rows["func_id"].map(kinds))
+    return rows[REQUESTS.arrow.names]
+
+
+def _continued(calls: pd.DataFrame, begun: "pd.Series[int]") -> "pd.Series[int]":
+    """By the place of each of `calls` the request that it is, or that it resumes; `begun`: which of them, by call_id, are the first of one."""
+    is_first = calls["call_id"].isin(begun)
+    frames = calls.assign(request_id=calls["call_id"].astype("Int64").where(is_first)).sort_values(["pid", "frame", "start_ns", "call_id"])
+    resumed = frames.groupby(["pid", "frame"])["request_id"].ffill().where(frames["frame"] != 0, frames["request_id"])
+    return resumed.fillna(-1).astype(np.int64)

@@ -1,0 +1,54 @@
+"""Samples by the instruction that the innermost frame was at, as CPython had specialized it."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.analyze.samples.errors import with_errors
+from pytrace_ebpf.analyze.samples.paths import segments
+from pytrace_ebpf.trace.reader import Trace
+
+_NAMES = Path(__file__).with_name("opcodes.json")  # scripts/opcodes.py
+
+
+@cache
+def _names() -> Any:
+    return json.loads(_NAMES.read_text())
+
+
+def name_of(version: str, opcode: int) -> tuple[str, str]:
+    """(name, that of the instruction it is a specialization of, else the name) in a version of CPython such as 3.11.2."""
+    known = _names().get(".".join(version.split(".")[:2]), {"names": {}, "generic": {}})
+    name = known["names"].get(str(opcode), f"opcode {opcode}")
+    return name, known["generic"].get(name, name)
+
+
+def by_opcode(trace: Trace, period: int, of: int) -> pd.DataFrame:
+    """One row per instruction and function: opcode, name, generic, func_id, qualname, file, first_line, self_ns, self_samples, self_error_ns.
+
+    Most samples first. Programs of several versions of CPython have rows of their own where a name differs.
+    """
+    versions = trace.processes().set_index("pid")["python_version"].fillna("").to_dict()
+    counts: dict[tuple[str, str, int], int] = {}
+    for samples, stacks in segments(trace):
+        known = samples[samples["opcode"] >= 0].merge(stacks[["stack_id", "func_id"]], on="stack_id")
+        for (pid, opcode, func_id), count in known.groupby(["pid", "opcode", "func_id"]).size().items():
+            key = (*name_of(str(versions.get(pid, "")), int(opcode)), int(func_id))
+            counts[key] = counts.get(key, 0) + int(count)
+    table = pd.DataFrame([(*key, count * period) for key, count in counts.items()], columns=["name", "generic", "func_id", "self_ns"])
+    table = table.astype({"self_ns": "int64", "func_id": "int64"})
+    names = trace.functions()[["func_id", "qualname", "file", "first_line"]]
+    table = with_errors(table.merge(names, how="left", on="func_id"), period, of)
+    table["first_line"] = table["first_line"].fillna(-1).astype("int64")
+    return table.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def in_total(table: pd.DataFrame, period: int, of: int) -> pd.DataFrame:
+    """by_opcode()'s rows by instruction alone: name, generic, self_ns with samples and error; and the function that has most of it."""
+    most = table.drop_duplicates("name")[["name", "func_id", "qualname", "file", "first_line"]]
+    sums = table.groupby(["name", "generic"])["self_ns"].sum().reset_index()
+    joined = with_errors(sums, period, of).merge(most, on="name")
+    return joined.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)

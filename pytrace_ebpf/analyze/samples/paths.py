@@ -1,0 +1,77 @@
+"""The stacks of samples as paths of functions: each once, whatever the lines and however many segments name it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.trace.reader import Trace
+
+NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
+UNKNOWN = -1  # of `func_id`
+SOURCE = "sample"
+
+Ints = npt.NDArray[np.int64]
+
+
+def period_of(trace: Trace) -> int | None:
+    """The time that a sample stands for, ns, of a trace whose functions are known by samples alone; None of one that has calls."""
+    sampling = trace.manifest.get("sampling")
+    if not sampling or any(each["source"] not in (SOURCE, None) for each in trace.manifest["sources"]):
+        return None
+    return int(sampling["period_ns"])
+
+
+def segments(trace: Trace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """(samples, stacks) of each segment that has samples of a trace, or of its window."""
+    pid, tid = getattr(trace, "pid", None), getattr(trace, "tid", None)
+    for segment in trace.segments:
+        samples = trace.part("samples", segment["index"]).to_pandas()
+        within = (samples["ts"] >= trace.start_ns) & (samples["ts"] < trace.end_ns) if trace.whole is not trace else samples["ts"] >= 0
+        for name, wanted in (("pid", pid), ("tid", tid)):
+            within &= True if wanted is None else samples[name] == wanted
+        if within.any():
+            yield samples[within], trace.part("stacks", segment["index"]).to_pandas()
+
+
+def by_thread(trace: Trace) -> pd.DataFrame:
+    """How many samples there are of each thread: pid, tid, samples."""
+    threads = pd.concat([samples[["pid", "tid"]] for samples, _ in segments(trace)] or [pd.DataFrame({"pid": [], "tid": []}, np.int64)])
+    return threads.groupby(["pid", "tid"]).size().rename("samples").reset_index()
+
+
+@dataclass
+class Paths:
+    """Numbered from 0, a caller's path before those that it leads to: of each the caller's number (-1 none), its function, and its depth."""
+
+    parents: list[int] = field(default_factory=list)
+    functions: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def number(self, parent: int, func_id: int) -> int:
+        """Of the path to `func_id` from that one."""
+        at = self._numbers.setdefault((parent, func_id), len(self.parents))
+        if at == len(self.parents):
+            self.parents.append(parent)
+            self.functions.append(func_id)
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+        return at
+
+    def of_stacks(self, stacks: pd.DataFrame) -> dict[int, int]:
+        """The paths of a segment's stacks (schema.STACKS), by stack_id, and of those that could not be read."""
+        found = {UNREAD: self.number(-1, UNKNOWN), -1: -1}
+        for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
+            found[stack] = self.number(found[parent], func_id)
+        return found
+
+    def outermost(self, key: Ints) -> npt.NDArray[np.bool_]:
+        """Of each path, whether its last function's key is not also one before it; `key`: by path."""
+        keys, found = key.tolist(), np.ones(len(key), bool)
+        for at, parent in enumerate(self.parents):
+            while parent >= 0 and keys[parent] != keys[at]:
+                parent = self.parents[parent]
+            found[at] = parent < 0
+        return found

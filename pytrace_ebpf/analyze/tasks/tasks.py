@@ -1,0 +1,203 @@
+"""Coroutines as whole calls: the resumes of each joined, with the coroutine that awaits it and the task that drives it.
+
+A resume continues the last call on its frame, whose number a coroutine keeps from its creation to its end. The calls
+are read a part at a time; from part to part go the coroutines that are suspended. Memory is bounded by the largest part,
+these, and the table that is made.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.arrow_table import to_arrow
+from pytrace_ebpf.analyze.functions.by_function import values
+from pytrace_ebpf.analyze.rebuilt.calls import calls_of
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
+from pytrace_ebpf.trace.states import SPLIT
+
+GENERATOR, COROUTINE, ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags
+NOBODY = -1
+_CALLS = (
+    "call_id", "parent_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "yielded", "status",
+)  # fmt: skip
+_ROW = np.dtype(
+    [
+        ("coroutine_id", "i8"), ("parent_call", "i8"), ("pid", "i4"), ("tid", "i4"), ("func_id", "i4"), ("frame", "i8"),
+        ("start_ns", "i8"), ("end_ns", "i8"), ("resumes", "i8"), ("run_ns", "i8"), *((name, "i8") for name in SPLIT),
+        ("longest_ns", "i8"), ("longest_call_id", "i8"), ("resumed", "?"), ("thrown", "?"), ("yielded", "?"), ("status", "i1"),
+    ]
+)  # fmt: skip
+"""One resume, or those of a coroutine so far: `resumed` of the first, yielded and thrown (its entry was not reported) of the last. Of the split -1 is null."""
+
+Ints = npt.NDArray[np.int64]
+_Rows = npt.NDArray[Any]
+_STATUS = {status: number for number, status in enumerate(TASK_STATUSES)} | {"repaired": 0}
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the coroutines of `trace` as a Parquet part into the folder `into`."""
+    stream = Tasks(trace.functions())
+    for calls in stream.parts(trace):
+        stream.part(calls)
+    rows, parents = stream.finish(trace)
+    if len(rows):
+        pq.write_table(_table(rows, parents), into / "part-00000.parquet", compression="lz4")
+
+
+class Tasks:
+    """Coroutines from their resumes, a part of the calls at a time."""
+
+    def __init__(self, functions: pd.DataFrame) -> None:
+        """`functions`: the table schema.FUNCTIONS."""
+        flags = functions["flags"].to_numpy()
+        self._functions = functions["func_id"].to_numpy()[(flags & (GENERATOR | COROUTINE | ASYNC_GENERATOR)) != 0]
+        self._coroutines = functions["func_id"].to_numpy()[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0]
+        self._suspended = np.zeros(0, _ROW)
+        self._finished: list[_Rows] = []
+        self._began: list[Ints] = []  # (2, n): coroutine_id, the call that it began in or one that this lies in
+        self._parents: list[Ints] = []  # (2, n): coroutine_id, parent_id
+
+    def parts(self, trace: Trace) -> Iterator[pd.DataFrame]:
+        """The calls of generators and coroutines, a segment's at a time: no others are kept."""
+        return calls_of(trace, self._functions, _CALLS)
+
+    def part(self, calls: pd.DataFrame) -> None:
+        """Take in calls (_CALLS), in the order of their parts."""
+        rows = np.concatenate((self._suspended, _rows(calls)))
+        order = np.lexsort((rows["coroutine_id"], rows["start_ns"], rows["frame"], rows["pid"]))
+        rows, is_new = rows[order], order >= len(self._suspended)
+        begins = _begins(rows)
+        joined = _join(rows, np.flatnonzero(begins))
+        whose = joined["coroutine_id"][np.cumsum(begins) - 1]
+        self._began.append(np.stack((whose, rows["parent_call"]))[:, begins & is_new])
+        self._find_parents(rows[is_new], whose[is_new])
+        followed = np.append(_same_frame(joined), False)[: len(joined)]
+        abandoned = joined["yielded"] & followed
+        joined["status"][abandoned] = np.maximum(joined["status"][abandoned], _STATUS["abandoned"])
+        goes_on = joined["yielded"] & ~followed
+        self._suspended = joined[goes_on]
+        self._finished.append(self._asynchronous(joined[~goes_on]))
+
+    def finish(self, trace: Trace) -> tuple[_Rows, Ints]:
+        """(coroutines in the order of coroutine_id, the parent_id of each)."""
+        left = self._suspended
+        thrown = left["thrown"]  # nothing came after: it did not yield, what was thrown into it left it
+        left["status"] = np.maximum(left["status"], np.where(thrown, _STATUS["unwound"], _STATUS["open_at_end"]))
+        processes = trace.processes().set_index("pid")
+        end = processes["end_ns"].reindex(left["pid"]).fillna(trace.end_ns).to_numpy(np.int64)
+        left["end_ns"] = np.where(thrown, left["end_ns"], np.maximum(left["end_ns"], end))
+        rows = np.concatenate((np.zeros(0, _ROW), *self._finished, self._asynchronous(left)))
+        rows = rows[np.argsort(rows["coroutine_id"])]
+        if not trace.losses()["class"].isin(CALL_LOSSES).any():  # else nobody knows since when
+            start = processes["start_ns"].reindex(rows["pid"]).fillna(trace.start_ns).to_numpy(np.int64)
+            rows["start_ns"] = np.where(rows["resumed"], np.minimum(rows["start_ns"], start), rows["start_ns"])
+        rows["status"] = np.where(rows["resumed"], np.maximum(rows["status"], _STATUS["open_at_start"]), rows["status"])
+        known = np.concatenate([np.zeros((2, 0), np.int64), *self._parents], axis=1)
+        known = known[:, np.argsort(known[0])]
+        return rows, _look_up(known[0], known[1], rows["coroutine_id"])
+
+    def _asynchronous(self, rows: _Rows) -> _Rows:
+        return rows[np.isin(rows["func_id"], self._coroutines)]
+
+    def _find_parents(self, rows: _Rows, whose: Ints) -> None:
+        """Of coroutines that began: whose call it was in; that may end in a later part. `whose`: the coroutine of each row."""
+        order = np.argsort(rows["coroutine_id"])
+        ids, outside = rows["coroutine_id"][order], rows["parent_call"][order]
+        # What is found in a generator's call, such as __await__, is looked for in the call around it.
+        generator = ~np.isin(rows["func_id"][order], self._coroutines)
+        wanted = np.concatenate(self._began, axis=1)
+        while True:
+            at = _look_up(ids, np.arange(len(ids)), wanted[1])
+            through = np.append(generator, False)[at]
+            found = (at != NOBODY) & ~through
+            self._parents.append(np.stack((wanted[0, found], whose[order][at[found]])))
+            wanted[1, through] = outside[at[through]]
+            wanted = wanted[:, ~found & (wanted[1] != NOBODY)]
+            if not through.any():
+                break
+        self._began = [wanted]
+
+
+def _rows(calls: pd.DataFrame) -> _Rows:
+    out = np.zeros(len(calls), _ROW)
+    for name in ("pid", "tid", "func_id", "frame", "start_ns", "end_ns", "resumed", "yielded"):
+        out[name] = calls[name].to_numpy()
+    out["coroutine_id"] = out["longest_call_id"] = calls["call_id"].to_numpy()
+    out["parent_call"], out["resumes"] = calls["parent_id"].to_numpy(), 1
+    out["run_ns"] = out["longest_ns"] = calls["wall_ns"].to_numpy()
+    for name in SPLIT:
+        own, known = values(calls[name])
+        out[name] = np.where(known, own, -1)
+    out["status"] = calls["status"].astype("object").map(_STATUS).to_numpy(np.int8)
+    out["thrown"] = (calls["status"] == "repaired").to_numpy()
+    # Where the source does not distinguish frames it is not known what a resume continues.
+    return out[(out["frame"] != 0) | ~(out["resumed"] | out["yielded"])]
+
+
+def _same_frame(rows: _Rows) -> npt.NDArray[np.bool_]:
+    """Of each row but the first: whether it is on the frame of the one before."""
+    known = rows["frame"][1:] != 0
+    return known & (rows["frame"][1:] == rows["frame"][:-1]) & (rows["pid"][1:] == rows["pid"][:-1])
+
+
+def _begins(rows: _Rows) -> npt.NDArray[np.bool_]:
+    """Which rows begin a coroutine, the others going on with that of the row before."""
+    begins = np.ones(len(rows), bool)
+    continues = rows["resumed"][1:] | (rows["thrown"][1:] & rows["yielded"][:-1])
+    begins[1:] = ~(continues & _same_frame(rows) & (rows["func_id"][1:] == rows["func_id"][:-1]))
+    return begins
+
+
+def _join(rows: _Rows, first: Ints) -> _Rows:
+    """One row for each stretch of rows that begins at `first`."""
+    if not len(first):
+        return rows[:0]
+    last = np.append(first[1:], len(rows)) - 1
+    out = rows[first]
+    for name in ("end_ns", "yielded", "thrown"):
+        out[name] = rows[name][last]
+    for name in ("resumes", "run_ns", *SPLIT):
+        out[name] = np.add.reduceat(rows[name], first)
+    for name in SPLIT:
+        out[name][np.minimum.reduceat(rows[name], first) < 0] = -1
+    out["longest_ns"] = np.maximum.reduceat(rows["longest_ns"], first)
+    is_longest = np.flatnonzero(rows["longest_ns"] == np.repeat(out["longest_ns"], last - first + 1))
+    out["longest_call_id"] = rows["longest_call_id"][is_longest[np.searchsorted(is_longest, first)]]
+    out["status"] = np.maximum.reduceat(rows["status"], first)
+    return out
+
+
+def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """The value of each wanted key, NOBODY where there is none; `keys` ascend."""
+    if not len(keys):
+        return np.full(len(wanted), NOBODY, np.int64)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, values[at], NOBODY)
+
+
+def _outermost(ids: Ints, parents: Ints) -> Ints:
+    """The last in each one's line of parents, itself where it has none; `ids` ascend."""
+    top = np.where(parents == NOBODY, ids, parents)
+    while True:
+        further = _look_up(ids, top, top)
+        further = np.where(further == NOBODY, top, further)
+        if (further == top).all():
+            return top
+        top = further
+
+
+def _table(rows: _Rows, parents: Ints) -> pa.Table:
+    columns: dict[str, pa.Array] = {
+        "task_id": pa.array(_outermost(rows["coroutine_id"], parents)),
+        "parent_id": pa.array(parents),
+        "awaited_ns": pa.array(rows["end_ns"] - rows["start_ns"] - rows["run_ns"]),
+        "status": pa.DictionaryArray.from_arrays(rows["status"].astype(np.int32), list(TASK_STATUSES)),
+    }
+    return to_arrow(TASKS, rows, columns)

@@ -1,0 +1,98 @@
+"""Scheduling events that change a thread's state, and which state it is in after them; decided by the library, as for the calls."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from pytrace_ebpf.analyze.time.windows import touches
+from pytrace_ebpf.rebuild.states import DROPPED, LOST, states
+from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.states import NAMES
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+ON_CPU, RUNQ, GIL, BLOCKED = (NAMES.index(name) for name in ("on_cpu", "runq_wait", "gil_wait", "blocked"))
+OFF, UNKNOWN, GONE = range(len(NAMES), len(NAMES) + 3)  # as in rebuild.h
+STATES = (*NAMES, "off_cpu")  # off_cpu: without a core, not known in which of the others
+_COLUMNS = ("ts", "kind", "cpu", "state", "syscall", "address", "other_tid")
+
+
+@dataclass
+class Switches:
+    """Scheduling rows as arrays of one length, grouped by `thread` (ascending) and by time within.
+
+    `thread` is a dense number of (pid, tid), `row` the place in the table they were taken from, -1 where events were lost;
+    `to` is the state after the row (ON_CPU ...); the others are schema.SCHED's columns.
+    """
+
+    thread: Ints
+    ts: Ints
+    kind: Ints
+    cpu: Ints
+    state: Ints
+    syscall: Ints
+    address: Ints
+    other_tid: Ints
+    row: Ints
+    to: Ints
+
+    def take(self, which: npt.NDArray[np.generic]) -> "Switches":
+        """The rows that `which` (mask or positions) selects."""
+        return Switches(*(column[which] for column in vars(self).values()))
+
+    def after(self, thread: Ints, ts: int, cpu: Ints, to: Ints) -> "Switches":
+        """With a row more of each of `thread`, before all others: in the state `to` from `ts` on."""
+        blank = np.zeros(len(thread), np.int64)
+        first = Switches(thread, blank + ts, blank - 1, cpu, blank, blank - 1, blank, blank, blank - 1, to)
+        whole = Switches(*(np.concatenate(parts) for parts in zip(vars(first).values(), vars(self).values(), strict=True)))
+        return whole.take(np.argsort(whole.thread, kind="stable")) if len(thread) else self
+
+
+class States:
+    """The states of all threads, one segment at a time."""
+
+    def __init__(self, origin_ns: int, windows: Ints) -> None:
+        """When recording began, and when scheduling events were lost (windows.windows_of)."""
+        self._origin, self._windows, self._passed = origin_ns, windows, 0
+        self._known = np.zeros(0, np.uint8)
+        self._gil = np.zeros((0, 2), np.int64)
+
+    def grow(self, gil: Ints, known: tuple[Ints, Ints] | None = None) -> None:
+        """Further threads; `gil` (n, 2): the addresses of their GIL. `known`: some threads, by their places, and their states."""
+        self._gil = np.concatenate((self._gil, gil))
+        self._known = np.concatenate((self._known, np.full(len(gil), UNKNOWN, np.uint8)))
+        if known is not None:
+            self._known[known[0]] = known[1]
+
+    def take(self, thread: Ints, sched: pa.Table | pd.DataFrame, end_ns: int) -> Switches:
+        """Of the segment that ends at `end_ns`: the rows of `sched` (schema.SCHED) that change a thread's state.
+
+        `thread`: the number of each row's thread.
+        """
+        rows = self._with_losses(thread, sched, end_ns)
+        rows.to = states(vars(rows), rows.thread, self._known, self._gil).astype(np.int64)
+        rows = rows.take(rows.to != DROPPED)
+        last = np.append(rows.thread[1:] != rows.thread[:-1], True)[: len(rows.ts)]
+        self._known[rows.thread[last]] = rows.to[last]
+        return rows
+
+    def _with_losses(self, thread: Ints, sched: pa.Table | pd.DataFrame, end_ns: int) -> Switches:
+        """The segment's rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
+        columns = {name: sched[name].to_numpy().astype(np.int64) for name in _COLUMNS}
+        rows = Switches(thread=thread, row=np.arange(len(thread)), to=np.zeros(len(thread), np.int64), **columns)
+        inside = touches(self._windows, rows.ts, rows.ts) & (rows.kind != SchedKind.EXIT)
+        rows = rows.take(~inside)
+        threads = np.arange(len(self._known))
+        lost = [rows]
+        while self._passed < len(self._windows) and self._windows[self._passed, 0] < end_ns:
+            at = max(int(self._windows[self._passed, 0]), self._origin)
+            blank = np.zeros(len(threads), np.int64)
+            lost.append(Switches(threads, blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank - 1, blank))
+            self._passed += 1
+        lost.reverse()
+        whole = Switches(*(np.concatenate(parts) for parts in zip(*(vars(s).values() for s in lost), strict=True)))
+        return whole.take(np.lexsort((whole.ts, whole.thread)))

@@ -1,0 +1,174 @@
+"""Why each thread was off its core: every interval with what it waited for, who ended it and which call was open.
+
+The scheduling rows are read a segment at a time, as for the calls, and the same rows decide: so the waits
+within a call add up to its runq_wait_ns, gil_wait_ns and blocked_ns.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.arrow_table import to_arrow
+from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, innermost
+from pytrace_ebpf.analyze.time import split
+from pytrace_ebpf.analyze.time.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, States, Switches
+from pytrace_ebpf.analyze.time.windows import windows_of
+from pytrace_ebpf.analyze.waits import wait_kinds
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, WAITS, SchedKind
+
+ROW_GROUP = 1 << 16
+HOLDER_UNKNOWN = -1
+_SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid")
+_ROW = np.dtype(
+    [
+        ("thread", "i4"), ("ts", "i8"), ("kind", "i1"), ("cpu", "i2"), ("state", "i4"), ("syscall", "i4"), ("address", "i8"),
+        ("other_pid", "i4"), ("other_tid", "i4"), ("holder_tid", "i4"), ("to", "i1"),
+    ]
+)  # fmt: skip
+_WAIT = np.dtype(
+    [
+        ("key", "i8"), ("start_ns", "i8"), ("blocked_until_ns", "i8"), ("end_ns", "i8"), ("kind", "i1"), ("syscall", "i4"),
+        ("lock_address", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"), ("cpu_before", "i2"), ("cpu_after", "i2"),
+    ]
+)  # fmt: skip
+"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too."""
+
+_Rows = npt.NDArray[Any]
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the waits of `trace` as a Parquet part into the folder `into`."""
+    waits = np.concatenate([np.zeros(0, _WAIT), *_all(trace)])
+    waits = waits[np.lexsort((waits["key"], waits["start_ns"]))]
+    if len(waits):
+        names = wait_kinds.names(waits["syscall"], trace.manifest["host"].get("machine", ""))
+        table = _table(trace, waits, names)
+        pq.write_table(table, into / "part-00000.parquet", row_group_size=ROW_GROUP, compression="lz4")
+
+
+def _all(trace: Trace) -> Iterator[_Rows]:
+    stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
+    for place, segment in enumerate(trace.segments):
+        trace.progress("Reading switches", place / len(trace.segments))
+        sched = trace.part("sched", segment["index"], _SCHED)
+        yield stream.segment(sched, segment["end_ns"])
+    yield stream.finish(trace.end_ns)
+
+
+class Waits:
+    """Waits (_WAIT) from scheduling rows, a segment at a time."""
+
+    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str) -> None:
+        """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
+        self._processes, self._machine = processes, machine
+        self._states = States(start_ns, windows_of(losses, SCHED_LOSSES))
+        self._keys = np.zeros(0, np.int64)
+        self._number: dict[int, int] = {}
+        self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
+
+    def segment(self, sched: pa.Table, end_ns: int) -> _Rows:
+        """The waits that ended in the segment up to end_ns, whose rows of schema.SCHED are `sched`."""
+        unique, inverse = np.unique(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
+        new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
+        self._number.update(zip(new.tolist(), range(len(self._keys), len(self._keys) + len(new)), strict=True))
+        self._keys = np.concatenate((self._keys, new))
+        self._states.grow(split.gil_ranges(self._processes, new >> 32))
+        thread = np.array([self._number[key] for key in unique.tolist()], np.int64)[inverse]
+        rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, end_ns), sched)))
+        rows = rows[np.argsort(rows["thread"], kind="stable")]
+        begin, end, continues = _intervals(rows)
+        over = end < len(rows)
+        over[over] = rows["thread"][end[over]] == rows["thread"][begin[over]]
+        last_begin = np.maximum.accumulate(np.where(continues, -1, np.arange(len(rows))))
+        self._going_on = rows[np.isin(last_begin, begin[~over])]
+        begin, end = begin[over], end[over]
+        return self._waits(rows, begin, rows["ts"][end], np.where(rows["to"][end] == ON_CPU, rows["cpu"][end], -1), continues)
+
+    def finish(self, end_ns: int) -> _Rows:
+        """Those that had not ended at `end_ns`, when the recording did."""
+        rows = self._going_on
+        begin, _, continues = _intervals(rows)
+        end = np.maximum.reduceat(rows["ts"], begin) if len(begin) else rows["ts"]
+        return self._waits(rows, begin, np.maximum(end, end_ns), np.full(len(begin), -1), continues)
+
+    def _waits(self, rows: _Rows, begin: Ints, end_ns: Ints, cpu_after: Ints, continues: Bools) -> _Rows:
+        """The waits that rows `begin` began, ended at `end_ns` by getting the core `cpu_after`."""
+        first = rows[begin]
+        queued, unsplit = first["to"] == RUNQ, first["to"] == OFF
+        woken = np.append(continues, False)[begin + 1] & ~queued
+        waker = rows[np.where(woken, begin + 1, begin)]
+        ended_by = woken | queued
+        out = np.zeros(len(begin), _WAIT)
+        out["key"], out["start_ns"], out["end_ns"] = self._keys[first["thread"]], first["ts"], end_ns
+        out["blocked_until_ns"] = np.where(unsplit, -1, np.where(ended_by, waker["ts"], end_ns))
+        out["kind"] = wait_kinds.kinds(first, self._machine)
+        out["syscall"] = np.where(queued | unsplit, -1, first["syscall"])
+        futex = np.isin(out["kind"], [WAIT_KINDS.index("gil"), WAIT_KINDS.index("lock")])
+        out["lock_address"] = np.where(futex, first["address"], -1)
+        for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
+            out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))
+        out["holder_tid"] = np.where((first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN)
+        out["cpu_before"] = np.where(first["kind"] == SchedKind.OUT, first["cpu"], -1)
+        out["cpu_after"] = cpu_after
+        return out[out["end_ns"] > out["start_ns"]]
+
+
+def _rows(switches: Switches, sched: pa.Table) -> _Rows:
+    out = np.zeros(len(switches.ts), _ROW)
+    for name in ("thread", "ts", "kind", "cpu", "state", "syscall", "address", "other_tid", "to"):
+        out[name] = getattr(switches, name)
+    recorded = switches.row >= 0
+    for name in ("other_pid", "holder_tid"):
+        out[name][recorded] = sched[name].to_numpy()[switches.row[recorded]]
+    return out
+
+
+def _intervals(rows: _Rows) -> tuple[Ints, Ints, Bools]:
+    """The rows that begin a wait, for each the row that ends it (which may be another thread's, or none), and which go on with one."""
+    off = (rows["to"] >= RUNQ) & (rows["to"] <= OFF)
+    continues = np.zeros(len(rows), bool)
+    continues[1:] = off[1:] & off[:-1] & (rows["kind"][1:] == SchedKind.WAKING) & (rows["thread"][1:] == rows["thread"][:-1])
+    begin = np.flatnonzero(off & ~continues)
+    borders = np.append(np.flatnonzero(~continues), len(rows))
+    return begin, borders[np.searchsorted(borders, begin, side="right")], continues
+
+
+def _table(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> pa.Table:
+    pid, tid, start = (waits["key"] >> 32).astype(np.int32), (waits["key"] & 0xFFFFFFFF).astype(np.int32), waits["start_ns"]
+    gil, preempted = (waits["kind"] == WAIT_KINDS.index(kind) for kind in ("gil", "preempted"))
+    until = np.where(preempted, start, np.where(waits["blocked_until_ns"] < 0, waits["end_ns"], waits["blocked_until_ns"]))
+    held = np.flatnonzero(waits["holder_tid"] > 0)
+    ended = np.flatnonzero(~gil & (waits["waker_tid"] > 0) & np.isin(waits["waker_pid"], trace.processes()["pid"]))
+    asked = [
+        (pid, tid, start),
+        (pid[held], waits["holder_tid"][held], start[held]),
+        (waits["waker_pid"][ended], waits["waker_tid"][ended], until[ended]),
+    ]
+    call_id, func_id = innermost(trace, *(np.concatenate(column) for column in zip(*asked, strict=True)))
+    borders = np.cumsum([len(waits), len(held)])
+    columns: dict[str, pa.Array] = {
+        "pid": pa.array(pid),
+        "tid": pa.array(tid),
+        "call_id": pa.array(call_id[: len(waits)]),
+        "func_id": pa.array(func_id[: len(waits)].astype(np.int32)),
+        "kind": pa.DictionaryArray.from_arrays(waits["kind"].astype(np.int32), list(WAIT_KINDS)),
+        "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
+        "holder_call_id": _at(held, call_id[borders[0] : borders[1]], len(waits)),
+        "holder_func_id": _at(held, func_id[borders[0] : borders[1]], len(waits)).cast(pa.int32()),
+        "waker_func_id": _at(ended, func_id[borders[1] :], len(waits)).cast(pa.int32()),
+    }
+    return to_arrow(WAITS, waits, columns)
+
+
+def _at(places: Ints, values: Ints, length: int) -> pa.Array:
+    """An array of NO_CALL but at `places`."""
+    out = np.full(length, NO_CALL, np.int64)
+    out[places] = values
+    return pa.array(out)

@@ -1,0 +1,60 @@
+"""Which option says something to which answer or recording: one without effect is refused, not ignored."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from pytrace_ebpf.errors import UsageError
+
+Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
+
+REPORT: Applies = {
+    "sort": ("function", "module"),
+    "shapes": ("operator",),
+    "request": ("request",),
+    "slowest": ("request",),
+    "compensate": ("function", "module", "operator", "blas"),
+}
+EXPORT: Applies = {"value": ("folded",)}
+# Where the first option has this value, the second one can have no effect, and why.
+RECORDING: Sequence[tuple[str, object, str, str]] = (
+    ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
+    ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
+    ("rootless", True, "sample", "stacks are sampled in the kernel, which --rootless does without"),
+    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "ring_mib")),
+    ("source", "usdt", "rootless", "probes need privileges"),
+    ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
+)
+RUNS = ("cpus", "threads", "repeat", "output", "command")  # of an experiment, and so without effect on one that was done
+
+
+def to_answer(applies: Applies, args: argparse.Namespace, choice: str) -> None:
+    """Raise UsageError for an option that does not change the answer that args.<choice> asks for."""
+    asked = getattr(args, choice)
+    for name, answers in applies.items():
+        if given(args, name) and asked not in answers:
+            where = " or ".join(filter(None, (", ".join(answers[:-1]), answers[-1])))
+            raise UsageError(f"{flag(name)} has no effect with --{choice} {asked}, only with --{choice} {where}; leave it out.")
+
+
+def to_recording(args: argparse.Namespace) -> None:
+    """Raise UsageError for two options that cannot go together."""
+    for name, value, other, why in RECORDING:
+        if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
+            said = "--sample without --source" if value == "sample" else flag(name) if value is True else f"{flag(name)} {value}"
+            raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
+
+
+def source(args: argparse.Namespace) -> str:
+    """Where function events come from: with --sample nowhere, where nothing else was said."""
+    asked: str | None = getattr(args, "source", None)
+    return asked or ("sample" if given(args, "sample") else "auto")
+
+
+def given(args: argparse.Namespace, name: str) -> bool:
+    """Whether the command line has this option; what is empty, false or 0 is what it has where nothing was said."""
+    return bool(getattr(args, name, None))
+
+
+def flag(name: str) -> str:
+    """How an option is written."""
+    return "the command" if name == "command" else "--" + name.replace("_", "-")

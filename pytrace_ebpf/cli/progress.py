@@ -1,0 +1,80 @@
+"""A line on a terminal's standard error for all that takes longer than a second. It is gone at the end, and nothing is printed meanwhile."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+AFTER_S = 1.0
+
+Tell = Callable[[str, float | None], None]  # what is being done, and the share of it that is done, None where nobody knows
+
+
+@contextmanager
+def shown(what: str, console: Console | None = None) -> Iterator[Tell]:
+    """While the block runs, `what` it does is shown from the first second on where standard error (or `console`) is a terminal.
+
+    Gives the function that tells more: what exactly, and how much of that is done.
+    """
+    with _line([TaskProgressColumn(show_speed=False), TimeElapsedColumn(), TimeRemainingColumn()], console, AFTER_S) as line:
+        if line is None:
+            yield lambda _what, _share: None
+            return
+        now, task = what, line.add_task(what, total=None)
+
+        def tell(what: str, share: float | None) -> None:
+            nonlocal now, task
+            if what != now:
+                line.remove_task(task)
+                now, task = what, line.add_task(what, total=None)
+            if share is not None:
+                line.update(task, completed=share, total=1.0)
+
+        yield tell
+
+
+@contextmanager
+def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str, str], None]]:
+    """For a block of `count` turns. Gives the function to call as each turn begins, and at the end: what it is, and a line to keep of what was before."""
+    console = Console(stderr=True, highlight=False) if console is None else console
+    with _line([MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()], console, 0) as line:
+        task = None if line is None else line.add_task("", total=count, completed=-1)
+
+        def begin(what: str, before: str) -> None:
+            if before:
+                console.print(Text(before), soft_wrap=True)
+            if line is not None and task is not None:
+                line.update(task, description=what, advance=1)
+
+        yield begin
+
+
+@contextmanager
+def _line(columns: list[ProgressColumn], console: Console | None, after_s: float) -> Iterator[Progress | None]:
+    """A line that appears after so many seconds; None where there is no terminal for it."""
+    console = Console(stderr=True) if console is None else console
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield None
+        return
+    line = Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True)
+    start = threading.Timer(after_s, line.start)
+    start.daemon = True
+    start.start()
+    try:
+        yield line
+    finally:
+        start.cancel()
+        start.join()
+        line.stop()

@@ -1,0 +1,53 @@
+"""A trace opened for a command: whatever is wrong with it is one sentence and exit code 5."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import pyarrow as pa
+
+import pytrace_ebpf
+from pytrace_ebpf.cli import progress
+from pytrace_ebpf.errors import PytraceError, TraceError
+from pytrace_ebpf.trace.reader import Trace
+
+# What computing with rows raises that contradict each other: trace/limits.py knows each value, not what they mean together.
+_CONTRADICTIONS = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError, pa.ArrowException)
+_DEBUG = "PYTRACE_DEBUG"
+
+
+def rights() -> Callable[[], AbstractContextManager[None]]:
+    """Whose rights files are written with: those of who called sudo, where somebody did."""
+    if os.name != "posix":
+        return nullcontext
+    from pytrace_ebpf.record.rights.user import as_caller
+
+    return as_caller
+
+
+@contextmanager
+def opened(directory: str, what: str = "Reading") -> Iterator[Trace]:
+    """The trace in `directory`. Raises TraceError, too, for what goes wrong with its rows while the block runs.
+
+    That may show a line of progress, of `what` the block does: print after it.
+    """
+    with damage_reported(directory), progress.shown(what) as tell:
+        trace = pytrace_ebpf.open(directory)
+        trace.progress = tell
+        yield trace
+
+
+@contextmanager
+def damage_reported(directory: object) -> Iterator[None]:
+    """Raise TraceError for what goes wrong with the rows of what lies in `directory`; with PYTRACE_DEBUG set, what it was."""
+    try:
+        yield
+    except PytraceError:
+        raise
+    except _CONTRADICTIONS as error:
+        if _DEBUG in os.environ:
+            raise
+        said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        raise TraceError(
+            f"{directory} cannot be understood ({said}): it is damaged, or this is a fault of pytrace-ebpf, and {_DEBUG}=1 shows where."
+        ) from error

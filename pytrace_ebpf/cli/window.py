@@ -1,0 +1,54 @@
+"""Options that name a piece of a trace: from when to when, which process, which thread."""
+
+import argparse
+from typing import Any
+
+from pytrace_ebpf.cli.moments import nanoseconds
+from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.view.text import duration
+
+_EXAMPLE = "seconds from the start of the recording, or 250ms, 90s, 1m30s"
+
+
+def add_arguments(parser: argparse.ArgumentParser, *until: str) -> None:
+    """--from, --pid and --tid, and what the end is called."""
+    parser.add_argument("--from", dest="from_", metavar="S", help=f"leave out what was before: {_EXAMPLE}")
+    parser.add_argument(
+        *until, dest="until", metavar="S", help="leave out what was after, likewise; of a call that crosses an edge, what lies within counts"
+    )
+    parser.add_argument("--pid", type=int, help="this process alone")
+    parser.add_argument("--tid", type=int, help="this thread alone")
+
+
+def windowed(trace: Trace, args: argparse.Namespace) -> Trace:
+    """The piece of `trace` that is asked for, or the trace. Raises UsageError."""
+    asked = (args.from_, args.until, args.pid, args.tid)
+    if asked == (None, None, None, None):
+        return trace
+    start, end = (None if said is None else nanoseconds(said, _EXAMPLE) for said in asked[:2])
+    length = trace.end_ns - trace.start_ns
+    if end is not None and (start or 0) >= end:
+        raise UsageError(f"the window ends at {args.until} and begins at {args.from_ or 0}: give an end that is later.")
+    if start is not None and start >= length:
+        raise UsageError(f"the recording is {duration(length)} long, so nothing is left from {args.from_} on: begin earlier.")
+    threads = trace.threads()
+    for name, wanted in (("pid", args.pid), ("tid", args.tid)):
+        if wanted is not None and wanted not in set(threads[name]):
+            few = ", ".join(map(str, threads[name].unique()[:10]))
+            raise UsageError(f"--{name} {wanted} is not in this trace; name one that is: {few}.")
+    start_ns, end_ns = (None if ns is None else trace.start_ns + ns for ns in (start, end))
+    piece = trace.window(start_ns, end_ns, args.pid, args.tid)
+    piece.progress = trace.progress
+    return piece
+
+
+def facts(trace: Trace) -> dict[str, Any] | None:
+    """What report --json says of the window; None for the whole."""
+    if trace.whole is trace:
+        return None
+    start = trace.whole.start_ns
+    return {
+        "from_ns": trace.start_ns - start, "to_ns": trace.end_ns - start, "of_ns": trace.whole.end_ns - start,
+        "pid": getattr(trace, "pid", None), "tid": getattr(trace, "tid", None),
+    }  # fmt: skip

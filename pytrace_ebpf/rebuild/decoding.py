@@ -1,0 +1,44 @@
+"""An agent's records to columns of `events`: memory for the columns, and the library that fills it."""
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytrace_ebpf.rebuild.library import Decoded, Decoding, library
+
+_COLUMNS = {"ts": np.int64, "kind": np.int8, "func_id": np.int32, "frame": np.int64, "line": np.int32}
+
+
+class Line(NamedTuple):
+    """A clock near some moment: CLOCK_MONOTONIC is from_ns at the stamp `since`, and ns_per_stamp more for each after it."""
+
+    since: int
+    from_ns: int
+    ns_per_stamp: float
+
+
+class Rows:
+    """Rows of `events`, but for their pid and tid, that are taken from records of one process."""
+
+    def __init__(self, rows: int, func_ids: np.ndarray[Any, Any], line: Line, span: tuple[int, int]) -> None:
+        """`rows`: so many will be taken.
+
+        func_ids  int32, by the agent's number of the function, at least one; the last one stands for all beyond
+        span      ns, of the first and the last moment that a record can be of
+        """
+        self.columns: dict[str, np.ndarray[Any, Any]] = {name: np.empty(rows, dtype) for name, dtype in _COLUMNS.items()}
+        to = Decoded(*(column.ctypes.data for column in self.columns.values()))
+        by = Decoding(line.since & (1 << 48) - 1, line.from_ns, line.ns_per_stamp, *span, func_ids.ctypes.data, len(func_ids))
+        self._func_ids, self._pointers = func_ids, (ctypes.byref(by), ctypes.byref(to))
+        self._rows, self._taken, self._decode = rows if len(func_ids) else 0, 0, library().decode
+
+    def take(self, records: np.ndarray[Any, Any]) -> bool:
+        """Take records (C-contiguous, 16 bytes each); False where no agent wrote them.
+
+        Raises ValueError where there is no room for them.
+        """
+        at, self._taken = self._taken, self._taken + len(records)
+        if self._taken > self._rows or records.itemsize != 16:
+            raise ValueError(f"{len(records)} records for {self._rows - at} rows")
+        return bool(self._decode(records.ctypes.data, len(records), *self._pointers, at))

@@ -1,0 +1,518 @@
+/* Rebuilds calls from function events and scheduling: one stack machine per thread.
+ *
+ * Where a number of a call comes from:
+ *
+ *     activations.c  which open call an event ends or begins, and what is mended where events are missing
+ *     states.c       what state a thread is in after each of its scheduling events
+ *     timeline.c     where the time between two moments of a thread went, by its switches
+ *     curve.c        the same where only its CPU time is known
+ *     calls.c        the stack of open calls: the sums of a call, without its children's too
+ *     rows.c         calls as columns
+ *     tree.c         calls as sums by context: the calling-context tree
+ *     window.c       a piece of the recording: what of calls lies within it
+ *     moments.c      the innermost call at moments that are asked for
+ *     cores.c        which function was on which core
+ *     edges.c        begins and ends as they happen
+ *     engine.c       threads, segments and losses: what is taken in which order; what the library offers
+ *     checkpoint.c   all of this as bytes, between two segments
+ *     stacks.c       which calls are open, and no more: for who records
+ *
+ * What a trace holds is not trusted: any numbers may come. Times of a thread that run backwards stand still, indices are
+ * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by what is open and by one segment.
+ * A function that returns bool says false where memory ran out: the engine is then of no further use. */
+#ifndef PYTRACE_REBUILD_H
+#define PYTRACE_REBUILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OFFERED __attribute__((visibility("default")))
+#define NS_NEVER INT64_MAX
+#define THREAD_BITS 40 /* of a call_id above them, below a call's place on its thread */
+
+/* events.kind and sched.kind, as in trace/schema.py */
+enum { ENTRY, RETURN, OPEN, RESET, UNWIND, RESUME, YIELD, CALL_KINDS };
+enum { IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT, SCHED_KINDS };
+
+/* The states of a thread that are the parts of a call's time, as in trace/states.py: number, column, with which it is known
+ * (enum known). Which one a thread is in states.c decides. */
+#define STATES(STATE) \
+    STATE(ON_CPU, on_cpu, HAS_ON_CPU) STATE(RUNQ, runq_wait, HAS_RUNQ) STATE(GIL, gil_wait, HAS_WAITS) STATE(BLOCKED, blocked, HAS_WAITS)
+
+/* OFF: without a core, and not recorded why (source perf). */
+enum {
+#define STATE(number, name, known) number,
+    STATES(STATE)
+#undef STATE
+    OFF, UNKNOWN, GONE, PARTS = OFF, TIMED = GONE
+};
+
+/* Of a call: those of its entry and of its end. */
+enum { OPEN_AT_END = 1, OPEN_AT_START = 2, UNWOUND = 4, REPAIRED = 8, IN_LOSS = 16, RESUMED = 32, YIELDED = 64 };
+
+enum rebuild_error { FINE, NO_MEMORY, STRANGE_KIND, STRANGE_STATE };
+
+/* --- activations.c --- */
+
+/* How a thread's rows begin: after others; its very first; first after a loss. In the last two some may be of calls entered before. */
+enum beginning { SETTLED, FIRST, AFTER_LOSS };
+
+enum does { NOTHING, ENTERS, LEAVES, ORPHAN, LEAVES_OLDER, RESETS };
+
+/* What an event does to the open calls: it ends `closes` of them whose returns were not reported, then `does`. */
+struct step {
+    uint32_t closes;
+    uint32_t does; /* enum does; ORPHAN: a call of which only the return was recorded */
+};
+
+/* The frames of a thread's open calls, outermost first; 0 = unknown. */
+struct activations {
+    int64_t *frame;
+    uint32_t *before; /* of the same hash: the place in `frame` plus one of the one entered before it, 0 none */
+    uint32_t *newest; /* by hash: the place plus one of the one entered last */
+    uint32_t count, capacity, bits;
+    /* while looking ahead, see activations.c */
+    uint32_t base;
+    bool base_returned;
+    enum beginning begins;
+    uint32_t ended_before, entered_before;
+};
+
+/* A set of frames. */
+struct frames {
+    int64_t *slot;
+    size_t count, capacity;
+};
+
+bool activations_take(struct activations *open, struct frames *seen, int kind, int64_t frame, struct step *step);
+bool activations_look_ahead(struct activations *open, enum beginning begins, struct frames *seen);
+void activations_free(struct activations *open);
+bool activations_push(struct activations *open, int64_t frame);
+
+/* --- states.c, timeline.c, curve.c --- */
+
+/* A scheduling event that changes a thread's state. */
+struct change {
+    int64_t ts;
+    int16_t cpu; /* -1 unknown */
+    uint8_t kind, to;
+};
+
+/* From `ts` on the CPU time and the time in the run queue grow by `slope` a ns, from `base`. */
+struct knot {
+    int64_t ts, base[2];
+    double slope[2];
+    bool unknown;
+};
+
+/* What is known of a thread at a moment. What happened between two moments is the difference of their stamps. */
+struct stamp {
+    int64_t spent[TIMED]; /* curve: ON_CPU and RUNQ alone */
+    int64_t preemptions, waits, migrations, slices;
+    int16_t first_cpu; /* core at the moment, or the first one after it; -1 not seen yet */
+    int16_t cpu;       /* core at the moment, or the last one before it; -1 none */
+    uint8_t state;
+    bool unknown; /* the moment is older than all that is kept */
+};
+
+/* A moment that may have to be known later, when the thread has gone on to another state. */
+struct moment {
+    int64_t ns;
+    bool stamped;
+    struct stamp stamp;
+};
+
+struct timeline {
+    struct stamp now; /* at the last switch that was taken */
+    int64_t since;    /* when that was */
+    int64_t next;     /* when the next one is; NS_NEVER none */
+    union {
+        struct change *change; /* to take, and of these `old` are from before the newest segment */
+        struct knot *knot;
+    } queue;
+    size_t head, count, old, capacity;
+    uint8_t decided; /* state after the last one in the queue */
+    int64_t gil_start, gil_end;
+    /* curve.c */
+    struct knot line;  /* the piece of the curve that `since` began */
+    int64_t cputime_ts; /* of the last row of CPU time that is kept; -1 = none */
+    int64_t cputime[2];
+    double slope_before[2];
+    bool has_slope;
+};
+
+/* Which columns of a call are known. */
+enum known {
+    HAS_ON_CPU = 1, HAS_RUNQ = 2, HAS_WAITS = 4, HAS_COUNTS = 8, HAS_SELF_ON_CPU = 16, HAS_SELF_RUNQ = 32, HAS_SELF_WAITS = 64
+};
+
+/* Where the time of an interval went. */
+struct split {
+    int64_t part[PARTS];
+    int32_t preemptions, waits, migrations;
+    int16_t first_cpu, last_cpu;
+    uint8_t known;
+};
+
+/* What a call is made of, when it ends. */
+struct ended {
+    int64_t wall, self[PARTS];
+    struct split split;
+    int32_t func; /* an entry without a name takes its return's */
+    uint8_t known_self; /* enum known: of the first three */
+    uint8_t outermost;
+};
+
+struct thread;
+struct engine;
+
+/* Columns of schema.SCHED, CPUTIME and EVENTS. */
+struct switches {
+    const int64_t *ts;
+    const int32_t *pid, *tid;
+    const int8_t *kind;
+    const int16_t *cpu;
+    const int32_t *state, *syscall;
+    const int64_t *address;
+    size_t rows;
+};
+
+struct cputimes {
+    const int64_t *ts;
+    const int32_t *pid, *tid;
+    const int64_t *on_cpu, *runq_wait;
+    size_t rows;
+};
+
+struct events {
+    const int64_t *ts;
+    const int32_t *pid, *tid;
+    const int8_t *kind;
+    const int32_t *func;
+    const int64_t *frame;
+    const int32_t *line;
+    size_t rows;
+};
+
+/* One row of a thread's, for states_decide. `kind` SCHED_KINDS: from here scheduling is not known, events were lost. */
+struct sched_row {
+    int64_t ts, address;
+    size_t row;
+    int32_t state, syscall;
+    int16_t cpu;
+    uint8_t kind;
+};
+enum { LOST = SCHED_KINDS, DROPPED = 0xff };
+
+void states_decide(const struct sched_row *rows, size_t count, uint8_t known, int64_t gil_start, int64_t gil_end, uint8_t *to);
+
+bool timeline_add(struct timeline *line, const struct sched_row *rows, size_t count, const uint8_t *to);
+void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp);
+void timeline_take(struct engine *engine, struct thread *thread, int64_t ts);
+void timeline_forget(struct engine *engine, struct thread *thread);
+void timeline_within(const struct timeline *line, int64_t start, int64_t end, struct split *split);
+void timeline_between(const struct stamp *came, const struct stamp *went, int64_t wall, struct split *split);
+
+struct cputime {
+    int64_t ts, value[2];
+};
+bool curve_draw(struct thread *thread, const struct cputime *rows, size_t count, int64_t end_ns);
+void curve_at(const struct timeline *line, int64_t ts, struct stamp *stamp);
+void curve_take(const struct engine *engine, struct thread *thread, int64_t ts);
+void curve_within(const struct timeline *line, bool has_queue, int64_t start, int64_t end, struct split *split);
+void curve_between(const struct stamp *came, const struct stamp *went, bool has_queue, int64_t wall, struct split *split);
+
+/* --- calls.c --- */
+
+struct call {
+    int64_t start_ns, sequence, frame;
+    int64_t children_wall, children[PARTS];
+    size_t slot;    /* of its row, where `piece` is the engine's */
+    uint32_t piece;
+    int32_t func;
+    uint32_t node;
+    uint8_t flags, unknown_below; /* enum known: what some child does not know */
+    uint8_t outermost;            /* 1: of its function, 2: of its module */
+    /* cores.c */
+    uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
+    int64_t busy_ns; /* of its process up to its entry */
+};
+
+struct row;
+
+/* Of a window and a thread. */
+enum phase { WITHIN, BEFORE, AFTER };
+
+struct thread {
+    int64_t key; /* pid << 32 | tid */
+    uint32_t number;
+    enum beginning begins;
+    uint32_t passed; /* so many of the losses are behind it */
+    int64_t born_ns, died_ns; /* died: -1 not known */
+    struct activations open;
+    struct call *calls;
+    struct stamp *stamps;   /* of the entries of the first `stamped` of `calls` */
+    size_t depth, stamped, capacity, stamps_capacity;
+    int64_t sequence; /* calls so far */
+    struct timeline line;
+    struct moment mark; /* FIRST: when the thread began. Else from when on anything may have happened in the next loss */
+    struct moment last; /* its last event */
+    uint32_t root;      /* of its tree */
+    bool has_root, has_held;
+    enum phase phase;
+    int64_t edge;           /* the next event at or after this moment may cross the window's edge */
+    struct moment from, to; /* these edges */
+    int64_t entered_before; /* calls that ended before the window */
+    size_t asked, asked_end; /* its next moment, see moments.c */
+    int64_t asked_ns;
+    const struct busy *busy; /* of its process; NULL not told */
+    size_t busy_at;          /* the piece of it that its last event lies in */
+    int64_t moved_ns;        /* its CPU time when it left the core `moved_from` for another */
+    int16_t moved_from;
+    size_t ended;     /* slot of the row of a call that ended with the last event; NONE */
+    struct row *held; /* the same between two pieces */
+};
+#define NONE SIZE_MAX
+
+/* A moment of a thread: now, or one that was stamped. */
+struct when {
+    int64_t ns;
+    const struct stamp *stamp; /* NULL: no switch was taken since */
+};
+
+/* How an end was reported; `line`, `func`, `frame` of an end that was not are -1, -1 and 0. */
+struct end {
+    int64_t frame;
+    int32_t func, line;
+    uint8_t flags;
+};
+
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int64_t frame, uint8_t flags);
+bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
+bool calls_stamp(struct engine *engine, struct thread *thread);
+void calls_got_core(struct thread *thread);
+void calls_begin(struct engine *engine, struct thread *thread);
+void calls_pause(struct engine *engine, struct thread *thread);
+bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
+void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
+bool calls_plant(struct engine *engine, struct thread *thread);
+
+/* --- window.c, moments.c --- */
+
+void window_open(const struct engine *engine, struct thread *thread);
+void window_stamp(const struct engine *engine, struct thread *thread, int64_t ts);
+bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool enters);
+bool window_end(struct engine *engine, struct thread *thread, int64_t ns);
+
+struct moments {
+    const int64_t *key, *ts;
+    size_t count;
+    int64_t *call_id;
+    int32_t *func;
+};
+
+void moments_open(const struct engine *engine, struct thread *thread);
+void moments_answer(struct engine *engine, struct thread *thread, int64_t ns);
+void moments_name(struct engine *engine, struct thread *thread, const struct call *call, int32_t func);
+
+/* --- cores.c --- */
+
+/* CPU time of all threads of a process together: `total` up to each moment `when`, and `slope` a ns from there on. */
+struct busy {
+    int64_t pid;
+    const int64_t *when, *total, *slope;
+    size_t count;
+};
+
+/* CPU time of a function on a core, without the calls below. */
+struct on_core {
+    int64_t ns;
+    int32_t func, cpu;
+};
+
+/* Of the outermost calls of a function: their time, and what their process had of the cores meanwhile. */
+struct meanwhile {
+    int64_t wall, busy;
+};
+
+/* Of a call: so much on a core that its thread has left. */
+struct slice {
+    int64_t ns;
+    int32_t cpu;
+    uint32_t next;
+};
+
+struct cores {
+    const struct busy *busy;
+    size_t processes;
+    struct meanwhile *meanwhile; /* by func_id, of those that are told */
+    struct on_core *on;
+    size_t count, capacity;
+    uint32_t *slot; /* by hash of function and core: the place in `on` plus one */
+    size_t slots;
+    struct slice *slice; /* the first is none */
+    size_t slices, slice_capacity;
+    uint32_t free; /* slices that can be used again */
+};
+
+void cores_open(const struct engine *engine, struct thread *thread);
+void cores_enter(struct engine *engine, struct thread *thread, struct call *call, struct call *caller, const struct stamp *stamp);
+bool cores_leave(struct engine *engine, struct thread *thread, const struct call *call, int64_t ns, const struct ended *ended);
+void cores_left(struct engine *engine, struct thread *thread);
+void cores_forget(struct engine *engine, struct call *call);
+void cores_free(struct cores *cores);
+
+/* --- rows.c --- */
+
+#define OF_CALL(number, name, known) X(int64_t, name##_ns)
+#define OF_SELF(number, name, known) X(int64_t, self_##name##_ns)
+
+/* Columns of a row: type and name. What of them is null stands in `known` (enum known), and -1 in the cores. */
+#define ROW(X) \
+    X(int64_t, call_id) X(int64_t, parent_id) X(int64_t, last_descendant_id) X(int64_t, next_sibling_id) X(int32_t, depth) \
+    X(int32_t, layer) X(int32_t, pid) X(int32_t, tid) X(int32_t, func_id) X(int64_t, start_ns) X(int64_t, end_ns) \
+    X(int64_t, wall_ns) STATES(OF_CALL) X(int64_t, self_wall_ns) STATES(OF_SELF) X(int16_t, first_cpu) X(int16_t, last_cpu) X(int32_t, migrations) X(int32_t, preemptions) \
+    X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, status) \
+    X(uint8_t, known)
+
+struct row {
+#define X(type, name) type name;
+    ROW(X)
+#undef X
+};
+
+struct rows {
+    uint8_t *filled;
+#define X(type, name) type *name;
+    ROW(X)
+#undef X
+    size_t count, capacity;
+};
+
+bool rows_slot(struct rows *rows, size_t *slot);
+void rows_put(struct rows *rows, size_t slot, const struct row *row);
+void rows_get(const struct rows *rows, size_t slot, struct row *row);
+void rows_pack(struct rows *rows);
+void rows_free(struct rows *rows);
+
+/* --- edges.c --- */
+
+struct edge {
+    int64_t ts;
+    int32_t func;
+    uint32_t thread;
+};
+#define ENDS (-2)
+
+struct edges {
+    struct edge *edge;
+    size_t count, capacity;
+};
+
+bool edges_add(struct engine *engine, const struct thread *thread, int64_t ns, int32_t func);
+
+/* --- tree.c --- */
+
+/* `unknown`, `unsplit_...`: calls of which the scheduling, or only how the time off a core splits into these waits, is not known. */
+struct sums {
+    int64_t wall, part[PARTS], unknown_wall, unknown, unsplit_runq, unsplit_waits;
+};
+
+struct node {
+    int64_t calls;
+    struct sums total, self;
+    uint32_t parent, thread; /* thread: of a thread's root; else NO_THREAD */
+    int32_t func, depth;     /* depth: of its calls; -1 of a thread's root, whose total is that of its outermost calls */
+    uint32_t newest;         /* the child that was entered last; 0 none */
+    uint8_t outermost;       /* as of a call */
+};
+
+#define NO_THREAD UINT32_MAX
+
+struct tree {
+    struct node *node; /* the first is the root of all */
+    size_t count, capacity, most;
+    uint64_t *slot; /* by hash of parent, function and `outermost`: 32 bits of it, and the node's number */
+    size_t slots;
+};
+
+bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node);
+bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node);
+void tree_free(struct tree *tree);
+
+/* --- engine.c --- */
+
+struct process {
+    int32_t pid;
+    int64_t start_ns, gil_start, gil_end;
+};
+
+struct window {
+    int64_t start, end;
+};
+
+struct engine {
+    enum rebuild_error error;
+    int64_t start_ns;
+    bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores;
+    bool met_unknown; /* a function that was not described */
+    /* of the trace */
+    struct window *losses, *blind; /* of function events and of scheduling, disjoint and in the order of time */
+    size_t loss_count, blind_count, blind_passed;
+    size_t passed, passed_before; /* losses that ended before the end of this segment, and of the one before */
+    struct process *process;
+    size_t processes;
+    int32_t *layer, *module; /* of each function, and one more for those unknown */
+    uint32_t *open_of_function, *open_of_module; /* of the thread at hand: how many calls are open */
+    uint32_t functions, modules;
+    struct thread **thread;
+    size_t threads, thread_capacity;
+    uint32_t *thread_slot; /* by hash of the key: the number plus one */
+    size_t thread_slots;
+    /* what is asked for */
+    struct window window;
+    int32_t only_pid, only_tid;
+    uint32_t shard, shards; /* of several engines that go over the same trace, which one this is */
+    struct moments moments;
+    /* the segment */
+    struct events events;
+    size_t at, run_end, chunk_start, chunk_end;
+    size_t open_end; /* up to here rows say what was open when the thread was first seen */
+    struct thread *current;
+    bool last, in_chunk, ahead;
+    bool starved; /* more rows are needed to look ahead */
+    struct step *steps; /* of the chunk, where it was looked at ahead */
+    size_t steps_capacity;
+    struct end *older;
+    size_t older_count, older_capacity;
+    struct frames seen;
+    struct sched_row *sched;
+    uint8_t *to;
+    size_t sched_capacity, to_capacity;
+    /* the answer */
+    uint32_t piece;
+    struct rows rows, before; /* of this piece, and of the last one, which somebody may still read */
+    struct edges edges;
+    struct tree tree;
+    struct cores cores;
+};
+
+bool room(void *array, size_t *capacity, size_t wanted, size_t size);
+struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid);
+void engine_watch(const struct engine *engine, struct thread *thread);
+
+/* Of several engines each has some of the threads. All meet the same threads in the same order, so their numbers are the same. */
+static inline bool is_own(const struct engine *engine, const struct thread *thread)
+{
+    return thread->number % engine->shards == engine->shard;
+}
+
+bool tree_begin_anew(struct engine *engine);
+
+static inline uint64_t hash(uint64_t key)
+{
+    return (key ^ key >> 29) * 0x9e3779b97f4a7c15ull;
+}
+
+#endif

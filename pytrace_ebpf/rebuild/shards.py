@@ -1,0 +1,100 @@
+"""Engines that go over one trace at the same time, each with some of its threads: as many cores are used. What they find is what one would."""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.library import SPENT
+
+_BEHIND = 8  # batches that an engine may be behind another
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class Shards:
+    """As Engine, but for rows, edges and windows: those need the order of one."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        """`engines` have the same settings, and have taken nothing yet."""
+        self.engines = engines
+        for number, engine in enumerate(engines):
+            engine.shard(number, len(engines))
+        self._pool = ThreadPoolExecutor(len(engines), "engine")
+
+    def _each(self, do: Callable[[Engine], Any]) -> list[Any]:
+        return list(self._pool.map(do, self.engines))
+
+    def switches(self, sched: pa.Table, end_ns: int) -> None:
+        """As of an Engine."""
+        self._each(lambda engine: engine.switches(sched, end_ns))
+
+    def cputimes(self, cputime: pa.Table, start_ns: int, end_ns: int) -> None:
+        """As of an Engine."""
+        self._each(lambda engine: engine.cputimes(cputime, start_ns, end_ns))
+
+    def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int) -> None:
+        """Have all rows of schema.EVENTS of the segment that ends at end_ns taken; `piece` as of Engine.take()."""
+        waiting: list[queue.Queue[pa.Table | None]] = [queue.Queue(_BEHIND) for _ in self.engines]
+        taken: list[Future[None]] = [
+            self._pool.submit(_take, engine, iter(own.get, None), end_ns, piece) for engine, own in zip(self.engines, waiting, strict=True)
+        ]
+        try:
+            for batch in batches:
+                for own in waiting:
+                    own.put(batch)
+        finally:
+            for own in waiting:
+                own.put(None)
+        for each in taken:
+            each.result()
+
+    def finish(self, end_ns: int) -> None:
+        """As of an Engine."""
+        self._each(lambda engine: engine.finish(end_ns))
+
+    def save(self) -> bytes:
+        """The state between two segments, for Engine.load()."""
+        return b"".join(self._each(Engine.save))
+
+    def load(self, state: bytes) -> None:
+        """As of an Engine; the state may be that of other shards."""
+        self._each(lambda engine: engine.load(state))
+
+    def ask(self, key: Ints, ts: Ints) -> Callable[[], tuple[Ints, npt.NDArray[np.int32]]]:
+        """As of an Engine; the arrays are those of what this returns, after finish()."""
+        found = [engine.ask(key, ts) for engine in self.engines]
+        return lambda: (np.maximum.reduce([ids for ids, _ in found]), np.maximum.reduce([funcs for _, funcs in found]))
+
+    @property
+    def met_unknown(self) -> bool:
+        """As of an Engine."""
+        return any(engine.met_unknown for engine in self.engines)
+
+    def new_tree(self) -> None:
+        """As of an Engine."""
+        self._each(Engine.new_tree)
+
+    def add_to(self, tree: Engine) -> None:
+        """Add the trees so far to another engine's."""
+        for engine in self.engines:
+            tree.merge(engine.packed(), engine.keys())
+
+    def spent(self) -> tuple[dict[str, npt.NDArray[Any]], Ints]:
+        """As of an Engine, with the thread (pid << 32 | tid) of each place; -1 also of a thread that another engine has, at another place."""
+        each, keys = [engine.spent() for engine in self.engines], [engine.keys() for engine in self.engines]
+        return {name: np.concatenate([own[name] for own in each]) for name in (*SPENT, "known")}, np.concatenate(keys)
+
+
+def _take(engine: Engine, batches: Iterator[pa.Table], end_ns: int, piece: int) -> None:
+    try:
+        for _ in engine.take(batches, end_ns, piece):
+            pass
+    finally:
+        for _ in batches:  # nobody waits for ever to hand over the rest
+            pass

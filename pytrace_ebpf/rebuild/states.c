@@ -1,0 +1,97 @@
+/* What state a thread is in after each of its scheduling events. */
+#include <stdlib.h>
+
+#include "rebuild.h"
+
+#define FUTEX 202            /* x86-64 */
+#define SYSCALL_UNKNOWN (-2) /* source perf */
+#define STILL_RUNNABLE 0x7f  /* no bit of it set: preempted, not blocked (facts of the sched_switch tracepoint) */
+
+static bool runnable(const struct sched_row *row)
+{
+    return !(row->state & STILL_RUNNABLE);
+}
+
+/* A futex within the GIL's structure is a wait for the GIL. */
+static uint8_t waits_for(const struct sched_row *row, int64_t gil_start, int64_t gil_end)
+{
+    if (row->syscall == SYSCALL_UNKNOWN)
+        return OFF;
+    return row->syscall == FUTEX && row->address >= gil_start && row->address < gil_end ? GIL : BLOCKED;
+}
+
+/* A snapshot is read by what follows it in the segment: who gets a core was in the run queue, who leaves one had it, who is
+ * woken was blocked. */
+static uint8_t snapshot(const struct sched_row *row, const struct sched_row *end, int64_t gil_start, int64_t gil_end)
+{
+    const struct sched_row *next = row + 1;
+    while (next < end && (next->kind == MIGRATE || next->kind == SNAPSHOT))
+        next++;
+    int following = next < end ? next->kind : -1;
+    uint8_t waits = waits_for(row, gil_start, gil_end);
+    if (following == IN && (runnable(row) || waits != OFF))
+        return RUNQ;
+    return following == OUT || following == EXIT || runnable(row) ? ON_CPU : waits;
+}
+
+/* `to`: the state after each of a thread's rows (in the order of time), DROPPED where it changes nothing. `known`: before the first. */
+void states_decide(const struct sched_row *rows, size_t count, uint8_t known, int64_t gil_start, int64_t gil_end, uint8_t *to)
+{
+    uint8_t state = known;
+    for (size_t k = 0; k < count; k++) {
+        const struct sched_row *row = rows + k;
+        uint8_t next = DROPPED;
+        switch (row->kind) {
+        case IN:
+            next = ON_CPU;
+            break;
+        case EXEC:
+            next = ON_CPU;
+            break;
+        case OUT:
+            next = runnable(row) ? RUNQ : waits_for(row, gil_start, gil_end);
+            break;
+        case WAKING: /* one that has a core is not woken */
+            next = state == ON_CPU ? DROPPED : RUNQ;
+            break;
+        case FORK:
+            next = RUNQ;
+            break;
+        case EXIT:
+            next = GONE;
+            break;
+        case SNAPSHOT: /* where events have given the state they are newer */
+            next = state == UNKNOWN ? snapshot(row, rows + count, gil_start, gil_end) : DROPPED;
+            break;
+        case LOST:
+            next = UNKNOWN;
+            break;
+        }
+        /* After its exit a thread still leaves its core. exec gives a leader's id to another thread. */
+        if (state == GONE && row->kind != FORK && row->kind != EXEC)
+            next = DROPPED;
+        to[k] = next;
+        if (next != DROPPED)
+            state = next;
+    }
+}
+
+/* The states after many threads' rows, whose columns are grouped by thread and in the order of time: those of thread k up to
+ * ends[k], where it was in state known[k] before. `kind` LOST: scheduling is not known from here. False: no memory. */
+OFFERED bool rebuild_states(const struct switches *all, const int64_t *ends, const uint8_t *known, const int64_t (*gil)[2], size_t threads, uint8_t *to)
+{
+    struct sched_row *rows = NULL;
+    size_t capacity = 0, row = 0;
+    for (size_t k = 0; k < threads; k++) {
+        size_t end = (size_t)ends[k], count = end - row;
+        if (end < row || end > all->rows || !room(&rows, &capacity, count, sizeof *rows))
+            return free(rows), false;
+        for (size_t at = 0; at < count; at++, row++)
+            rows[at] = (struct sched_row){
+                .address = all->address[row], .state = all->state[row], .syscall = all->syscall[row], .kind = (uint8_t)all->kind[row]
+            };
+        states_decide(rows, count, known[k], gil[k][0], gil[k][1], to + row - count);
+    }
+    free(rows);
+    return true;
+}

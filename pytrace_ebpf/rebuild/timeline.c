@@ -1,0 +1,146 @@
+/* Where the time between two moments of a thread went, to the nanosecond: on a core, run queue, GIL or blocked.
+ *
+ * A thread has running totals up to its last switch, and the state it has been in since. So at any later moment its totals are
+ * those plus the time since, in that state: its stamp. The difference of two stamps is what happened between, and sums to its
+ * length. Switches wait in a queue until the thread has an event at or after them, so the two never cross. A call within one
+ * state needs no stamp: calls_stamp() is called before the state changes, and stamps what is open then.
+ *
+ * Where no wake-ups were recorded (source perf), what follows a sleep is time off the core that is not told apart: of an
+ * interval with any, only its time on a core is known.
+ *
+ * Events that were handed over late may lie before switches that were already taken. The switches of the newest segment and of
+ * the one before wait for them; what is older is not known. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rebuild.h"
+
+/* The stamp of the moment `ts`, after all switches that were taken. */
+void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp)
+{
+    *stamp = line->now;
+    if (ts < line->since)
+        stamp->unknown = true;
+    else if (stamp->state != GONE)
+        stamp->spent[stamp->state] += ts - line->since;
+    stamp->first_cpu = stamp->state == ON_CPU ? stamp->cpu : -1;
+}
+
+static void take(struct engine *engine, struct thread *thread, const struct change *change)
+{
+    struct timeline *line = &thread->line;
+    struct stamp *now = &line->now;
+    window_stamp(engine, thread, change->ts);
+    if (!thread->mark.stamped && thread->mark.ns < change->ts) {
+        timeline_at(line, thread->mark.ns, &thread->mark.stamp);
+        thread->mark.stamped = true;
+    }
+    int64_t ts = change->ts < line->since ? line->since : change->ts;
+    if (now->state != GONE)
+        now->spent[now->state] += ts - line->since;
+    bool came = change->kind == IN, left = change->kind == OUT;
+    if (left) {
+        now->preemptions += change->to == RUNQ;
+        now->waits += change->to != RUNQ;
+    }
+    now->migrations += came && now->cpu >= 0 && now->cpu != change->cpu;
+    now->slices += change->to == ON_CPU;
+    if ((came || left || change->to == ON_CPU) && change->cpu >= 0) {
+        if (engine->wants_cores && now->cpu >= 0 && now->cpu != change->cpu)
+            cores_left(engine, thread);
+        now->cpu = change->cpu;
+    }
+    now->state = change->to;
+    line->since = ts;
+    if (change->to == ON_CPU && now->cpu >= 0)
+        calls_got_core(thread);
+}
+
+static void look_for_next(struct timeline *line)
+{
+    line->next = line->head < line->count ? line->queue.change[line->head].ts : NS_NEVER;
+}
+
+/* Take the switches up to the moment `ts`. What is open must have been stamped if there is one: see calls_take(). */
+void timeline_take(struct engine *engine, struct thread *thread, int64_t ts)
+{
+    struct timeline *line = &thread->line;
+    while (line->head < line->count && line->queue.change[line->head].ts <= ts)
+        take(engine, thread, &line->queue.change[line->head++]);
+    look_for_next(line);
+}
+
+/* Before a segment's switches are added: those from before the one that came last are taken, no event waits for them. */
+void timeline_forget(struct engine *engine, struct thread *thread)
+{
+    struct timeline *line = &thread->line;
+    while (line->head < line->old)
+        take(engine, thread, &line->queue.change[line->head++]);
+    look_for_next(line);
+    size_t rest = line->count - line->head;
+    if (line->head)
+        memmove(line->queue.change, line->queue.change + line->head, rest * sizeof *line->queue.change);
+    line->head = 0;
+    line->count = line->old = rest;
+}
+
+/* Put a segment's rows, decided to lead to the states `to`, at the end of the queue. */
+bool timeline_add(struct timeline *line, const struct sched_row *rows, size_t count, const uint8_t *to)
+{
+    if (!room(&line->queue.change, &line->capacity, line->count + count, sizeof *line->queue.change))
+        return false;
+    for (size_t k = 0; k < count; k++) {
+        if (to[k] == DROPPED)
+            continue;
+        line->queue.change[line->count++] = (struct change){rows[k].ts, rows[k].cpu, rows[k].kind, to[k]};
+        line->decided = to[k];
+    }
+    look_for_next(line);
+    return true;
+}
+
+static void nothing_is_known(struct split *split)
+{
+    *split = (struct split){.first_cpu = -1, .last_cpu = -1};
+}
+
+/* Of a call that began after the last switch that was taken, and ends before the next. */
+void timeline_within(const struct timeline *line, int64_t start, int64_t end, struct split *split)
+{
+    nothing_is_known(split);
+    uint8_t state = line->now.state;
+    if (state >= UNKNOWN || start < line->since)
+        return;
+    split->known = HAS_ON_CPU | HAS_COUNTS;
+    if (state < PARTS)
+        split->part[state] = end - start;
+    if (state != OFF || end == start)
+        split->known |= HAS_RUNQ | HAS_WAITS;
+    if (state == ON_CPU)
+        split->first_cpu = split->last_cpu = line->now.cpu;
+}
+
+/* Of what lies between two stamps, `wall` apart. */
+void timeline_between(const struct stamp *came, const struct stamp *went, int64_t wall, struct split *split)
+{
+    nothing_is_known(split);
+    int64_t sum = 0, spent[TIMED];
+    for (int state = 0; state < TIMED; state++)
+        spent[state] = went->spent[state] - came->spent[state];
+    for (int state = 0; state < UNKNOWN; state++)
+        sum += spent[state];
+    bool nowhere = !wall && came->state >= UNKNOWN;
+    if (came->unknown || went->unknown || spent[UNKNOWN] || sum != wall || nowhere)
+        return; /* as is time after the thread's exit, which counts nowhere */
+    split->known = HAS_ON_CPU | HAS_COUNTS;
+    memcpy(split->part, spent, sizeof split->part);
+    if (!spent[OFF])
+        split->known |= HAS_RUNQ | HAS_WAITS;
+    split->preemptions = (int32_t)(went->preemptions - came->preemptions);
+    split->waits = (int32_t)(went->waits - came->waits);
+    split->migrations = (int32_t)(went->migrations - came->migrations);
+    if (came->state == ON_CPU || went->slices != came->slices) {
+        split->first_cpu = came->first_cpu;
+        split->last_cpu = went->cpu;
+    }
+}

@@ -1,0 +1,394 @@
+"""Function events from the agent, a library in the traced processes that writes to memory shared with this one."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
+from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
+from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.choice.calibrate import FibChild
+from pytrace_ebpf.record.cost.budget import EVERYTHING
+from pytrace_ebpf.record.cpython import qualnames
+from pytrace_ebpf.record.cpython.functions import Qualify, grown, no_func_ids
+from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Ids, Shared
+from pytrace_ebpf.record.process.target import Target, inspect, own_id
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.rights.beneath import Unfit
+from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+_PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
+_LEAVE_S = 5.0  # for it to come to one where the agent can leave
+_ROUNDS = 5
+# How long at a time a program whose arena is full waits for this process to read it, before events are lost.
+_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
+_CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
+_BATCH = 500_000  # events after which the agent gets its memory back
+
+
+@dataclass(eq=False)
+class _Traced:
+    """One program with an arena."""
+
+    arena: Arena
+    ids: Ids
+    start_ns: int
+    qualify: Qualify
+    replaced: bool = False  # by the program that exec put in its place
+    func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
+    left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
+    unasked: bool = True  # there are functions, or wishes, of which it was not seen whether they are to be left out
+
+
+class AgentCalls(CallSource):
+    """Every process in which an agent of this recording began, by itself at the start or called in by attaching.
+
+    What a process writes is its user's: where that is not what an agent writes, its recording ends, and no other one's.
+    """
+
+    name = "agent"
+
+    def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool) -> None:
+        """`launches`: the agent comes with a program that is to be started, which is never ahead of the tracer then."""
+        self._recording, self._launches = recording, launches
+        self._library = Library(agent_library())
+        self._clock = Clock(self._library, best_clock())
+        self._began_ns = time.monotonic_ns()
+        self._basics: list[tuple[str, object]] = [
+            ("clock", "tsc" if self._clock.number == TSC else "monotonic"),
+            ("chunk_records", _CHUNK_RECORDS),
+            ("arena_bytes", arena_bytes),
+        ]
+        self._options = [
+            *self._basics,
+            ("follow", int(follow)),
+            ("wait_ms", _WAIT_LAUNCHED_MS if launches else _WAIT_MS),
+            ("max_depth", filters.max_depth),
+            *(("include", pattern) for pattern in filters.include),
+            *(("exclude", pattern) for pattern in filters.exclude),
+        ]
+        self._directories: dict[FileSystemUser, AgentDirectory] = {}
+        self._traced: list[_Traced] = []
+        self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
+        self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
+        self._first: Target | None = None
+        self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
+        self._waited_ns = self._passed = 0
+        self._left_out = frozenset[int]()
+        if launches:
+            self._directories[FileSystemUser.of_a_launch()] = AgentDirectory(self._options)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a program is to be started with, that the agent comes with it and its children."""
+        return self._directories[FileSystemUser.of_a_launch()].environment
+
+    def prepare(self, target: Target) -> None:
+        """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
+        if self._first is None:
+            self._first = target
+        if self._launches and target.process.credentials.owner is None:
+            return  # it has the agent already, which can write nowhere
+        user = FileSystemUser.of(target.process)
+        if user in self._directories:
+            return
+        path = None
+        if self._launches:
+            # A program that a wrapper started in another root looks there for what it is to load, and has not looked yet.
+            path = self._directories[FileSystemUser.of_a_launch()].path
+            if user.sees_the_files_of(FileSystemUser.of_a_launch()):
+                return  # as another user: it has the agent, which can write nowhere
+        target.process.check()
+        self._directories[user] = AgentDirectory(self._options, target.process, path)
+
+    def begin(self, target: Target) -> None:
+        """The agent came with the program, and begins when the program's own code does."""
+        self._recording.processes.add_python(target, None, time.monotonic_ns())
+
+    def attach(self, target: Target) -> None:
+        """Bring the agent in and wait until it records."""
+        from pytrace_ebpf.record.agent import inject  # here, since a program that is started has it and waits for all imports
+
+        self.prepare(target)
+        directory = self._directories[FileSystemUser.of(target.process)]
+        self._read()
+        self._given_up.pop(target.pid, None)  # of the program that it was before
+        if not self._has_begun(target.pid):
+            injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
+            if injection.warning:
+                self._warn(target.pid, injection.warning)
+
+    def _warn(self, pid: int, warning: str) -> None:
+        for each in self._recording.chosen:
+            if each["pid"] == pid and each["source"]:
+                each["why"] += f"; {warning}"
+
+    def _has_begun(self, pid: int) -> bool:
+        self._discover()
+        if pid in self._given_up:
+            raise TargetError(self._given_up[pid])
+        for traced in self._traced:
+            if traced.ids.pid == pid:
+                with self._of(traced):
+                    traced.arena.look()
+                    if traced.arena.state == arena.REFUSED:
+                        raise TargetError(traced.arena.message)
+                    return traced.arena.state == arena.ACTIVE
+        return False
+
+    @contextmanager
+    def _of(self, traced: _Traced) -> Iterator[None]:
+        """Let go of the process if its arena turns out to be damaged."""
+        try:
+            yield
+        except Damaged as damage:
+            if traced in self._traced:
+                self._close(traced)
+            self._refuse(traced.ids.pid, str(damage))
+
+    def _refuse(self, pid: int, what: str) -> None:
+        self._given_up[pid] = f"the memory that process {pid} shares with the tracer {what}, so its calls are not recorded any more"
+        self._recording.declare(pid, None, self._given_up[pid])
+
+    def _close(self, traced: _Traced) -> None:
+        self._traced.remove(traced)
+        self._lost += _losses(traced.arena)
+        self._waited_ns += self._waited_by(traced)
+        self._passed += traced.arena.counted("passed")
+
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """Close the arena of the program that was there before; that of the new one may be known already."""
+        for traced in self._traced:
+            traced.replaced |= traced.ids.pid == pid and traced.start_ns < ts
+
+    def drain(self) -> Rows:
+        """What is in the arenas."""
+        self._read()
+        return {"events": self._recording.take_events()}
+
+    def _read(self) -> None:
+        """Emit what is in the arenas, new ones included, and close those of processes that ended."""
+        self._discover()
+        drained: list[tuple[_Traced, bool, list[Piece]]] = []
+        for traced in list(self._traced):
+            with self._of(traced):
+                traced.arena.look()
+                drained.append((traced, traced.replaced or _has_ended(traced), traced.arena.news()))
+        self._clock.tick()
+        for traced, ended, news in drained:
+            with self._of(traced):
+                if news:
+                    self._emit(traced, news)
+                if ended:
+                    self._close(traced)
+                    if traced.arena.state == arena.REFUSED:
+                        self._recording.declare(traced.ids.pid, None, traced.arena.message)
+        if self._launches:
+            self._report_strangers()
+
+    def _report_strangers(self) -> None:
+        """Programs that came to the agent's library by their environment, but are not of its user."""
+        living = self._recording.processes.targets
+        for pid, target in living.items():
+            if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
+                continue
+            if not any(directory.can_be_used_by(target.process) for directory in self._directories.values()):
+                why = (
+                    "runs as another user, or in another container, than the program that was started; trace it by itself with `pytrace-ebpf attach`"
+                )
+                self._recording.declare(pid, None, f"process {pid} {why}")
+        self._seen = dict(living)
+
+    @property
+    def passed(self) -> int:
+        """By all programs together."""
+        return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
+
+    @property
+    def waited_ns(self) -> int:
+        """For a place in their arenas; all programs together."""
+        return self._waited_ns + sum(map(self._waited_by, self._traced))
+
+    def _waited_by(self, traced: _Traced) -> int:
+        return min(traced.arena.counted("waited_ns"), max(0, time.monotonic_ns() - traced.start_ns))
+
+    def losses(self) -> np.ndarray:
+        """Events for which there was no room, and functions that have no name for want of it."""
+        return self._lost + sum((_losses(traced.arena) for traced in self._traced), np.zeros_like(self._lost))
+
+    def leave_out(self, func_ids: frozenset[int]) -> bool:
+        """Ask every agent, which looks for itself from time to time."""
+        changed, self._left_out, done = func_ids != self._left_out, func_ids, True
+        for traced in list(self._traced):
+            traced.unasked |= changed
+            with self._of(traced):
+                done &= self._follows(traced)
+        return done
+
+    def _follows(self, traced: _Traced) -> bool:
+        """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
+        if not traced.unasked:
+            return traced.arena.follows
+        wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
+        if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
+            traced.unasked = False
+            return traced.arena.follows
+        if traced.arena.leave_out(wanted):
+            traced.left_out, traced.unasked = wanted, False
+        return False
+
+    def detach(self, pids: set[int]) -> None:
+        """Their agents ended with them."""
+
+    def stop(self) -> None:
+        """Ask every agent to leave; it writes nothing from then on."""
+        for traced in list(self._traced):
+            with self._of(traced):
+                traced.arena.stop()
+
+    def leave(self) -> None:
+        """Wait until every agent has left, or has had its time to."""
+        deadline = time.monotonic() + _LEAVE_S
+        while time.monotonic() < deadline:
+            self._read()
+            if not self._traced:
+                return
+            time.sleep(0.002)
+
+    def cost_per_call(self) -> float | None:
+        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
+        if self._first is None:
+            return None
+        with suppress(HostError, TargetError):
+            directory = AgentDirectory(self._basics, self._first.process)
+            try:
+                with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
+                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
+                    return max(0.0, round(float(np.median(added)), 1))
+            finally:
+                directory.remove()
+        return None
+
+    def close(self) -> None:
+        """Leave nothing behind in any file system; an agent that is still there leaves by itself."""
+        self.stop()
+        for directory in self._directories.values():
+            directory.remove()
+
+    def _discover(self) -> None:
+        for directory in self._directories.values():
+            for name, file in directory.arenas():
+                if isinstance(file, Unfit):
+                    self._refuse_name(directory, name, str(file))
+                    continue
+                try:
+                    found = Arena(file, self._library.dtypes, directory.arena_bytes)
+                except NotYet:
+                    continue
+                except Damaged as damage:
+                    self._refuse_name(directory, name, str(damage))
+                    directory.forget(name)
+                    continue
+                directory.forget(name)
+                shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
+                ids = Ids.of(found.pid, shared, self._known())
+                if ids is None:  # it ended inside a container before it was heard of, or is not who it says
+                    continue
+                for earlier in self._traced:  # a process has one arena at a time
+                    earlier.replaced |= earlier.ids.pid == ids.pid
+                self._given_up.pop(ids.pid, None)
+                start_ns = self._start_ns(found)
+                self._traced.append(_Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
+
+    def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
+        """Only for whom the file may speak: the process that its name says, where that is of the directory's user."""
+        if not directory.refuse(name):
+            return
+        inside, recorded = name.partition(".")[0], {traced.ids.pid for traced in self._traced}
+        for pid, target in self._recording.processes.targets.items():
+            if pid not in recorded and directory.serves(target.process) and str(own_id(pid, pid)) == inside:
+                self._refuse(pid, what)
+
+    def _known(self) -> dict[int, int | None]:
+        processes = self._recording.processes
+        users = {pid: target.process.credentials.owner for pid, target in processes.targets.items()}
+        return {pid: users.get(pid) for pid in processes.living}
+
+    def _start_ns(self, found: Arena) -> int:
+        return max(self._began_ns, min(self._clock.at(found.started), time.monotonic_ns()))
+
+    def _know(self, pid: int, found: Arena, start_ns: int) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+        processes = self._recording.processes
+        try:
+            target = processes.targets.get(pid) or inspect(pid)
+            if self._first is None:
+                self._first = target
+            processes.add_python(target, self.name, start_ns)
+            return qualnames.for_process(target.process, target.library)
+        except (TargetError, HostError, OSError):  # it has ended already
+            version = found.python
+            processes.set_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
+            return lambda file, first_line, name: None
+        finally:
+            if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
+                came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
+                self._recording.declare(pid, self.name, came)
+
+    def _emit(self, traced: _Traced, news: list[Piece]) -> None:
+        self._introduce(traced)
+        pid, span = traced.ids.pid, (traced.start_ns, self._clock.now_ns)
+        threads = self._recording.processes.threads
+        tids = traced.ids.here({piece.tid for piece in news}, lambda tid: any(known == tid and of != pid for of, known in threads))
+        mapping = arena.Mapping(pid, tids, traced.func_ids, span)
+        by_thread = sorted(news, key=lambda piece: piece.tid)  # so that nobody has to sort their rows
+        for columns in _columns(traced.arena, [piece for piece in by_thread if tids[piece.tid] != UNKNOWN_THREAD], self._clock, mapping):
+            self._recording.emit(columns)
+        for columns in _columns(traced.arena, [piece for piece in by_thread if tids[piece.tid] == UNKNOWN_THREAD], self._clock, mapping):
+            self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
+
+    def _introduce(self, traced: _Traced) -> None:
+        for function in traced.arena.new_functions():  # one step per function, not per call
+            traced.func_ids, traced.unasked = grown(traced.func_ids, function.id), True
+            functions = self._recording.functions
+            if function.first_line < 0:
+                traced.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
+                continue
+            traced.func_ids[function.id] = functions.intern(
+                function.file, function.name, function.qualname, function.first_line, function.flags, traced.qualify
+            )
+
+
+def _columns(of: Arena, pieces: list[Piece], clock: Clock, mapping: arena.Mapping) -> Iterator[Columns]:
+    """Columns of `events`; by then the agent has the pieces' chunks back. Raises Damaged."""
+    for some in arena.batches(pieces, _BATCH):
+        columns = arena.columns(of, some, clock, mapping)
+        of.give_back(some)
+        yield columns
+
+
+def _has_ended(traced: _Traced) -> bool:
+    if traced.arena.state in (arena.QUIET, arena.REFUSED):
+        return True
+    try:
+        state = stat.fields(Path(f"/proc/{traced.ids.pid}/stat").read_bytes())[stat.STATE]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def _losses(of: Arena) -> np.ndarray:
+    lost = np.zeros(len(LOSS_CLASSES), np.int64)
+    lost[LOSS_CLASSES.index("call_ring")] = of.counted("dropped")
+    lost[LOSS_CLASSES.index("function_map")] = of.counted("unnamed")
+    return lost

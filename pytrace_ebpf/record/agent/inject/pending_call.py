@@ -1,0 +1,47 @@
+"""The main thread begins the session itself, at its next safe point: Py_AddPendingCall, made in it wherever it stands.
+
+That function neither allocates nor waits, so that the thread may be stopped anywhere. Its argument must outlive the
+call, and nothing in CPython takes a pending call back: so the text lies in memory that nobody uses, and emptying it
+makes the call one that does nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.agent.inject.library import Loader, spare_memory
+from pytrace_ebpf.record.agent.inject.ptrace import Stopped
+from pytrace_ebpf.record.agent.inject.remote_call import call, write
+from pytrace_ebpf.record.agent.script import one_line
+from pytrace_ebpf.record.process.target import Target
+
+_ROOM = 4096  # bytes of stack; it calls next to nothing
+
+
+@contextmanager
+def pending_call(target: Target, session: str, loader: Loader, agent: Mapping[str, int] | None) -> Iterator[int]:
+    """Between `with` and its end the main thread is to begin the session; yields how long it was stopped, in ns.
+
+    Raises TargetError when that cannot be, NoRoom and NotStopped when it cannot be at this moment.
+    """
+    if agent is not None:
+        function, text = agent["pytrace_begin_pending"], session.encode() + b"\0"
+    else:
+        function, text = _python(target, "PyRun_SimpleString"), one_line(session).encode() + b"\0"
+    add = _python(target, "Py_AddPendingCall")
+    address = spare_memory(target, len(text))
+    write(target.memory, address, text)
+    try:
+        with Stopped(target.process, target.pid) as thread:
+            call(thread, target.memory, add, (function, address), loader.sigreturn, _ROOM)
+        yield thread.stop_ns
+    finally:
+        write(target.memory, address, bytes(1))
+        write(target.memory, address, bytes(len(text)))
+
+
+def _python(target: Target, name: str) -> int:
+    value = target.binary.symbol(name)
+    if value is None:
+        raise TargetError(f"the Python of process {target.pid} does not export {name}, so no agent can be loaded into it")
+    return target.bias + value

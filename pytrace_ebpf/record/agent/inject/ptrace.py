@@ -1,0 +1,234 @@
+"""One thread of another process, stopped for a moment: its registers, its signal mask, and its way on.
+
+The kernel lets a stopped thread go, as it is, when the thread that stopped it ends: do it all in a thread of its own,
+then nothing that goes wrong here holds the target longer than that.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.libc import libc
+from pytrace_ebpf.record.process.pinned import Pinned
+
+_CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL = 7, 12, 13, 17, 24
+_GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
+_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_SECCOMP_GET_FILTER = 0x420C
+_ENOENT = 2
+_TRACESYSGOOD = 1
+_EVENT_STOP = 128
+_XSTATE = 0x202  # NT_X86_XSTATE
+_WALL = 0x40000000
+_SIGTRAP = 5
+_MOST_XSTATE = 1 << 15
+_LETTING_GO_S = 2.0  # for a thread that did not stop when asked to, on an overloaded machine
+
+
+class Registers(ctypes.Structure):
+    """struct user_regs_struct of x86-64."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_ulonglong)
+        for name in (
+            *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+            *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+        )
+    )
+
+    def but(self, **values: int) -> "Registers":
+        """A copy with other values, negative ones as the register holds them."""
+        copy = type(self).from_buffer_copy(self)
+        for name, value in values.items():
+            setattr(copy, name, value & (1 << 64) - 1)
+        return copy
+
+    def signed(self, name: str) -> int:
+        """A register as a signed number."""
+        return ctypes.c_longlong(getattr(self, name)).value
+
+
+class NotStopped(Exception):  # noqa: N818 - the field's word
+    """The thread has ended, or did not stop in time. The caller decides what that means."""
+
+
+class Stopped:
+    """Thread `tid` of a process, stopped between `with` and its end; `stop_ns` then says how long.
+
+    Entering raises TargetError when another debugger holds it, when the process is suspended, or has become another
+    program or another user's, HostError when this user may not stop it, NotStopped when it has ended or did not stop (it
+    is deep in the kernel). What holds when it stands holds until it is let go: exec in another thread would end this one.
+    """
+
+    def __init__(self, process: Pinned, tid: int) -> None:
+        self.process, self.pid, self.tid, self.stop_ns = process, process.pid, tid, 0
+        self._mine, self._since = False, 0
+        self._signal = 0  # that it stopped for, and has not got yet
+
+    def __enter__(self) -> Self:
+        self._seize()
+        try:
+            self._since = time.monotonic_ns()
+            self._stop()
+            self._check()
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def release(self, signal: int = 0) -> None:
+        """Let it go on as its registers say, with the signal that stopped it."""
+        if self._mine:
+            self._mine = False
+            if libc.ptrace(_DETACH, self.tid, None, signal):
+                self._let_go()
+            self.stop_ns += time.monotonic_ns() - self._since
+
+    def registers(self) -> Registers:
+        registers = Registers()
+        self._ptrace(_GETREGS, 0, ctypes.addressof(registers))
+        return registers
+
+    def set_registers(self, registers: Registers) -> None:
+        self._ptrace(_SETREGS, 0, ctypes.addressof(registers))
+
+    def extended_state(self) -> bytes:
+        """The registers of the floating point and vector units, in the form of XSAVE."""
+        buffer = ctypes.create_string_buffer(_MOST_XSTATE)
+        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), _MOST_XSTATE)
+        self._ptrace(_GETREGSET, _XSTATE, ctypes.addressof(span))
+        return buffer.raw[: span[1]]
+
+    def set_extended_state(self, state: bytes) -> None:
+        buffer = ctypes.create_string_buffer(state, len(state))
+        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), len(state))
+        self._ptrace(_SETREGSET, _XSTATE, ctypes.addressof(span))
+
+    def blocked_signals(self) -> int:
+        """Its signal mask; within a system call that has one of its own, that from before."""
+        mask = ctypes.c_ulonglong()
+        self._ptrace(_GETSIGMASK, 8, ctypes.addressof(mask))
+        return mask.value
+
+    def block_signals(self, mask: int) -> None:
+        self._ptrace(_SETSIGMASK, 8, ctypes.addressof(ctypes.c_ulonglong(mask)))
+
+    def seccomp_filters(self) -> list[bytes]:
+        """Its filters, programs of classic BPF. Raises HostError where they may not be read."""
+        found: list[bytes] = []
+        while True:
+            count = libc.ptrace(_SECCOMP_GET_FILTER, self.tid, len(found), None)
+            if count < 0 and ctypes.get_errno() == _ENOENT:
+                return found
+            if count >= 0:
+                program = ctypes.create_string_buffer(8 * count)  # struct sock_filter
+                self._ptrace(_SECCOMP_GET_FILTER, len(found), ctypes.addressof(program))
+                found.append(program.raw)
+                continue
+            raise HostError(f"the seccomp filter of process {self.pid} cannot be read ({os.strerror(ctypes.get_errno())})")
+
+    def until_system_call(self, patience_s: float) -> int:
+        """Let it run to the beginning or end of its next system call.
+
+        Returns 0 there, or the signal that stopped it before: one that it cannot block.
+        Raises NotStopped, after which it runs.
+        """
+        self._ptrace(_SYSCALL, 0, 0)
+        status = self._wait(patience_s)
+        signal, event = status >> 8 & 0xFF, status >> 16
+        return 0 if signal == _SIGTRAP | 0x80 or (event == _EVENT_STOP and signal == _SIGTRAP) else signal
+
+    def stop_again(self, patience_s: float) -> None:
+        """Stop it in whatever it does. Raises NotStopped."""
+        self._ptrace(_INTERRUPT, 0, 0)
+        self._wait(patience_s)
+
+    def _check(self) -> None:
+        """That it is a thread of the process that was looked at: its number may have been given to another one."""
+        try:
+            self.process.read(f"task/{self.tid}/stat")
+        except OSError:
+            raise NotStopped from None
+        self.process.check()
+
+    def _let_go(self) -> None:
+        """It runs, and the kernel lets go of what stands. Where it does not come to that, the end of our own thread does."""
+        with suppress(NotStopped, HostError):
+            self.stop_again(_LETTING_GO_S)
+            libc.ptrace(_DETACH, self.tid, None, self._signal)
+
+    def _seize(self) -> None:
+        if libc.ptrace(_SEIZE, self.tid, None, _TRACESYSGOOD) == 0:
+            self._mine = True
+            return
+        number = ctypes.get_errno()
+        if number == 3:  # ESRCH
+            raise NotStopped
+        refuse_what_is_debugged(self.process)
+        raise HostError(
+            f"process {self.pid} may not be stopped by this user ({os.strerror(number)}); "
+            "run the command as root (sudo), in a container with the capability SYS_PTRACE"
+        )
+
+    def _stop(self) -> None:
+        self._ptrace(_INTERRUPT, 0, 0)
+        while True:
+            status = self._wait(0.25)
+            signal, event = status >> 8 & 0xFF, status >> 16
+            if event == _EVENT_STOP and signal == _SIGTRAP:
+                return
+            if event == _EVENT_STOP:
+                raise TargetError(suspended(self.pid))
+            self._ptrace(_CONT, 0, signal)  # one that was on its way: it gets it
+
+    def _wait(self, patience_s: float) -> int:
+        """The status of its next stop. Spins, for a stop is a few microseconds away while the target stands still."""
+        end = time.monotonic() + patience_s
+        for turn in range(1 << 30):
+            try:
+                got, status = os.waitpid(self.tid, os.WNOHANG | _WALL)
+            except ChildProcessError:
+                got, status = self.tid, 0
+            if got and os.WIFSTOPPED(status):
+                signal = status >> 8 & 0xFF
+                self._signal = 0 if status >> 16 or signal == _SIGTRAP | 0x80 else signal
+                return status
+            if got:
+                self._mine = False
+                raise NotStopped
+            if time.monotonic() > end:
+                break
+            time.sleep(0 if turn < 500 else 0.0005)
+        raise NotStopped
+
+    def _ptrace(self, request: int, address: int, data: int) -> None:
+        if libc.ptrace(request, self.tid, address, data) < 0:
+            number = ctypes.get_errno()
+            if number == 3:  # ESRCH: killed in the stop
+                raise NotStopped
+            raise HostError(f"the kernel refuses to work on the stopped process {self.pid} ({os.strerror(number)})")
+
+
+def refuse_what_is_debugged(process: Pinned) -> None:
+    """Raise TargetError where the kernel would not let us stop a process, or it would never come to the agent."""
+    pid, fields = process.pid, process.status()
+    tracer = int(fields.get("TracerPid", "0"))
+    if tracer not in (0, threading.get_native_id()):
+        raise TargetError(f"process {pid} is held by a debugger (process {tracer}); end that one first")
+    if fields.get("State", "").startswith("T"):
+        raise TargetError(suspended(pid))
+    if "shstk" in fields.get("x86_Thread_features", ""):
+        raise TargetError(f"process {pid} has a shadow stack, so it can only be traced from its start; use `pytrace-ebpf run`")
+
+
+def suspended(pid: int) -> str:
+    """The sentence for a process in the state T."""
+    return f"process {pid} is suspended (SIGSTOP or Ctrl-Z); continue it with `kill -CONT {pid}`"

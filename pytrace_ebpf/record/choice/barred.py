@@ -1,0 +1,34 @@
+"""Why the agent had better stay out of a running program, which it would harm or could not get into."""
+
+from pathlib import Path
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.process.target import Target, living_threads
+
+
+def barred(target: Target) -> str:
+    """One sentence; "" where the agent can come in safely."""
+    # Here, since a program that is started waits for all imports and needs these not.
+    from pytrace_ebpf.record.agent.inject.library import loader
+    from pytrace_ebpf.record.agent.inject.ptrace import refuse_what_is_debugged
+
+    try:
+        refuse_what_is_debugged(target.process)
+        loader(target)
+    except TargetError as error:
+        return str(error)
+    except OSError as error:
+        return f"process {target.pid} cannot be looked into ({error.strerror})"
+    return filtered(target.pid)
+
+
+def filtered(pid: int) -> str:
+    """One sentence where a thread of a process runs under a seccomp filter; "" where none does."""
+    for tid in living_threads(pid):
+        try:
+            status = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace")
+        except OSError:
+            continue
+        if any(line.startswith("Seccomp:") and line.split()[1:] != ["0"] for line in status.splitlines()):
+            return f"process {pid} has a seccomp filter, which may end it for a system call that the agent makes there"
+    return ""

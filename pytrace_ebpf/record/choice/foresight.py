@@ -1,0 +1,48 @@
+"""What its probes would cost a running program, from a look of some tenths of a second, mostly at its CPU time alone."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice import glance, price
+from pytrace_ebpf.record.process.target import Target
+
+MOST_SHARE = 0.1  # of its time that a program is slowed by without being asked
+_LOOK_S = 0.2
+_MOST_OF_A_LOOK = 0.97  # that the probes can take: then they are all that the program does
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What was seen of a program, and what its probes would make of it."""
+
+    cpu_share: float  # cores that it used
+    calls_per_s: float | None  # that it made, where they were counted
+    share: float  # seconds that the probes would add to one of the program's; uncounted the most, on 3.11 about so many
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a program can be slowed so much without being asked."""
+        return self.share <= MOST_SHARE
+
+
+def foresee(target: Target, count: Callable[[Target, float], float]) -> Foreseen:
+    """Look at a running process for some tenths of a second, less what has passed since the glance at it.
+
+    count  calls a second, by the probes, of a process over so many seconds: only asked where CPU time leaves it open, and
+           not on 3.11, where counting would slow every opcode too
+
+    Raises TargetError where the process has ended.
+    """
+    try:
+        cpu_share = glance.cpu_share(target.process.key, _LOOK_S)
+    except OSError as error:
+        raise TargetError(f"process {target.pid} ended while it was looked at ({os.strerror(error.errno or 0)})") from None
+    share = price.usdt_share(cpu_share, target.python_version)
+    if share <= MOST_SHARE or target.python_version is None or target.python_version[:2] == (3, 11):
+        return Foreseen(cpu_share, None, share)
+    calls_per_s = count(target, _LOOK_S)
+    taken = min(calls_per_s * (price.expected_ns("usdt", target.python_version) or 0) / 1e9, _MOST_OF_A_LOOK)
+    # What is seen was slowed already: left to itself it makes the same calls in less time.
+    return Foreseen(cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))

@@ -1,0 +1,236 @@
+"""The recorder of function events: a source for each process, made when the first process needs it."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice.barred import barred, filtered
+from pytrace_ebpf.record.choice.choice import Choice, Seen, choose, truthful
+from pytrace_ebpf.record.choice.foresight import Foreseen, foresee
+from pytrace_ebpf.record.choice.price import expected_ns
+from pytrace_ebpf.record.cpython import encodable
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process.target import Target, its_own_doing
+from pytrace_ebpf.record.recorder import Recorder, Rows
+from pytrace_ebpf.record.sampling import source as sampled
+from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+if TYPE_CHECKING:  # each takes a while to import, and mostly one of them is used
+    from pytrace_ebpf.record.agent.calls import AgentCalls
+    from pytrace_ebpf.record.usdt.calls import UsdtCalls
+
+# Each tick costs as much as 30,000 events; a thirty-second of an arena in one tick, and the next comes soon.
+_INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
+_BUSY_SHARE, _EVENT_BYTES = 32, 16
+_BEGINNING_S = 2
+
+
+class Sources(Recorder):
+    """Chooses a source for each process, and is all of them together otherwise."""
+
+    def __init__(self, options: Options, recording: Recording) -> None:
+        self._options, self._recording, self._launches = options, recording, False
+        self._bounded = options.budget is not None
+        self._made: dict[str, CallSource] = {}
+        self._makers: dict[str, Callable[[], CallSource]] = {
+            "agent": self._make_agent, "usdt": self._make_usdt, sampled.NAME: lambda: sampled.NoCalls(recording),
+        }  # fmt: skip
+        self._seen: Seen | None = None  # of the first process
+        self._planned: dict[int, tuple[Target, CallSource, str, Foreseen | None]] = {}
+        self._held: dict[int, tuple[Target, CallSource, str]] = {}
+        self._began_s, self._busy = 0.0, False
+        self.ns_per_call = 0.0  # what a call is expected to cost the first process, 0 where nobody measured that
+
+    def launches(self) -> Mapping[str, str]:
+        """A program is to be started: returns what its environment is to have. Raises HostError."""
+        self._launches, self._began_s = True, time.monotonic()
+        if self._options.source in ("usdt", sampled.NAME):
+            return {}
+        agent = self._made["agent"] = self._make_agent()
+        return agent.environment
+
+    def plan(self, target: Target) -> tuple[Choice, Seen]:
+        """Look at a running process for some tenths of a second, choose a source for it and prepare that; add() attaches then. Raises TargetError."""
+        with its_own_doing(target.pid):
+            return self._plan(target)
+
+    def _plan(self, target: Target) -> tuple[Choice, Seen]:
+        wish = self._options.source
+        with ThreadPoolExecutor(1) as beside:  # what is sure to be loaded is, while the process is looked at
+            preparing = beside.submit(self._source(wish, target).prepare, target) if wish == "usdt" and truthful(target)[0] else None
+            seen = self._look(target, wish)
+            self._seen = self._seen or seen
+            choice = choose(target, wish, launched=False, seen=seen, bounded=self._bounded)
+            source = self._source(choice.source, target)
+            if preparing:
+                preparing.result()
+            else:
+                source.prepare(target)
+        self._planned[target.pid] = target, source, choice.why, seen.foreseen
+        return choice, seen
+
+    def _look(self, target: Target, wish: str) -> Seen:
+        if wish == sampled.NAME:
+            return Seen()
+        if wish == "agent":
+            return Seen(barred=filtered(target.pid))
+        if truthful(target)[0]:
+            unencodable = encodable.unencodable(target) or encodable.unencodable_path(target)
+            return Seen(unencodable, None if unencodable else foresee(target, self._count), barred(target))
+        confined.searcher.dismiss()  # it may have been started for this process
+        return Seen(barred=barred(target))
+
+    def plan_held(self, target: Target) -> None:
+        """Choose a source for a program that stands at its first instruction and prepare that; add() begins with it then. Raises TargetError."""
+        source, why = self.choose(target)
+        with its_own_doing(target.pid):
+            source.prepare(target)
+        self._held[target.pid] = target, source, why
+
+    def add(self, pid: int) -> None:
+        """Record the calls of a process for which there is a plan. Raises TargetError."""
+        if held := self._held.pop(pid, None):
+            target, source, why = held
+            with its_own_doing(pid):
+                source.begin(target)
+            self._recording.declare(pid, source.name, why)
+        elif planned := self._planned.pop(pid, None):
+            target, source, why, foreseen = planned
+            self._recording.declare(pid, source.name, why, asdict(foreseen) if foreseen else None)
+            with its_own_doing(pid):
+                source.attach(target)
+
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """What each source knew of the program before is gone."""
+        for source in self:
+            source.reset(pid, tid, ts)
+
+    def choose(self, target: Target, executed: bool = False) -> tuple[CallSource, str]:
+        """(source, why) for a process that has just begun, as a copy of its creator or, `executed`, as another program.
+
+        There is nothing in it yet to look at: what was seen of the first process holds. Raises TargetError.
+        """
+        if self._options.source == sampled.NAME:
+            return self._make(sampled.NAME), choose(target, sampled.NAME, self._launches).why
+        keep_out = filtered(target.pid) if executed and not self._launches else ""
+        self._seen = self._seen or Seen()
+        if not self._seen.unencodable and self._options.source != "agent" and truthful(target)[0]:
+            self._seen = replace(self._seen, unencodable=encodable.unencodable_path(target))
+        choice = choose(target, self._options.source, self._launches, replace(self._seen, barred=keep_out), self._bounded)
+        return self._source(choice.source, target), choice.why
+
+    def _source(self, name: str, target: Target) -> CallSource:
+        self.ns_per_call = self.ns_per_call or expected_ns(name, target.python_version) or 0.0
+        return self._make(name)
+
+    def _make(self, name: str) -> CallSource:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def _count(self, target: Target, seconds: float) -> float:
+        from pytrace_ebpf.record.usdt.calls import UsdtCalls
+
+        usdt = self._make("usdt")
+        if not isinstance(usdt, UsdtCalls):
+            raise TypeError
+        return usdt.calls_per_s(target, seconds)
+
+    def __iter__(self) -> Iterator[CallSource]:
+        return iter(list(self._made.values()))
+
+    @property
+    def interval_s(self) -> float:  # type: ignore[override]
+        """One that has just begun is looked at while it is surely there."""
+        begins = not self._recording.chosen and time.monotonic() - self._began_s < _BEGINNING_S
+        return _BUSY_INTERVAL_S if begins or self._busy else _INTERVAL_S
+
+    def drain(self) -> Rows:
+        """The events of all sources."""
+        events = [batch for source in self for batch in source.drain()["events"]] + self._recording.take_events()
+        self._busy = sum(len(batch["ts"]) for batch in events) * _EVENT_BYTES * _BUSY_SHARE > self._options.arena_bytes
+        return {"events": events}
+
+    def cut(self) -> Rows:
+        """What came in between the drains, such as the frames of a process that was attached to."""
+        return {"events": self._recording.take_events()}
+
+    @property
+    def passed(self) -> int:
+        """Events that were looked at in the traced programs and not written."""
+        return sum(source.passed for source in self)
+
+    @property
+    def by_function(self) -> bool:
+        """Whether it costs less to record no calls of a function."""
+        return any(source.by_function for source in self)
+
+    @property
+    def slowdown(self) -> float:
+        """Of the traced programs' code by what is not counted as calls."""
+        return max((source.slowdown for source in self), default=1.0)
+
+    def leave_out(self, func_ids: frozenset[int]) -> bool:
+        """Record no calls of these functions, and again those of all others. Whether that is so in every process by now."""
+        return sum(not source.leave_out(func_ids) for source in self) == 0  # each of them is asked
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        total = np.zeros(len(LOSS_CLASSES), np.int64)
+        for source in self:
+            total += source.losses()
+        return total
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `sources`."""
+        return {"sources": list(self._recording.chosen)}
+
+    def missing(self) -> tuple[str, ...]:
+        """Why some processes have no calls."""
+        return tuple(dict.fromkeys(each["why"] for each in self._recording.chosen if each["source"] is None))
+
+    def stop(self) -> None:
+        """Record nothing from now on."""
+        for source in self:
+            source.stop()
+
+    def leave(self) -> None:
+        """Leave every process as it was."""
+        for source in self:
+            source.leave()
+
+    def cost(self) -> dict[str, Any]:
+        """Of the source that the first process was traced by."""
+        chosen = self._recording.chosen
+        first = chosen[0]["source"] if chosen else None
+        source = self._made.get(first or "")
+        return {
+            "source": first,
+            "ns_per_call": source.cost_per_call() if source else None,
+            "waited_ns": sum(each.waited_ns for each in self),
+        }
+
+    def close(self) -> None:
+        """Let go of everything, whatever happened."""
+        for source in self:
+            source.close()
+
+    def _make_agent(self) -> "AgentCalls":
+        from pytrace_ebpf.record.agent.calls import AgentCalls
+
+        options = self._options
+        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches)
+
+    def _make_usdt(self) -> "UsdtCalls":
+        from pytrace_ebpf.record.usdt.calls import UsdtCalls
+
+        if self._options.filters.max_depth:
+            raise TargetError("--max-depth is the agent's; use --source agent, or leave it out")
+        return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters, self._options.follow)

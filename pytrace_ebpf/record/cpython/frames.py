@@ -1,0 +1,290 @@
+"""Which Python frames a process has open: a walk over its interpreter's thread states, from outside.
+
+The walk itself, and reading code objects, happens in a process without rights (confined.py): what lies there is the
+target's to choose. The target runs on meanwhile, so a walk is a snapshot that may be torn at its inner end. Each thread is walked
+three times and only the outermost frames on which all walks agree are reported. Those of a thread that stands still are
+exact; of one in motion, two walks agreed on a wrong inner frame about once in 2,000, which is why there are three.
+"""
+
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from pytrace_ebpf.record.cpython.layout import Layout
+from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process.memory import Memory, MemoryFault, Numbered
+from pytrace_ebpf.record.process.target import Target, living_threads, own_id
+
+MAX_FRAMES = 100_000
+_MAX_THREADS = 100_000
+_MAX_ALL_FRAMES = 1_000_000
+# Of processor time for all the frames of a process, or for the code objects that are asked for at once: three walks
+# over 100 stacks of 1,000 frames took 0.6 s. And until the process that walks is given up.
+_BUDGET_S, _PATIENCE_S = 2.0, 15.0
+_MAX_TEXT = 8 << 20  # characters of all code objects that are asked for at once
+_FRAME = struct.Struct("<QQ")
+_WALKS = 3
+_TRIES = 20
+PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
+_SHIM = "__init__"
+_OWNED_BY_GENERATOR = 1
+_TYPE_NAME = 24  # of tp_name in a type object, every version
+
+
+@dataclass(frozen=True)
+class OpenFrame:
+    """One frame of a thread's stack, by address."""
+
+    frame_address: int
+    code_address: int
+
+
+@dataclass(frozen=True)
+class CodeInfo:
+    """What a code object says of its function. `qualname` is None before 3.11, `flags` are co_flags."""
+
+    file: str
+    name: str
+    qualname: str | None
+    first_line: int
+    flags: int
+
+    @property
+    def is_shim(self) -> bool:
+        """Whether this is the interpreter's own code behind Class(...) on 3.12 and later, no function of the program."""
+        return self.file == self.name == _SHIM
+
+
+def open_frames(target: Target, seconds: float = _BUDGET_S) -> dict[int, list[OpenFrame]]:
+    """The open Python frames of each thread (host thread id), outermost first; threads without any are left out.
+
+    Entries from C and the interpreter's own `__init__` shims are no frames; suspended generators are on no stack.
+    At most MAX_FRAMES a thread. What cannot be read, or not within `seconds` of processor time, is left out; nothing is raised.
+    """
+    if target.layout is None or target.runtime is None:
+        return {}
+    tids = host_tids(target.pid)
+    if target.copied_id:
+        tids.setdefault(target.copied_id, target.pid)
+    given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "seconds": seconds}
+    process = target.process
+    try:
+        walked = confined.parsers.ask("open_frames", given, [process.memory_to_read], dict[str, bytes], _PATIENCE_S, ("frames", *process.key))
+    except ValueError:
+        return {}
+    known = {str(tid): tid for tid in tids.values()}
+    return {
+        known[tid]: [OpenFrame(*pair) for pair in _FRAME.iter_unpack(raw[: len(raw) // _FRAME.size * _FRAME.size])]
+        for tid, raw in walked.items()
+        if tid in known and len(raw) >= _FRAME.size
+    }
+
+
+def read_codes(target: Target, addresses: Sequence[int]) -> dict[int, CodeInfo]:
+    """What the code objects at `addresses` say; those that are none (any more) are left out. Nothing is raised."""
+    if target.layout is None or not addresses:
+        return {}
+    process, given = target.process, {"pid": target.pid, "layout": target.layout, "addresses": list(addresses)}
+    try:
+        infos = confined.parsers.ask("read_codes", given, [process.memory_to_read], list[CodeInfo | None], _PATIENCE_S, ("codes", *process.key))
+    except ValueError:
+        return {}
+    return {
+        address: info
+        for address, info in zip(addresses, infos, strict=False)
+        if info is not None and all(-(1 << 31) <= number < 1 << 31 for number in (info.first_line, info.flags))
+    }
+
+
+def walk_frames(given: dict[str, Any], files: list[int]) -> Any:
+    """What open_frames() asks for: raw pairs of addresses by thread. As far as the budget reaches."""
+    memory = BudgetedMemory(given["pid"], files[0], given["seconds"])
+    walk = Walk(memory, decode(Layout, given["layout"]))
+    tids = dict(given["tids"])
+    stacks: dict[str, bytes] = {}
+    count = 0
+    try:
+        for state in walk.thread_states(given["runtime"]):
+            tid = walk.thread_id(state, tids)
+            frames = walk.settled_stack(state) if tid else []
+            count += len(frames)
+            if count > _MAX_ALL_FRAMES:
+                break
+            if frames:
+                stacks[str(tid)] = b"".join(_FRAME.pack(frame.frame_address, frame.code_address) for frame in frames)
+    except SpentError:
+        pass
+    return encode(stacks)
+
+
+def walk_codes(given: dict[str, Any], files: list[int]) -> Any:
+    """What read_codes() asks for: None for each that is none, or that the budget did not reach."""
+    memory, layout = BudgetedMemory(given["pid"], files[0], _BUDGET_S), decode(Layout, given["layout"])
+    infos: list[CodeInfo | None] = []
+    length = 0
+    try:
+        for address in given["addresses"]:
+            try:
+                infos.append(read_code(memory, layout, address))
+            except MemoryFault:
+                infos.append(None)
+            length += sum(len(text) for text in (infos[-1].file, infos[-1].name, infos[-1].qualname or "")) if infos[-1] else 0
+            if length > _MAX_TEXT:
+                break
+    except SpentError:
+        pass
+    return encode(infos)
+
+
+class SpentError(Exception):
+    """The budget is."""
+
+
+class BudgetedMemory(Memory):
+    """Raises SpentError when enough processor time was spent on reading."""
+
+    def __init__(self, pid: int, descriptor: int, seconds: float) -> None:
+        super().__init__(pid, Numbered(descriptor))
+        self._end, self._reads = time.process_time() + seconds, 0
+
+    def read(self, address: int, size: int) -> bytes:
+        self._reads += 1
+        if self._reads % 128 == 0 and time.process_time() > self._end:
+            raise SpentError
+        return super().read(address, size)
+
+
+def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
+    """The code object at `address`. Raises MemoryFault when there is none (any more)."""
+    _check_code(memory, address)
+    qualname = layout.code_qualname
+    return CodeInfo(
+        file=memory.text(layout, memory.u64(address + layout.code_file)),
+        name=memory.text(layout, memory.u64(address + layout.code_name)),
+        qualname=None if qualname is None else memory.text(layout, memory.u64(address + qualname)),
+        first_line=memory.i32(address + layout.code_first_line),
+        flags=memory.i32(address + layout.code_flags),
+    )
+
+
+def _check_code(memory: Memory, address: int) -> None:
+    """Raise MemoryFault where no living code object is: of one that was freed the names may still be there, the rest is others'."""
+    count, type_object = struct.unpack("<QQ", memory.read(address, 16))
+    # A list of free memory runs through the reference count: a pointer, or its end. No count has bits 32-47 (3.14: 48-63 are flags).
+    if not count or count >> 32 & 0xFFFF or memory.read(memory.u64(type_object + _TYPE_NAME), 5) != b"code\0":
+        raise MemoryFault(f"address {address:#x} of process {memory.pid} holds no code object")
+
+
+def host_tids(pid: int) -> dict[int, int]:
+    """Thread id as the process itself sees it -> thread id on the host; they differ in a container."""
+    return {own_id(pid, tid): tid for tid in living_threads(pid)}
+
+
+class Walk:
+    """Walks the structures of one interpreter."""
+
+    def __init__(self, memory: Memory, layout: Layout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.frame_size = 8 + max(
+            layout.frame_previous,
+            layout.frame_code,
+            layout.frame_owner or 0,
+            layout.frame_running[0] if layout.frame_running else 0,
+        )
+        self.shims: dict[int, bool] = {}
+
+    def thread_states(self, runtime: int) -> list[int]:
+        """Addresses of the main interpreter's thread states."""
+        found: dict[int, None] = {}
+        try:
+            interpreter = self.memory.u64(runtime + self.layout.runtime_main_interpreter)
+            state = self.memory.u64(interpreter + self.layout.interpreter_threads)
+            while state and state not in found and len(found) < _MAX_THREADS:
+                found[state] = None
+                state = self.memory.u64(state + self.layout.thread_next)
+        except MemoryFault:
+            pass  # the process is starting, ending, or a thread state was freed under the walk
+        return list(found)
+
+    def thread_id(self, state: int, tids: dict[int, int]) -> int | None:
+        """The host thread id of a thread state, None for one that belongs to no living thread."""
+        try:
+            if self.layout.thread_native_id is not None:
+                native = self.memory.u64(state + self.layout.thread_native_id)
+                if native in tids:
+                    return tids[native]
+            pthread = self.memory.u64(state + self.layout.thread_pthread)
+        except MemoryFault:
+            return None
+        for offset in PTHREAD_TID:
+            try:
+                own = self.memory.i32(pthread + offset)
+            except MemoryFault:
+                continue
+            if own in tids:
+                return tids[own]
+        return None
+
+    def settled_stack(self, state: int) -> list[OpenFrame]:
+        """The outermost frames on which three walks in a row agree; none where they never agree even on the first."""
+        for _ in range(_TRIES):
+            try:
+                walks = [self.stack(state) for _ in range(_WALKS)]
+            except (MemoryFault, struct.error):
+                continue
+            agreed = takewhile(lambda level: len(set(level)) == 1, zip(*walks, strict=False))
+            frames = [level[0] for level in agreed]
+            if frames or not any(walks):
+                return frames
+        return []
+
+    def stack(self, state: int) -> list[OpenFrame]:
+        """One walk, outermost first. Raises MemoryFault when the stack moved away under it."""
+        layout, memory = self.layout, self.memory
+        frame = memory.u64(state + layout.thread_frame)
+        if layout.cframe_frame is not None and frame:
+            frame = memory.u64(frame + layout.cframe_frame)
+        found: list[OpenFrame] = []
+        seen: set[int] = set()
+        raw = b""
+        while frame and len(seen) < MAX_FRAMES:
+            raw = memory.read(frame, self.frame_size)
+            if frame in seen or not self._on_stack(raw):
+                raise MemoryFault("the stack moved while it was read")
+            seen.add(frame)
+            code = struct.unpack_from("<Q", raw, layout.frame_code)[0] & ~3
+            if not self._is_entry(raw) and not self._is_shim(code):
+                found.append(OpenFrame(frame, code))
+            frame = struct.unpack_from("<Q", raw, layout.frame_previous)[0]
+        if seen and not frame and not self._is_outermost(raw):
+            raise MemoryFault("the stack moved while it was read")
+        return found[::-1]
+
+    def _on_stack(self, raw: bytes) -> bool:
+        """Whether a frame object runs: one that ended or yielded meanwhile has lost the way to its caller."""
+        running = self.layout.frame_running
+        return running is None or raw[running[0]] in running[1]
+
+    def _is_entry(self, raw: bytes) -> bool:
+        """Whether it stands for an entry from C into the interpreter, 3.12+."""
+        owner = self.layout.frame_owner
+        return owner is not None and raw[owner] >= self.layout.owner_shim
+
+    def _is_outermost(self, raw: bytes) -> bool:
+        """Whether a frame without a caller is the outermost one, rather than a generator that yielded meanwhile."""
+        if self.layout.version >= (3, 12):
+            return self._is_entry(raw)
+        return self.layout.frame_owner is None or raw[self.layout.frame_owner] != _OWNED_BY_GENERATOR
+
+    def _is_shim(self, code: int) -> bool:
+        """Whether this is the interpreter's own code behind Class(...), 3.12+: both its file and its name are "__init__"."""
+        if self.layout.version < (3, 12):
+            return False
+        if code not in self.shims:
+            self.shims[code] = read_code(self.memory, self.layout, code).is_shim
+        return self.shims[code]

@@ -1,0 +1,163 @@
+"""The table of functions: ids that probes hand out become dense func_ids, once per function."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.record.cpython.frames import CodeInfo
+from pytrace_ebpf.record.output.tables import columns_of
+from pytrace_ebpf.record.recorder import Recorder, Rows
+from pytrace_ebpf.trace.layers import LAYERS
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+UNKNOWN = -1
+_MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
+
+# (file, first line, name) -> qualified name, where the code object does not carry one
+Qualify = Callable[[str, int, str], str | None]
+# (pid, addresses of code objects) -> what they say; without those that are gone
+ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
+
+
+class Functions(Recorder):
+    """Every function seen, keyed by (file, qualified name, first line)."""
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}  # by _key(): the names themselves would take three times the memory
+        self._places: dict[str, tuple[str, str]] = {}  # by file
+        self._new: list[dict[str, Any]] = []
+        self.turned_away = 0  # functions for which there was no place: their calls are of UNKNOWN
+        self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function
+
+    def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify) -> int:
+        """The func_id of a function, `flags` being its co_flags. A `qualname` that does not end in `name` is not believed."""
+        if not qualname or not qualname.endswith(name):
+            qualname = qualify(file, first_line, name) or name
+        return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0)
+
+    def intern_layer(self, layer: int, name: str) -> int:
+        """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module)."""
+        name = LAYERS[layer].prefix + name
+        return self._ids.get(_key("", name, -layer - 1)) or self._add("", name, name, -layer - 1, 0, layer)
+
+    def intern_native(self, layer: int, name: str, qualname: str, module: str, file: str) -> int:
+        """The func_id of a native function; `module`: the library by its name, `file`: by its path, "" where that says no more."""
+        return self._add(file, name, qualname, -layer - 1, 0, layer, module)
+
+    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int, module: str = "") -> int:
+        key = _key(file, qualname, first_line)
+        if len(self._ids) == _MOST and key not in self._ids:
+            self.turned_away += 1
+            return UNKNOWN
+        func_id = self._ids.setdefault(key, len(self._ids))
+        if func_id == len(self.places):
+            module = module or (f"<{LAYERS[layer].name}>" if layer else module_of(file))
+            self.places.append(None if layer else self._places.setdefault(file, (file, module)))
+            self._new.append(
+                {
+                    "func_id": func_id,
+                    "file": file,
+                    "name": name,
+                    "qualname": qualname,
+                    "first_line": -1 if layer else first_line,
+                    "module": module,
+                    "flags": flags,
+                    "function_layer": LAYERS[layer].name,
+                }
+            )
+        return func_id
+
+    def cut(self) -> Rows:
+        """Rows of the `functions` table since the last call."""
+        rows, self._new = self._new, []
+        return {"functions": [columns_of(rows)]}
+
+    def losses(self) -> np.ndarray:
+        """Functions for which there was no place."""
+        lost = super().losses()
+        lost[LOSS_CLASSES.index("function_map")] = self.turned_away
+        return lost
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def _key(file: str, qualname: str, first_line: int) -> bytes:
+    return blake2b(f"{file}\0{qualname}\0{first_line}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def no_func_ids() -> np.ndarray:
+    """func_ids by somebody else's ids, int32: UNKNOWN all of them."""
+    return np.full(1024, UNKNOWN, np.int32)
+
+
+def grown(func_ids: np.ndarray, largest: int) -> np.ndarray:
+    """The same array, or a longer one where it has no place for the id `largest`."""
+    if largest < len(func_ids):
+        return func_ids
+    return np.concatenate((func_ids, np.full(2 * largest - len(func_ids), UNKNOWN, np.int32)))
+
+
+class ProbeIds:
+    """Ids that one BPF program handed out -> func_ids."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._func_ids = no_func_ids()
+
+    def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify], read: ReadCodes) -> None:
+        """Take in function_event records; `qualify(pid)` names functions of that process.
+
+        A BPF program cannot read memory that is not paged in, such as a frozen
+        module's names: where it came back without a name, `read(pid, codes)` is asked.
+        """
+        if not len(rows):
+            return
+        self._func_ids = grown(self._func_ids, int(rows["id"].max()))
+        read_codes = _read_codes(rows, read)
+        for row in rows:  # one step per function, not per call
+            if row["layer"]:
+                name = _text(row["name"]) or str(row["line"])
+                self._func_ids[row["id"]] = self._functions.intern_layer(int(row["layer"]), name)
+                continue
+            pid, code = int(row["pid_tgid"]) >> 32, int(row["code"])
+            file, name, qualname = _text(row["file"]), _text(row["name"]), _text(row["qualname"])
+            first_line = int(row["first_line"]) if code else int(row["line"])
+            if code and not qualname:
+                info = read_codes.get((pid, code))
+                if info and info.first_line == first_line and info.file == (file or info.file) and info.name == (name or info.name):
+                    file, name, qualname = info.file, info.name, info.qualname or ""
+            self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), qualify(pid))
+
+    def func_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""
+        known = np.where(ids < len(self._func_ids), ids, 0)
+        return self._func_ids[known]
+
+
+def module_of(file: str) -> str:
+    """Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays."""
+    if file.startswith("<"):
+        return file
+    match = _LIBRARY.match(file)
+    path = match[1] if match else file.rpartition("/")[2]
+    return re.sub(r"(/__init__)?\.\w+$", "", path).replace("/", ".")
+
+
+def _read_codes(rows: np.ndarray, read: ReadCodes) -> dict[tuple[int, int], CodeInfo]:
+    """What the code objects of the functions without a qualified name say, by (process, address): asked for at once."""
+    wanted = rows[(rows["layer"] == 0) & (rows["code"] != 0) & (rows["qualname"].astype("S1") == b"")]
+    pids = wanted["pid_tgid"] >> np.uint64(32)
+    found = {}
+    for pid in np.unique(pids).tolist():
+        codes = np.unique(wanted["code"][pids == pid]).tolist()
+        found.update({(pid, code): info for code, info in read(pid, codes).items()})
+    return found
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")

@@ -1,0 +1,111 @@
+"""A file of probes/, compiled: the maps and structs that it declares, and the instructions of its programs.
+
+A pure value. bcc and clang make it, in a process of their own (compile_child.py); what root compiled is kept (kept.py).
+"""
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import host, kept
+from pytrace_ebpf.record.kernel.probe_sources import probes_directory, whole
+
+_CHILD = Path(__file__).with_name("compile_child.py")
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class MapSpec:
+    """A map: its kind (enum bpf_map_type), dtypes of keys and values, number of elements (of a ring: bytes), flags."""
+
+    name: str
+    kind: int
+    key: np.dtype
+    value: np.dtype
+    entries: int
+    flags: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`programs`: name -> instructions, where the place of a map in `maps` stands for its descriptor; `structs`: those with a LAYOUT."""
+
+    maps: tuple[MapSpec, ...]
+    structs: dict[str, np.dtype]
+    programs: dict[str, bytes]
+
+
+def compiled(source: str) -> Compiled:
+    """A file of probes/ for this host. Raises HostError where the headers or bcc refuse, with the first line of what they said."""
+    text = whole(probes_directory(), source)
+    key = _key(text)
+    content = kept.load(key)
+    if content is None:
+        content = _compile(source, text)
+        kept.keep(key, content)
+    return _parsed(content)
+
+
+def _key(text: str) -> str:
+    """What the outcome depends on: the C, what makes a value of it, bcc, and the kernel, whose headers are used."""
+    bcc = importlib.util.find_spec("bcc")
+    version = Path(bcc.origin).with_name("version.py") if bcc is not None and bcc.origin else None
+    parts = (
+        text,
+        _CHILD.read_text(),
+        version.read_text() if version is not None and version.exists() else "",
+        platform.release(),
+        platform.machine(),
+        str(host.header_tree()),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compile(source: str, text: str) -> bytes:
+    environment = dict(os.environ)
+    tree = host.header_tree()
+    if tree is not None:
+        environment["BCC_KERNEL_SOURCE"] = str(tree)
+    try:
+        done = subprocess.run([sys.executable, "-I", str(_CHILD)], input=text.encode(), capture_output=True, env=environment, timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise HostError(f"clang did not compile {source} within {_PATIENCE_S:g} s; see pytrace-ebpf doctor") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()] or ["it ended without a word"]
+    if said[-1].startswith(("ModuleNotFoundError", "ImportError")):
+        raise HostError(
+            "bcc cannot be imported by this Python; install Debian's python3-bpfcc and use a virtual environment "
+            "made with --system-site-packages (make demo does both)"
+        )
+    detail = next((line for line in said if "error" in line.lower()), said[-1])
+    raise HostError(f"the kernel or its headers refuse {source} ({detail.strip()}); see pytrace-ebpf doctor")
+
+
+def _parsed(content: bytes) -> Compiled:
+    stored = json.loads(content)
+    return Compiled(
+        tuple(MapSpec(**spec | {"key": _dtype(spec["key"]), "value": _dtype(spec["value"])}) for spec in stored["maps"]),
+        {name: _dtype(struct) for name, struct in stored["structs"].items()},
+        {name: base64.b64decode(code) for name, code in stored["programs"].items()},
+    )
+
+
+def _dtype(described: Any) -> np.dtype:
+    """compile_child.py's described(), backwards."""
+    if isinstance(described, str):
+        return np.dtype(described)
+    if isinstance(described, list):
+        return np.dtype((_dtype(described[0]), tuple(described[1])))
+    return np.dtype(described | {"formats": [_dtype(each) for each in described["formats"]]})

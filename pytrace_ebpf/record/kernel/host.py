@@ -1,0 +1,218 @@
+"""What this host lets the tracer do: one finding per condition, and the command that mends it.
+
+Looks only; loads no BPF program and does not import bcc.
+"""
+
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytrace_ebpf.errors import HostError
+
+SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by scripts/setup.sh
+_CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
+_OLDEST_KERNEL = (5, 15)  # bpf_task_pt_regs(), for the system call that a thread waits in
+_NATIVE_KERNEL = (6, 6)  # uprobe_multi
+_HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One condition: a sentence about it, and the command that mends it ("" for none)."""
+
+    subject: str
+    ok: Literal["ok", "warning", "problem"]
+    sentence: str
+    mend: str = ""
+    about: Literal["host", "target"] = "host"
+
+
+def findings() -> list[Finding]:
+    """Everything about this host that tracing depends on."""
+    return list(_findings())
+
+
+def require_ebpf() -> None:
+    """Raise HostError for the first condition that makes tracing impossible here."""
+    for finding in _findings():
+        if finding.ok == "problem":
+            raise HostError(finding.sentence + (f"; to mend it: {finding.mend}" if finding.mend else ""))
+
+
+def header_tree() -> Path | None:
+    """The kernel headers to give BCC as BCC_KERNEL_SOURCE, None where it has to look for itself.
+
+    Debian splits /lib/modules/RELEASE/build in two trees. BCC finds both by itself, but not when it is given one.
+    """
+    named = os.environ.get("BCC_KERNEL_SOURCE")
+    if named:
+        return Path(named)
+    if _modules_tree().is_dir():
+        return None
+    trees = [SYSTEM_HEADERS]
+    if os.geteuid():  # what root compiles must be root's, and HOME can be that of the user who called sudo
+        trees.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytrace-ebpf" / "headers")
+    for tree in trees:
+        if (tree / "include" / "linux").is_dir():
+            return tree
+    return None
+
+
+def capabilities() -> frozenset[str]:
+    """Those effective capabilities of this process that matter to tracing."""
+    status = Path("/proc/self/status").read_text()
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    bits = int(match[1], 16) if match else 0
+    return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)
+
+
+def _findings() -> Iterator[Finding]:
+    machine, system = platform.machine(), platform.system()
+    if system != "Linux" or machine != "x86_64":
+        yield Finding("machine", "problem", f"recording needs Linux on x86-64, and this is {system} on {machine}")
+        return
+    yield Finding("machine", "ok", "this is Linux on x86-64")
+    yield _kernel()
+    yield _privileges()
+    yield _namespaces()
+    yield _paranoid()
+    yield _lockdown()
+    yield _btf()
+    yield _uprobes()
+    yield _many_uprobes()
+    yield _bcc()
+    yield _headers()
+
+
+def _version() -> tuple[str, tuple[int, ...]]:
+    release = platform.release()
+    return release, tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+
+
+def _kernel() -> Finding:
+    release, version = _version()
+    if version < _OLDEST_KERNEL:
+        return Finding(
+            "kernel", "problem", f"kernel {release} is older than 5.15, so its BPF programs cannot see the system call that a thread waits in"
+        )
+    return Finding("kernel", "ok", f"kernel {release} has everything that the probes use (5.15 or newer)")
+
+
+def _privileges() -> Finding:
+    held = capabilities()
+    user_map = Path("/proc/self/uid_map").read_text().split()
+    if user_map[:2] != ["0", "0"]:
+        return Finding(
+            "privileges",
+            "problem",
+            "this is a user namespace, whose root may not load BPF programs",
+            "run it on the host, as root",
+        )
+    if "CAP_SYS_PTRACE" not in held or not ("CAP_SYS_ADMIN" in held or {"CAP_BPF", "CAP_PERFMON"} <= held):
+        missing = ", ".join(sorted({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"} - held))
+        return Finding(
+            "privileges",
+            "problem",
+            f"this user may not load BPF programs (it lacks {missing})",
+            "sudo pytrace-ebpf ...",
+        )
+    who = "root" if os.geteuid() == 0 else "this user"
+    return Finding("privileges", "ok", f"{who} may load BPF programs and read other processes ({', '.join(sorted(held))})")
+
+
+def _namespaces() -> Finding:
+    if str(Path("/proc/self/ns/pid").readlink()) != _HOST_PID_NAMESPACE:
+        return Finding(
+            "namespace", "problem", "the tracer runs in a container's pid namespace, while the kernel reports the host's process ids",
+            "run it on the host, or in a container started with --pid=host",
+        )  # fmt: skip
+    return Finding("namespace", "ok", "process ids here are the host's")
+
+
+def _paranoid() -> Finding:
+    value = _line("/proc/sys/kernel/perf_event_paranoid")
+    if value and int(value) > 1 and not capabilities() & {"CAP_PERFMON", "CAP_SYS_ADMIN"}:
+        return Finding(
+            "perf events",
+            "problem",
+            f"perf_event_paranoid is {value}, which keeps this user from attaching probes",
+            "sudo pytrace-ebpf ...",
+        )
+    return Finding("perf events", "ok", f"perf_event_paranoid is {value or 'not there'}, which does not hinder this user")
+
+
+def _lockdown() -> Finding:
+    match = re.search(r"\[(\w+)\]", _line("/sys/kernel/security/lockdown"))
+    mode = match[1] if match else "none"
+    if mode == "confidentiality":
+        return Finding(
+            "lockdown", "problem", "the kernel is locked down (confidentiality) and refuses tracing",
+            "boot without lockdown=confidentiality",
+        )  # fmt: skip
+    return Finding("lockdown", "ok", f"kernel lockdown is {mode}, which lets programs be traced")
+
+
+def _btf() -> Finding:
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return Finding(
+            "BTF", "problem", "the kernel has no type information (/sys/kernel/btf/vmlinux)",
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as every distribution's is",
+        )  # fmt: skip
+    return Finding("BTF", "ok", "the kernel brings its type information (BTF)")
+
+
+def _uprobes() -> Finding:
+    uprobe = Path("/sys/bus/event_source/devices/uprobe")
+    if not (uprobe / "type").exists():
+        return Finding("uprobes", "problem", "the kernel has no uprobes", "boot a kernel built with CONFIG_UPROBE_EVENTS=y")
+    if not (uprobe / "format" / "ref_ctr_offset").exists():
+        return Finding("uprobes", "problem", "the kernel's uprobes cannot raise a probe's semaphore", "boot kernel 4.20 or newer")
+    return Finding("uprobes", "ok", "uprobes are there and can raise semaphores (ref_ctr_offset)")
+
+
+def _many_uprobes() -> Finding:
+    """For native layers only; the recording itself asks the kernel, which may have them from elsewhere."""
+    release, version = _version()
+    if version < _NATIVE_KERNEL:
+        return Finding(
+            "native layers", "warning", f"kernel {release} is older than 6.6, which --layers needs; all else works without",
+            "boot kernel 6.10 or newer",
+        )  # fmt: skip
+    return Finding("native layers", "ok", f"kernel {release} can put the many uprobes that --layers needs (6.10, or an updated 6.6)")
+
+
+def _bcc() -> Finding:
+    if importlib.util.find_spec("bcc") is None:
+        return Finding(
+            "BCC", "problem", "this Python cannot import bcc",
+            "apt-get install python3-bpfcc && make setup",
+        )  # fmt: skip
+    return Finding("BCC", "ok", "this Python can import bcc")
+
+
+def _headers() -> Finding:
+    tree = header_tree() or _modules_tree()
+    if tree.is_dir():
+        return Finding("headers", "ok", f"kernel headers are in {tree}")
+    if Path("/sys/kernel/kheaders.tar.xz").exists():
+        # BCC would unpack them to /tmp, and take a folder of that name which somebody else made (CVE-2024-2314).
+        return Finding("headers", "problem", "kernel headers are packed in the kernel itself and not unpacked yet", "make setup")
+    if os.environ.get("BCC_KERNEL_SOURCE"):
+        return Finding("headers", "problem", f"BCC_KERNEL_SOURCE names {tree}, which is no folder", "unset BCC_KERNEL_SOURCE")
+    return Finding("headers", "problem", "BCC finds no kernel headers (those of any version serve)", "make setup")
+
+
+def _modules_tree() -> Path:
+    return Path("/lib/modules") / platform.release() / "build"
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,77 @@
+"""Many uprobes of one file in one step, each with a cookie of its own: BPF links of kind uprobe_multi (Linux 6.6)."""
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import system_calls
+from pytrace_ebpf.record.kernel.bpf import Programs
+
+_RETURN = 1
+_UNSUPPORTED = 524  # the kernel's own ENOTSUPP
+_REFUSED = (errno.EINVAL, errno.ENOEXEC, errno.EIO, errno.EOPNOTSUPP, _UNSUPPORTED)  # what it says of an instruction
+
+
+class Uprobe(NamedTuple):
+    """The file offset to probe, the cookie that the program gets, and the file offset of the semaphore to raise (0 = none)."""
+
+    offset: int
+    cookie: int = 0
+    semaphore: int = 0
+
+
+def load(programs: Programs, name: str) -> int:
+    """Load one of the programs for attach(); returns its descriptor, which is theirs. Raises HostError."""
+    try:
+        return programs.program(name, attach_type=system_calls.UPROBE_MULTI)
+    except HostError as error:
+        raise HostError(f"{error}; tracing native layers needs Linux 6.6 or later") from error
+
+
+def attach(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_return: bool = False) -> int:
+    """Attach to one process; returns a descriptor, whose closing detaches. Raises OSError."""
+    offsets, cookies, semaphores = ([uprobe[i] for uprobe in uprobes] for i in range(3))
+    return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, _RETURN if at_return else 0, pid)
+
+
+def require(program: int) -> None:
+    """Raise HostError where the kernel has no uprobe_multi, or one that sees only the first thread of a process."""
+    # It looks at the process first, where it knows that one may be wrong, and then at the file, which is none.
+    for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
+        try:
+            os.close(attach(program, "/", [Uprobe(1)], pid))
+        except OSError as error:
+            if error.errno == expected:
+                continue
+        raise HostError(
+            "native layers need uprobes that Linux 6.10 and later have, and 6.6 with its later updates; boot such a kernel, or leave --layers out"
+        )
+
+
+def attach_all(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_return: bool = False) -> tuple[list[int], set[int]]:
+    """Attach to one process: (descriptors, cookies of the uprobes whose instruction the kernel refuses).
+
+    One refusal fails the whole link, so the uprobes are halved until the refused one is alone. Raises OSError for other reasons.
+    """
+    links: list[int] = []
+    refused: set[int] = set()
+    parts = [list(uprobes)]
+    try:
+        while parts:
+            part = parts.pop()
+            try:
+                links.append(attach(program, path, part, pid, at_return))
+            except OSError as error:
+                if error.errno not in _REFUSED:
+                    raise
+                if len(part) == 1:
+                    refused.add(part[0].cookie)
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+    except OSError:
+        for link in links:
+            os.close(link)
+        raise
+    return links, refused

@@ -1,0 +1,36 @@
+"""What the second process without rights can be asked: what of a library can be probed. See confined.py.
+
+It is another one than that of parsers.py, so that reading PyTorch's library, which takes seconds, keeps nobody waiting.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytrace_ebpf.record.native import libraries, library, operators, signature
+from pytrace_ebpf.record.parsing import disassembly
+from pytrace_ebpf.record.parsing.elf import read_functions
+from pytrace_ebpf.record.parsing.parsers import file_of
+from pytrace_ebpf.record.parsing.shape import encode
+
+# By the layer's name, of the patterns that were given.
+FINDERS: dict[str, Callable[[Sequence[str]], library.Finder]] = {
+    "operator": operators.Operators,
+    "blas": lambda _: libraries.find_blas,
+    "cuda": lambda _: libraries.find_cuda,
+}
+
+
+def _natives(given: dict[str, Any], files: list[int]) -> Any:
+    file = file_of(files[0])
+    functions = read_functions(file)
+    return encode(list(library.locate(file, given["shown"], functions, FINDERS[given["layer"]](given["patterns"])(file, functions))))
+
+
+def _symbol_offsets(given: dict[str, Any], files: list[int]) -> Any:
+    return library.symbol_offsets(file_of(files[0]), given["pattern"])
+
+
+# Libraries, which cannot be loaded any more when they are needed.
+disassembly.disassembler()
+signature.demangler()
+TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {"natives": _natives, "symbol_offsets": _symbol_offsets}

@@ -1,0 +1,107 @@
+"""What was drained and not yet written: cut into segments by time, with the losses in each."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.late import pa
+from pytrace_ebpf.record.native.tensors import arguments_table
+from pytrace_ebpf.record.output import tables
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.trace import schema
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+# A probe stamps its event before it has a place in the ring: what is younger than this at a cut waits for the next.
+_SETTLING_NS = 5_000_000
+_COUNTED = {"events": "call", "sched": "sched", "cputime": "sched", "functions": "function", "samples": "sample"}  # the manifest's `events`
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the rows of a table, a segment's, become that table.
+
+    make   of (table, batches of its rows, whether several recorders yielded them)
+    timed  rows that are younger than the end of the segment wait for the next one
+    """
+
+    make: Callable[[schema.Table, list[Columns], bool], pa.Table]
+    timed: bool = True
+
+
+def _joined(make: Callable[[schema.Table, Columns], pa.Table], timed: bool = True) -> Rule:
+    return Rule(lambda table, batches, _: make(table, tables.joined(batches)), timed)
+
+
+def _rule(table: schema.Table) -> Rule:
+    """Of a table that has no rule of its own: rows that have a moment wait for theirs, the others belong where they come in."""
+    return _joined(tables.as_they_come, timed=not table.key and any(column.name == "ts" for column in table.columns))
+
+
+_RULES = {
+    "events": Rule(lambda _, batches, several: tables.events_table(batches, several)),
+    "sched": _joined(tables.by_time),
+    "cputime": _joined(tables.by_time),
+    "samples": _joined(tables.by_time, timed=False),  # with their stacks
+    "arguments": _joined(lambda _, columns: arguments_table(columns)),
+    "usage": _joined(tables.as_they_come, timed=False),  # a sample is taken for the segment that it closes
+}
+
+
+class Collector:
+    """Batches of rows by table, the tables being those of schema.TABLES, and counts."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._batches: dict[str, list[Columns]] = defaultdict(list)
+        self._of: dict[str, set[Hashable]] = defaultdict(set)
+        self.counts = dict.fromkeys(_COUNTED.values(), 0)
+        self.lost = dict.fromkeys(LOSS_CLASSES, 0)
+        self.waiting = 0  # rows that are not in a segment yet
+        self.drained_ns = start_ns  # nothing that is older was left where it came from
+        self._looked_ns = self._start_ns = start_ns
+
+    def add(self, rows: Rows, of: Hashable = None) -> None:
+        """Take in what a recorder, `of`, yielded."""
+        for name, batches in rows.items():
+            for columns in batches:
+                if count := tables.length(columns):
+                    self._batches[name].append(columns)
+                    self._of[name].add(of)
+                    self.waiting += count
+                    if name in _COUNTED:
+                        self.counts[_COUNTED[name]] += count
+
+    def lose(self, cumulative: np.ndarray) -> None:
+        """Take in the loss counters, by class: what was added since the last look lies between the two looks."""
+        now = time.monotonic_ns()
+        losses: list[dict[str, Any]] = []
+        for name, count in zip(LOSS_CLASSES, cumulative.tolist(), strict=True):
+            if count > self.lost[name]:
+                losses.append({"class": name, "start_ns": self._looked_ns, "end_ns": now, "count": count - self.lost[name]})
+                self.lost[name] = count
+        self.add({"losses": [tables.columns_of(losses)]})
+        self._looked_ns = now
+
+    def cut(self, final: bool = False) -> tuple[int, int, Mapping[str, pa.Table]]:
+        """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
+        start, end = self._start_ns, time.monotonic_ns() if final else self.drained_ns - _SETTLING_NS
+        drained, self._batches, cut = self._batches, defaultdict(list), {}
+        for name, batches in drained.items():
+            table = schema.TABLES[name]
+            rule = _RULES.get(name) or _rule(table)
+            rows, left = tables.cut_at(batches, end) if rule.timed else (batches, [])
+            if rows:
+                cut[name] = rule.make(table, rows, len(self._of[name]) > 1)
+            if left:
+                self._batches[name] = left
+            else:
+                del self._of[name]
+        self.waiting = sum(tables.length(batch) for batches in self._batches.values() for batch in batches)
+        self._start_ns = end
+        return start, end, cut

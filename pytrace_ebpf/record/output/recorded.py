@@ -1,0 +1,65 @@
+"""A trace that is being written: opened, cut into segments, finished."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.output import ready
+from pytrace_ebpf.record.output.collect import Collector
+from pytrace_ebpf.record.output.description import clock_anchor, new_manifest
+from pytrace_ebpf.record.output.writer import Writer
+
+
+class Recorded:
+    """The directory, what was collected for it, and its manifest; what the manifest says comes from whoever closes a segment."""
+
+    def __init__(self, options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> None:
+        """`facts`: the manifest's keys as they stand; `target` among them. Raises UsageError where nothing can be written there."""
+        self.start_ns = time.monotonic_ns()
+        self.collector = Collector(self.start_ns)
+        self.cost: dict[str, Any] = {"source": None, "ns_per_call": None}
+        manifest = new_manifest(self.start_ns, facts["target"], argv, asdict(options))
+        self._writer = Writer(options.output, manifest | self._news(facts), options.max_size, options.keep)
+
+    @property
+    def directory(self) -> Path:
+        """Where it is, by the name that it has now."""
+        return self._writer.directory
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (time.monotonic_ns() - self.start_ns) / 1e9
+
+    @property
+    def full(self) -> str | None:
+        """Why no more should be recorded, a sentence; None where nothing forbids it."""
+        return self._writer.full
+
+    @property
+    def failed(self) -> bool:
+        """Whether that is because it could not be written."""
+        return self._writer.failed
+
+    def cut(self, facts: Mapping[str, Any], final: bool = False) -> None:
+        """Close a segment, and write the manifest with these facts after it."""
+        ready.make_ready()
+        start, end, tables = self.collector.cut(final)
+        self._writer.segment(start, end, tables, self._news(facts))
+
+    def finish(self, facts: Mapping[str, Any], end_ns: int) -> None:
+        """Write what is left; `end_ns`: when the recording ended."""
+        self.cut(facts, final=True)
+        clock = [*self._writer.manifest["clock"], clock_anchor()]
+        self._writer.close(self._news(facts) | {"state": "complete", "end_ns": end_ns, "clock": clock})
+
+    def abandon(self) -> None:
+        """Remove the directory: nothing was recorded."""
+        self._writer.abandon()
+
+    def _news(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        lost = {name: count for name, count in self.collector.lost.items() if count}
+        return {"events": dict(self.collector.counts), "lost": lost, "cost": dict(self.cost)} | dict(facts)

@@ -1,0 +1,182 @@
+"""Asks a process without rights to parse what a target wrote, and believes nothing of the answer but its shape.
+
+confined_child.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
+tracer's memory, environment and all: that takes 0.05 s of CPU, while the tracer itself imports; a request and
+its answer take 0.1 ms. What comes back is JSON, of a bounded size and within a time, else the process
+is killed and a new one asked the next time.
+
+What stays in the tracer: numbers of a fixed size at known addresses (where the GIL is and who holds it, flags, what
+injecting looks at), of which struct takes any bytes.
+"""
+
+import atexit
+import importlib.util
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytrace_ebpf
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process.memory import HasFileno
+
+_CHILD = Path(__file__).with_name("confined_child.py")
+_MOST_ANSWER = 32 << 20  # bytes
+_FAILURES, _MOST_KNOWN = 3, 4096  # failures after which a target is not tried again; targets whose failures are counted
+_WORK_S = 60.0  # after so much of it a process is replaced: it has a limit on its CPU time
+_CHUNK, _LONGEST = 1 << 20, 500  # bytes at a time; characters of a sentence
+_HEAD = struct.Struct("<I")
+Answer = TypeVar("Answer")
+
+
+class UnansweredError(ValueError):
+    """There is no answer: it did not come in time, was none, or is not asked for any more."""
+
+
+class Confined:
+    """One such process, started when it is first asked, or by start(), and again where it ended."""
+
+    def __init__(self, module: str, *packages: str) -> None:
+        """`module`: its TASKS are what can be asked: name -> function of (what was given, descriptors) -> JSON values.
+
+        `packages`: what it imports in addition to Python's own library; starting it raises ModuleNotFoundError where one is missing.
+        """
+        self._module, self._packages = module, packages
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._owner = 0  # a fork of this process has one of its own
+        self._worked_s = 0.0
+        self._failures: Counter[Hashable] = Counter()
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None where there is none now."""
+        return self._child.pid if self._child and self._owner == os.getpid() else None
+
+    def start(self) -> None:
+        """Begin to start it, where that was not done: it imports meanwhile."""
+        with self._lock, suppress(OSError):
+            self._connect()
+
+    def ask(self, task: str, given: Mapping[str, Any], files: Sequence[HasFileno], kind: type[Answer], seconds: float, of: Hashable = None) -> Answer:
+        """What `task` says of `files`, a value of type `kind`.
+
+        `of`: whose doing it is when that fails: after a few failures it is not asked any more. Raises ValueError, one
+        sentence, for what cannot be parsed, and UnansweredError, which is one, where there is no answer.
+        """
+        with self._lock:
+            if of is not None and self._failures[of] >= _FAILURES:
+                raise UnansweredError("the process that reads such things has failed at it again and again")
+            if self._worked_s > _WORK_S:
+                self._end()
+            began = time.monotonic()
+            try:
+                answer = json.loads(self._exchange(json.dumps([task, encode(given)]).encode(), files, began + seconds))
+                if "refused" not in answer:
+                    return decode(kind, answer["value"])
+                refused = str(answer["refused"])[:_LONGEST]
+            except TimeoutError:
+                why = f"the process that reads such things had no answer in {seconds:g} s"
+            except (OSError, EOFError):
+                why = "the process that reads such things ended meanwhile"
+            except (ValueError, TypeError, LookupError, RecursionError, MemoryError):
+                why = "the process that reads such things answered nonsense"
+            else:
+                raise ValueError(printable(refused))
+            finally:
+                self._worked_s += time.monotonic() - began
+            self._end()
+            if len(self._failures) >= _MOST_KNOWN:
+                self._failures.clear()
+            self._failures[of] += 1
+            raise UnansweredError(why)
+
+    def dismiss(self) -> None:
+        """Begin to end it, which takes some milliseconds: close() waits for that. Who asks all the same asks a new one."""
+        with self._lock:
+            self._hang_up()
+
+    def close(self) -> None:
+        """End it."""
+        with self._lock:
+            self._end()
+
+    def _connect(self) -> socket.socket:
+        if self._connection is not None and self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
+            return self._connection
+        self._end()  # somebody ended it, which is no target's doing
+        for name in self._packages:
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+        ours, theirs = socket.socketpair()
+        path = [str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]
+        with theirs:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno()), self._module, *path],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()], env={"OPENBLAS_NUM_THREADS": "1"}, cwd="/",
+            )  # fmt: skip
+        self._connection, self._owner, self._worked_s = ours, os.getpid(), 0.0
+        return ours
+
+    def _exchange(self, content: bytes, files: Sequence[HasFileno], deadline: float) -> bytes:
+        connection = self._connect()
+        request = memoryview(_HEAD.pack(len(content)) + content)
+        _until(connection, deadline)
+        sent = socket.send_fds(connection, [request[: _HEAD.size]], [file.fileno() for file in files])
+        while sent < len(request):
+            _until(connection, deadline)
+            sent += connection.send(request[sent : sent + _CHUNK])
+        (size,) = _HEAD.unpack(_receive(connection, _HEAD.size, deadline))
+        if size > _MOST_ANSWER:
+            raise ValueError
+        return _receive(connection, size, deadline)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._child is not None and self._owner == os.getpid():
+            self._child.kill()
+
+    def _end(self) -> None:
+        self._hang_up()
+        if self._child is not None and self._owner == os.getpid():
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(1)
+        self._child = None
+
+
+def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        _until(connection, deadline)
+        more = connection.recv(min(size - len(content), _CHUNK))
+        if not more:
+            raise EOFError
+        content += more
+    return bytes(content)
+
+
+def _until(connection: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+
+
+parsers = Confined("pytrace_ebpf.record.parsing.parsers", "capstone")
+native_parsers = Confined("pytrace_ebpf.record.native.parsers", "capstone", "cxxfilt")
+searcher = Confined("pytrace_ebpf.record.cpython.encodable")  # by itself: NumPy takes longer to import than all that `parsers` needs

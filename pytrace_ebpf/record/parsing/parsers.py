@@ -1,0 +1,38 @@
+"""What the process without rights can be asked about a target: its TASKS. See confined.py.
+
+To have something else parsed there, add a function of (what was given, descriptors) to them: it gives back JSON values,
+as shape.encode() makes them, raises ValueError with one sentence, and imports nothing when it is called.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from pytrace_ebpf.record.cpython import frames, lines, thread_names
+from pytrace_ebpf.record.parsing import disassembly, elf, source_index
+from pytrace_ebpf.record.parsing.shape import encode
+
+
+def file_of(descriptor: int) -> BinaryIO:
+    """The file behind a descriptor, from its beginning; the descriptor stays open."""
+    return os.fdopen(descriptor, "rb", closefd=False)
+
+
+def _binary(_: dict[str, Any], files: list[int]) -> Any:
+    return encode(elf.read_binary(file_of(files[0])))
+
+
+def _needed(_: dict[str, Any], files: list[int]) -> Any:
+    return encode(elf.needed(file_of(files[0])))
+
+
+disassembly.disassembler()  # a library, which cannot be loaded any more when it is needed
+TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
+    "binary": _binary,
+    "needed": _needed,
+    "open_frames": frames.walk_frames,
+    "read_codes": frames.walk_codes,
+    "read_lines": lines.walk_lines,
+    "source": source_index.read,
+    "thread_names": thread_names.walk_names,
+}

@@ -1,0 +1,104 @@
+"""Children of the traced processes: each is traced as soon as it is there, by the source that serves it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.process.processes import News
+from pytrace_ebpf.record.process.target import Ended, NotPython, Target, inspect, its_own_doing
+from pytrace_ebpf.record.recorder import Recorder
+from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.trace.schema import SchedKind
+
+
+class Following:
+    """Reacts to processes that begin, become another program, and end."""
+
+    def __init__(self, recording: Recording, sources: Sources, recorders: Sequence[Recorder]) -> None:
+        """`sources` is one of `recorders`, all of which learn of an exec."""
+        self._recording, self._sources, self._recorders = recording, sources, recorders
+        self.preloaded = False  # whether children bring the agent with them, as a program that was launched does
+        self._processes = recording.processes
+        self._ended: set[int] = set()
+        self._adopted = 0  # processes that had a source when it was last quiet
+        self._starting: dict[int, tuple[Target, CallSource, str]] = {}  # Pythons that are not ready to be attached to
+
+    def follow(self, news: News, held: int | None) -> None:
+        """React to what happened, in order; `held` stands at its first instruction and is seen to elsewhere."""
+        for kind, row in news:
+            if kind == SchedKind.EXIT:
+                self._ended.add(row["pid"])
+                continue
+            if kind == SchedKind.EXEC:
+                self._reset(row)
+                if row["pid"] != held:
+                    self._adopt(row, inspect, executed=True)
+            elif row["state"]:  # vfork: it is still its creator's memory, until it calls exec
+                self._processes.add_other(row["pid"], row["other_pid"], row["ts"])
+            elif creator := self._processes.targets.get(row["other_pid"]):  # every moment counts: it is a copy
+                self._adopt(row, partial(creator.forked, tid=row["other_tid"]))
+            else:
+                self._adopt(row, inspect)
+
+    def attach_to_started(self) -> None:
+        """Attach to the programs that have come to their own code since they were started."""
+        for pid, (target, source, why) in list(self._starting.items()):
+            if pid not in self._processes.targets:
+                del self._starting[pid]
+            elif target.is_initialized() and open_frames(target):
+                del self._starting[pid]
+                self._recording.declare(pid, source.name, why)
+                try:
+                    with its_own_doing(pid):
+                        source.attach(target)
+                except (TargetError, HostError) as error:
+                    self._recording.declare(pid, None, str(error))
+
+    def let_go_of_ended(self) -> None:
+        """Let go of processes that ended, in a quiet second: meanwhile the kernel attaches no other probes."""
+        if self._adopted == len(self._recording.chosen):
+            for source in self._sources:
+                source.detach(self._ended)
+            self._ended.clear()
+        self._adopted = len(self._recording.chosen)
+
+    def _adopt(self, row: dict[str, int], look: Callable[[int], Target], executed: bool = False) -> None:
+        pid = row["pid"]
+        try:
+            target = look(pid)
+            with its_own_doing(pid):
+                source, why = self._choose(target, executed)
+            if source.name == "agent":
+                # A fork has its creator's agent, a preloaded program one of its own: each begins by itself, and may have.
+                if not self._processes.is_recorded(pid, row["ts"]):
+                    self._processes.add_python(target, None, row["ts"])
+                if executed and not self.preloaded:
+                    self._starting[pid] = target, source, why
+            else:
+                with its_own_doing(pid):
+                    source.attach(target)
+                self._recording.declare(pid, source.name, why)
+        except (TargetError, HostError) as error:  # its scheduling is recorded all the same
+            self._processes.add_other(pid, row["other_pid"], row["ts"])
+            if not isinstance(error, NotPython | Ended):
+                self._recording.declare(pid, None, str(error))
+
+    def _choose(self, target: Target, executed: bool) -> tuple[CallSource, str]:
+        """What the program that was there before exec was traced by does not stay on another one that it would harm."""
+        source = None
+        try:
+            source, why = self._sources.choose(target, executed)
+            return source, why
+        finally:
+            for other in self._sources:
+                if other is not source:
+                    other.detach({target.pid})
+
+    def _reset(self, row: dict[str, int]) -> None:
+        """exec: the open calls of the thread are gone, and so is what was known of its frames."""
+        for recorder in self._recorders:
+            recorder.reset(row["pid"], row["tid"], row["ts"])
+        if row["pid"] in self._processes.targets:
+            self._recording.reset([(row["pid"], row["tid"])], row["ts"])

@@ -1,0 +1,102 @@
+"""Python processes whose command line fits a pattern: those that are there, and those that come.
+
+A command line is what its process says of itself, and anybody may say anything. So it only says which processes to look
+at; what each is, the process that was pinned says. Looking takes its time, the more where a file was made to be slow to
+read, so new ones are looked at while the recording goes on.
+"""
+
+import os
+import re
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.family import is_ours
+from pytrace_ebpf.record.process.target import Ended, NotPython, Target, inspect
+
+_LOOK_S = 1.0
+_LONGEST = 4096  # bytes of a command line that are looked at
+_Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
+
+Found = tuple[int, Target | TargetError | HostError]
+
+
+class Matching:
+    """Looks at every process once."""
+
+    def __init__(self, pattern: str) -> None:
+        """`pattern`: a regular expression, found anywhere in the words of a command line with blanks between them."""
+        self._pattern = re.compile(pattern.encode())
+        self._judged: set[_Key] = set()
+        self._young: set[_Key] = set()  # Pythons that were not ready when they were looked at
+        self._pool = ThreadPoolExecutor(1, "match")
+        self._looking: Future[list[Found]] | None = None
+        self._next_s = 0.0
+
+    def there(self) -> list[Found]:
+        """The Pythons that fit now, in the order of their numbers; of one that cannot be traced, why."""
+        self._next_s = time.monotonic() + _LOOK_S
+        return self._look(ready=False)
+
+    def newcomers(self) -> list[Found]:
+        """Those that came to fit since the last call, once their own code runs. Waits for nothing."""
+        if self._looking is None and time.monotonic() >= self._next_s:
+            self._looking = self._pool.submit(self._look, True)
+        if self._looking is None or not self._looking.done():
+            return []
+        found, self._looking = self._looking.result(), None
+        self._next_s = time.monotonic() + _LOOK_S
+        return found
+
+    def close(self) -> None:
+        """Look no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self, ready: bool) -> list[Found]:
+        found, fitting = list[Found](), set[_Key]()
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):  # noqa: PTH208 - every second
+            if (key := self._key(pid)) is None:
+                continue
+            fitting.add(key)
+            if key in self._judged or is_ours(pid):
+                continue
+            try:
+                target = inspect(pid)
+                if ready and not self._is_ready(target, key):
+                    continue
+                found.append((pid, target))
+            except NotPython:
+                pass
+            except Ended:
+                continue
+            except (TargetError, HostError) as error:
+                found.append((pid, error))
+            self._judged.add(key)
+        self._judged &= fitting
+        self._young &= fitting
+        return found
+
+    def _key(self, pid: int) -> _Key | None:
+        """None where its command line does not fit, as that of a thread of the kernel, or it has ended."""
+        try:
+            with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+                words = file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
+            if not words or not self._pattern.search(words):
+                return None
+            program = Path(f"/proc/{pid}/exe").stat()
+            started = stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.START]
+        except OSError:
+            return None
+        return pid, started, program.st_dev, program.st_ino
+
+    def _is_ready(self, target: Target, key: _Key) -> bool:
+        """Whether it runs code of its own; one that is up and runs none has it from elsewhere, and is taken the second time."""
+        if not target.is_initialized():
+            return False
+        if open_frames(target) or key in self._young:
+            return True
+        self._young.add(key)
+        return False

@@ -1,0 +1,155 @@
+"""Process and thread ids inside a pid namespace, and the same ones as this process sees them."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.process.pinned import Identity
+from pytrace_ebpf.record.process.target import living_threads
+
+UNKNOWN_THREAD = -1
+
+Namespace = tuple[int, int]  # device and inode
+
+# What the kernel keeps of the threads that end, by namespace; None where it may not be asked.
+_watched: dict[Namespace, Programs | None] = {}
+
+
+def watch(pid: int) -> Namespace | None:
+    """The pid namespace of `pid` if that is another than this process's own; from now on it is known who ends in it."""
+    namespace = _namespace(pid)
+    if namespace in (None, _namespace("self")):
+        return None
+    if namespace not in _watched:
+        _watched[namespace] = None
+        with suppress(HostError):  # then only threads that still live can be identified
+            _watched[namespace] = Programs("namespace.c", {"device": namespace[0], "inode": namespace[1]})
+    return namespace
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A file through which a process reports on itself."""
+
+    path: str  # the end of it, from the folder that it is in
+    uid: int  # whose it is
+    file: Identity
+
+    @classmethod
+    def of(cls, path: str, descriptor: int) -> Self:
+        """An open one."""
+        status = os.fstat(descriptor)
+        return cls(path, status.st_uid, (status.st_dev, status.st_ino))
+
+    def is_mapped_by(self, pid: int) -> bool:
+        """Whether that process has this very file in its memory."""
+        for line in _maps(pid).splitlines():
+            span, _, _, _, inode, *path = line.split(maxsplit=5)
+            if not path or not path[0].removesuffix(" (deleted)").endswith(self.path):
+                continue
+            try:  # through an overlay file system the table of mappings has another device
+                status = Path(f"/proc/{pid}/map_files/{'-'.join(part.lstrip('0') or '0' for part in span.split('-'))}").stat()
+            except PermissionError:  # without privileges
+                return int(inode) == self.file[1]
+            except OSError:
+                continue
+            if (status.st_dev, status.st_ino) == self.file:
+                return True
+        return False
+
+
+@dataclass
+class Ids:
+    """The ids of one process: `pid` as this process sees it; threads are looked up when they are first met."""
+
+    pid: int
+    namespace: Namespace | None = None  # where it has ids of its own
+    _tids: dict[int, int] = field(default_factory=dict)  # of the inside -> of here
+
+    @classmethod
+    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None]) -> Self | None:
+        """The process that calls itself `inside` and has the file `shared` mapped. That it says so is not believed.
+
+        known  processes whose end was not noticed yet: each with its user, None where that is not known
+
+        None where there is none. One that ended before it was heard of, or became another program, is believed where nothing
+        speaks against it: neither it nor who has its number now is another user's.
+        """
+        for pid in dict.fromkeys((inside, *_processes_of(shared.uid))):
+            if _numbers(pid, pid)[-1:] == [inside] and shared.is_mapped_by(pid):
+                return cls(pid, watch(pid))
+        for namespace in _watched:
+            if (pid := _ended(namespace, inside)) and known.get(pid, shared.uid) in (shared.uid, None):
+                return cls(pid, namespace)
+        if {known.get(inside), _user_of(inside)} - {shared.uid, None}:
+            return None
+        return cls(inside) if inside in known or not (_watched or _maps(inside)) else None
+
+    def here(self, tids: set[int], elsewhere: Callable[[int], bool] = lambda tid: False) -> dict[int, int]:
+        """Threads, as the process says, to what they are here; UNKNOWN_THREAD where that cannot be found out, or is not its own.
+
+        elsewhere  whether a thread is known as one of another process
+        """
+        alive = set(living_threads(self.pid))
+        if self.namespace is None:
+            return {tid: tid if tid in alive or not (elsewhere(tid) or _is_alive(tid)) else UNKNOWN_THREAD for tid in tids}
+        # A number that is known may be given to another thread when its own has ended.
+        if any(self._tids.get(tid) not in alive for tid in tids):
+            self._tids |= {numbers[-1]: tid for tid in alive if (numbers := _numbers(self.pid, tid))}
+            ended = {tid for tid in tids if self._tids.get(tid) not in alive}
+            self._tids |= {tid: here for tid in ended if (here := _ended(self.namespace, tid)) and not elsewhere(here)}
+        return {tid: self._tids.get(tid, UNKNOWN_THREAD) for tid in tids}
+
+
+def _namespace(pid: int | str) -> Namespace | None:
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/ns/pid").stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _numbers(pid: int, tid: int) -> list[int]:
+    """The ids of a thread from the outermost namespace that this process sees to its own; [] where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return next(([int(word) for word in line.split()[1:]] for line in lines if line.startswith("NSpid:")), [])
+
+
+def _processes_of(uid: int) -> Iterator[int]:
+    """Processes that may be of that user; those that nobody may look into are root's in /proc."""
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid in (uid, 0):
+                yield int(entry.name)
+
+
+def _user_of(pid: int) -> int | None:
+    """Its real user, None where it is gone."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
+    return None
+
+
+def _is_alive(tid: int) -> bool:
+    return Path(f"/proc/{tid}").exists()
+
+
+def _maps(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    return ""
+
+
+def _ended(namespace: Namespace, tid: int) -> int:
+    """What a thread that ended was here, 0 where that is not known."""
+    if programs := _watched[namespace]:
+        return int(programs.map("ended").get(tid) or 0)
+    return 0

@@ -1,0 +1,277 @@
+"""The traced processes and threads, kept up to date from scheduling events; rows of two tables."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
+from pytrace_ebpf.record.output.tables import Columns, columns_of
+from pytrace_ebpf.record.process.naming import Naming
+from pytrace_ebpf.record.process.target import Target, as_text, command_line, threads
+from pytrace_ebpf.record.recorder import Recorder, Rows
+from pytrace_ebpf.trace.schema import SchedKind
+
+_COMM_LENGTH = 15
+_MOST_ENDED = 1000  # processes
+
+
+News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: forks, execs, last exits, in order
+
+
+class Processes(Recorder):
+    """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, dict[str, Any]] = {}
+        self.threads: dict[tuple[int, int], dict[str, Any]] = {}
+        self.targets: dict[int, Target] = {}  # of the Pythons among them
+        self._program_start_ns: dict[int, int] = {}
+        self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
+        self._alive: Counter[int] = Counter()  # threads per process
+        self._naming = Naming()
+        self._changed: set[int | tuple[int, int]] = set()
+        self._news: News = []
+        self.last_ns: int | None = None  # when the recording ended; what ends later ends then
+
+    def _now(self) -> int:
+        return time.monotonic_ns() if self.last_ns is None else self.last_ns
+
+    def see(self, drained: Rows) -> None:
+        """Learn from rows of `sched`; where nothing reports what begins and ends, look."""
+        for columns in drained.get("sched", ()):
+            self._news += self.take_in(columns)
+        if "cputime" in drained:
+            self.look()
+        self._name_threads()
+
+    def take_news(self) -> News:
+        """What happened to processes since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def cut(self) -> Rows:
+        """Rows of `processes` and `threads` that are new or changed."""
+        self.refresh()
+        if self.last_ns is not None:
+            self._name_threads(all_=True)
+        processes, threads = self.take_changed()
+        return {"processes": [columns_of(processes)], "threads": [columns_of(threads)]}
+
+    def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
+        """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""
+        gil_start, gil_end = target.gil_range()
+        self.targets[target.pid] = target
+        self._naming.forget(target.pid)
+        self._put_process(
+            target.pid,
+            ppid=target.ppid,
+            executable=target.executable,
+            command=target.command,
+            python_version=target.version_text,
+            source=source,
+            gil_start=gil_start,
+            gil_end=gil_end,
+            start_ns=start_ns,
+        )
+        self.add_threads(target.pid, start_ns)
+        self._read_names(target.pid)
+        self._naming.begun(target.pid)
+
+    def is_recorded(self, pid: int, since_ns: int) -> bool:
+        """Whether the program that `pid` has been since then has a source of function events already."""
+        row = self.processes.get(pid)
+        return row is not None and row["source"] is not None and self._program_start_ns[pid] >= since_ns
+
+    def set_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
+        """A process that was a Python with recorded calls, as was learned when it had ended already."""
+        if pid not in self.processes:
+            self.add_other(pid, 0, start_ns)
+        row = self.processes[pid]
+        row |= {"source": source, "python_version": version, "start_ns": self._first_call_ns.setdefault(pid, start_ns)}
+        self._program_start_ns[pid] = start_ns
+        if not self._alive[pid]:  # none of its threads was ever seen, so that nothing else will report its end
+            row["end_ns"] = self._now()
+        self._changed.add(pid)
+
+    def clear_source(self, pid: int) -> None:
+        """No function event comes from this process after all."""
+        if pid in self.processes:
+            self.processes[pid]["source"] = None
+            self._changed.add(pid)
+
+    def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
+        """A followed process that is no traceable Python: only its scheduling is recorded, unless its calls came before the news of it."""
+        if self.is_recorded(pid, start_ns):
+            return
+        self.targets.pop(pid, None)
+        executable = command = ""
+        try:
+            executable = as_text(str(Path(f"/proc/{pid}/exe").readlink()))
+            command = command_line(pid)
+        except OSError:
+            if pid in self.processes:  # it ended: what is known of it already stays
+                return
+        self._put_process(
+            pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
+            gil_start=0, gil_end=0, start_ns=start_ns,
+        )  # fmt: skip
+
+    def describe(self, pid: int, command: str, executable: str) -> None:
+        """What a process that was just started is about to become."""
+        command, executable = as_text(command), as_text(executable)
+        self.processes[pid] |= {"command": command, "executable": executable}
+        for (owner, _), thread in self.threads.items():
+            if owner == pid:
+                thread["name"] = thread["comm"] = Path(executable).name[:_COMM_LENGTH]  # as exec will call it
+
+    def add_threads(self, pid: int, start_ns: int) -> None:
+        """Every thread that `pid` has right now."""
+        with contextlib.suppress(OSError):
+            for tid in threads(pid):
+                self._add_thread(pid, tid, start_ns)
+
+    def take_in(self, events: Columns) -> News:
+        """Learn from columns of `sched`; returns the process-level news in order: forks, execs, last exits."""
+        news: News = []
+        of_interest = np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.SNAPSHOT))
+        for at in of_interest.tolist():  # one step per thread, not per switch
+            kind = SchedKind(int(events["kind"][at]))
+            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "other_tid", "state")}
+            key = row["pid"], row["tid"]
+            if kind == SchedKind.FORK:
+                creator = self.threads.get((row["other_pid"], row["other_tid"]), {})
+                self._add_thread(*key, row["ts"], creator.get("comm", ""))
+                # One that was listed before this event was read has the time from which its process was listed.
+                self.threads[key]["start_ns"] = row["ts"]
+                self._changed.add(key)
+                if row["pid"] == row["tid"]:
+                    news.append((kind, row))
+            elif kind == SchedKind.EXEC:
+                news.append((kind, row))
+            elif kind == SchedKind.SNAPSHOT:
+                if key in self.threads and row["ts"] < self.threads[key]["start_ns"]:  # it was seen before it was listed
+                    self.threads[key]["start_ns"] = row["ts"]
+                    self._changed.add(key)
+            elif key in self.threads and self.threads[key]["end_ns"] is None:
+                self._end_thread(key, row["ts"])
+                if not self._alive[row["pid"]]:
+                    news.append((kind, row))
+        return news
+
+    def look(self) -> None:
+        """See which threads began and ended since the last look, where no scheduling events report it."""
+        now, there = self._now(), set()
+        for pid in self.living:
+            with contextlib.suppress(OSError):
+                there |= {(pid, tid) for tid in threads(pid)}
+        for key in there:
+            self._add_thread(*key, now)
+        for key, thread in self.threads.items():
+            if thread["end_ns"] is None and key not in there:
+                self._end_thread(key, now)
+
+    def read_codes(self, pid: int, addresses: Sequence[int]) -> dict[int, CodeInfo]:
+        """What the code objects at `addresses` of a living Python say; without those that are none (any more)."""
+        target = self.targets.get(pid)
+        return read_codes(target, addresses) if target is not None else {}
+
+    def refresh(self) -> None:
+        """Read again what may have changed: thread names, and the GIL of an interpreter that was just starting."""
+        self._read_names()
+        for pid, target in list(self.targets.items()):
+            row = self.processes[pid]
+            if not self._alive[pid] and target.process.has_ended():  # before its threads were ever seen: nothing will report its end
+                self._end(pid, self._now())
+            if row["end_ns"] is None and not row["gil_end"]:
+                row["gil_start"], row["gil_end"] = target.gil_range()
+                self._changed.add(pid)
+
+    @property
+    def living(self) -> list[int]:
+        """Processes that have not ended."""
+        return [pid for pid, row in self.processes.items() if row["end_ns"] is None]
+
+    def take_changed(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows of (`processes`, `threads`) that are new or changed since the last call."""
+        changed, self._changed = self._changed, set()
+        processes = [dict(self.processes[k]) for k in changed if isinstance(k, int)]
+        rows = [dict(self.threads[k]) for k in changed if isinstance(k, tuple)]
+        for row in rows:
+            if row["end_ns"] is not None:  # a service may start any number of them
+                del self.threads[row["pid"], row["tid"]]
+        self._forget_ended()
+        return processes, rows
+
+    def _forget_ended(self) -> None:
+        """Keep only so many processes that ended, for what is learned of them late; and the first, which is the target."""
+        ended = [pid for pid, row in list(self.processes.items())[1:] if row["end_ns"] is not None]
+        for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
+            del self.processes[pid]
+            for by_pid in (self._program_start_ns, self._alive):
+                by_pid.pop(pid, None)
+
+    def _read_names(self, pid: int | None = None) -> None:
+        """The names of the living threads of `pid`, or of all."""
+        for key, thread in self.threads.items():
+            mine = thread["end_ns"] is None and pid in (None, key[0])
+            if mine and (comm := _comm(*key)) not in ("", thread["comm"]):
+                self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
+
+    def _name_threads(self, all_: bool = False) -> None:
+        """What Python calls the living threads, where that is to be read now, or of all."""
+        for pid, names in self._naming.names(self.targets, all_):
+            for tid, name in names.items():
+                thread = self.threads.get((pid, tid))
+                if thread and thread["end_ns"] is None and name != thread["name"]:
+                    self._rename((pid, tid), name, thread["comm"])
+
+    def _rename(self, key: tuple[int, int], name: str, comm: str) -> None:
+        self.threads[key] |= {"name": name, "comm": comm}
+        self._changed.add(key)
+
+    def _put_process(self, pid: int, **row: Any) -> None:
+        self._program_start_ns[pid] = row["start_ns"]
+        if row["source"]:
+            self._first_call_ns.setdefault(pid, row["start_ns"])
+        row["start_ns"] = self._first_call_ns.get(pid, row["start_ns"])
+        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now
+            row["command"] = self.processes.get(pid, row)["command"]
+        self.processes[pid] = {"pid": pid, "end_ns": None} | row
+        self._changed.add(pid)
+
+    def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:
+        """`inherited`: the name that it was born with, its creator's."""
+        known = self.threads.get((pid, tid))
+        if known is None or known["end_ns"] is not None:
+            comm = _comm(pid, tid) or inherited
+            self.threads[pid, tid] = {"pid": pid, "tid": tid, "name": comm, "start_ns": start_ns, "end_ns": None, "comm": comm}
+            self._alive[pid] += 1
+            self._changed.add((pid, tid))
+            self._naming.begun(pid)
+
+    def _end_thread(self, key: tuple[int, int], ts: int) -> None:
+        self.threads[key]["end_ns"] = ts
+        self._changed.add(key)
+        self._alive[key[0]] -= 1
+        if not self._alive[key[0]]:
+            self._end(key[0], ts)
+
+    def _end(self, pid: int, ts: int) -> None:
+        self.targets.pop(pid, None)
+        self._naming.forget(pid)
+        self._first_call_ns.pop(pid, None)
+        if pid in self.processes:
+            self.processes[pid]["end_ns"] = ts
+            self._changed.add(pid)
+
+
+def _comm(pid: int, tid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""

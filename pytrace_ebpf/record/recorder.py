@@ -1,0 +1,67 @@
+"""What a recording is made of: whatever yields rows of the trace, by one protocol.
+
+A new stream is one file with a `Recorder`, one line in recorders.py and, where it has a table of its own, that table in
+trace/schema.py. Nothing else knows it by name.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+Rows = dict[str, list[Columns]]  # of each table batches of rows, in any order
+
+
+class Recorder:
+    """One stream of rows, or several. What a recorder has no use for it leaves as it is here."""
+
+    alert_fd: int | None = None  # readable when something happened that cannot wait for the next tick; drain() reads it
+    interval_s: float = 1.0  # how long it can wait to be drained; it may change
+
+    def add(self, pid: int) -> None:
+        """Record all threads of this process from now on; one that was added already stays as it is.
+
+        What a recorded process starts is not added: a recorder follows it by itself, or finds it among the processes
+        that are known. Raises TargetError, and HostError where nothing can be recorded here.
+        """
+
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """Thread `tid` called exec at `ts`: its process is another program since, and that thread its only one."""
+
+    def drain(self) -> Rows:
+        """The rows since the last call."""
+        return {}
+
+    def see(self, drained: Rows) -> None:
+        """Learn from what all recorders yielded just now."""
+
+    def cut(self) -> Rows:
+        """What belongs to a segment once, asked when it is closed: a sample, the rows of a keyed table that are new."""
+        return {}
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        return np.zeros(len(LOSS_CLASSES), np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        """Keys of the manifest, as they stand now."""
+        return {}
+
+    def missing(self) -> tuple[str, ...]:
+        """What was asked for and is not in the trace so far, a sentence each."""
+        return ()
+
+    def cost(self) -> dict[str, Any]:
+        """Keys of the manifest's `cost`, measured when all is drained; a key that cannot be measured is left out or None."""
+        return {}
+
+    def stop(self) -> None:
+        """Record nothing from now on; what was recorded can still be drained."""
+
+    def leave(self) -> None:
+        """Leave every process as it was; what was recorded meanwhile can still be drained."""
+
+    def close(self) -> None:
+        """Let go of everything, whatever happened."""

@@ -1,0 +1,51 @@
+"""The recorders of a recording, one line each: here a new stream is registered."""
+
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.cost.cost import Cost
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.recorder import Recorder
+from pytrace_ebpf.record.scheduling.neighbours import Neighbours
+from pytrace_ebpf.record.scheduling.usage import Usage
+from pytrace_ebpf.record.source import Recording
+
+
+def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
+    """Those that `options` ask for. A process is added to them in this order: its scheduling is recorded before its calls are."""
+    processes = recording.processes
+    return [
+        processes,
+        recording.functions,
+        _scheduling(options, processes),
+        sources,
+        cost,
+        *([_native(options, recording)] if options.layers else []),
+        *([_samples(recording, options.sample)] if options.sample else []),
+        Neighbours(processes),
+        Usage(processes),
+    ]
+
+
+# What is not asked for is not imported.
+
+
+def _scheduling(options: Options, processes: Processes) -> Recorder:
+    if options.rootless:
+        from pytrace_ebpf.record.scheduling.rootless import Rootless
+
+        return Rootless(processes)
+    from pytrace_ebpf.record.scheduling.sched import SchedProbes
+
+    return SchedProbes(options.sched_ring_pages, options.follow)
+
+
+def _native(options: Options, recording: Recording) -> Recorder:
+    from pytrace_ebpf.record.native.layers import NativeLayers
+
+    return NativeLayers(recording, options.layers, options.operators)
+
+
+def _samples(recording: Recording, hz: float) -> Recorder:
+    from pytrace_ebpf.record.sampling.samples import Samples
+
+    return Samples(recording, hz)

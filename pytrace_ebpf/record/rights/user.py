@@ -1,0 +1,83 @@
+"""Who called sudo: programs run as that user, and what is written is written with that user's rights alone."""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pytrace_ebpf.record.process import stat as process_stat
+from pytrace_ebpf.record.rights import thread_rights
+
+_SUDO = ("sudo", "sudo-rs")
+_MOST_BETWEEN = 8  # processes between sudo and this one: a monitor of sudo's own, env, a script
+
+
+def invoking_user() -> pwd.struct_passwd | None:
+    """Who called sudo, where somebody did: the program runs as that user, not as root by accident."""
+    uid = os.environ.get("SUDO_UID")
+    if os.geteuid() != 0 or not uid or uid == "0":
+        return None
+    try:
+        return pwd.getpwuid(int(uid))
+    except (KeyError, ValueError):
+        return None
+
+
+def callers_environment() -> dict[str, str] | None:
+    """The variables that sudo was called with, of which it hands on few; None where nobody called sudo, or they cannot be had.
+
+    They are for the program alone, which has the caller's rights: nothing of root's may depend on them. The kernel keeps
+    what a process was started with (proc(5), /proc/PID/environ), and only root reads that of sudo.
+    """
+    if invoking_user() is None:
+        return None
+    pid = os.getppid()
+    with suppress(OSError, ValueError):
+        for _ in range(_MOST_BETWEEN):
+            folder = Path(f"/proc/{pid}")
+            program = (folder / "exe").stat()
+            if (folder / "exe").readlink().name in _SUDO and program.st_uid == 0 and program.st_mode & stat.S_ISUID:
+                pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0") if b"=" in pair)
+                return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
+            pid = int(process_stat.fields((folder / "stat").read_bytes())[process_stat.PARENT])
+    return None
+
+
+def become_caller() -> None:
+    """Give this thread, for good, the rights over files that the caller of sudo has; nothing where nobody called sudo.
+
+    Nothing of root's is left: neither its groups nor the capabilities that pass over permissions, quotas and
+    what a file system keeps for root. Raises OSError.
+    """
+    if (user := invoking_user()) is not None:
+        thread_rights.take(user.pw_uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid), (0, 0))
+
+
+@contextmanager
+def as_caller() -> Iterator[None]:
+    """As become_caller(), for as long as the block runs. Raises OSError."""
+    if invoking_user() is None:
+        yield
+        return
+    (uid, gid), groups, effective = thread_rights.present(), os.getgroups(), thread_rights.effective()
+    try:
+        become_caller()
+        yield
+    finally:
+        thread_rights.set_effective(effective)  # without it no group may be taken
+        thread_rights.take(uid, gid, groups, effective)
+
+
+def caller_ids() -> dict[str, Any]:
+    """What subprocess.Popen has to be given for a process with just the rights of who called sudo; nothing where nobody did."""
+    user = invoking_user()
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid)}
+
+
+def caller_id() -> int:
+    """The user who owns what is written within as_caller()."""
+    user = invoking_user()
+    return os.geteuid() if user is None else user.pw_uid

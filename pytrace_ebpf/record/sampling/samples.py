@@ -1,0 +1,231 @@
+"""Samples of the Python stacks of threads that have a core: read by samples.c from outside, nothing in the process."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.record.cpython import qualnames
+from pytrace_ebpf.record.cpython.layout import Layout
+from pytrace_ebpf.record.cpython.lines import HASH, read_lines
+from pytrace_ebpf.record.kernel import system_calls
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.output import tables
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.recorder import Recorder, Rows
+from pytrace_ebpf.record.sampling.clocks import Clocks
+from pytrace_ebpf.record.sampling.source import serves
+from pytrace_ebpf.record.sampling.stacks import Program, Tree
+from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.usdt.probes import frame_layout
+
+_RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
+_INTERVAL_S = 0.25  # of code that was discarded meanwhile there is no name
+_SETTLING_NS = 10_000_000  # younger samples wait for the next segment, in which their stacks stand too
+_MOST_KNOWN = 1 << 20  # frames and lines that are kept here of one program, which then is told anew
+_ABSENT = -(1 << 31)
+_LAYOUT = (
+    "interpreter_threads",
+    "thread_next",
+    "thread_pthread",
+    "thread_frame",
+    "thread_datastack",
+    "cframe_frame",
+    "code_file",
+    "code_name",
+    "code_bytes",
+)
+_NO_STACKS = 2  # sample_event.stack from here on is one
+_TORN = 1
+NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
+
+
+@dataclass
+class _Sampled:
+    target: Target
+    number: int
+    holder: int  # address; 0 while it has no GIL
+
+
+class Samples(Recorder):
+    """The programs of samples.c on the clock of every core, recording the processes in their map."""
+
+    interval_s = _INTERVAL_S
+
+    def __init__(self, recording: Recording, hz: float) -> None:
+        """Raises HostError where the kernel cannot."""
+        self._recording, self._period_ns = recording, round(1e9 / hz)
+        kernel = KernelTypes()
+        settings = {"fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"), "pad": 0}
+        self._programs = Programs("samples.c", settings, _RINGS)
+        self._samples = self._programs.ring("samples", self._programs.dtype("sample_event"))
+        self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
+        self._processes = self._programs.map("processes")
+        self._layouts: dict[Layout, int] = {}
+        self._sampled: dict[int, _Sampled] = {}  # by pid
+        self._known: dict[int, Program] = {}  # by number
+        self._numbers = 0
+        self._waiting: list[np.ndarray] = []
+        self._drained_ns, self._next_stack = 0, 0
+        self._stopped = False
+        steps = self._programs.map("steps")
+        for place, name in enumerate(("step", "finish")):
+            steps.set(place, self._programs.program(name, system_calls.PERF_EVENT))
+        self._clocks = Clocks(self._programs.program("sample", system_calls.PERF_EVENT), self._period_ns)
+
+    # -- who is sampled --------------------------------------------------------------
+
+    def add(self, pid: int) -> None:
+        """Sample this process, which is known; others are found among those that are."""
+        self._look()
+
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """It is another program."""
+        self._forget(pid)
+
+    def _look(self) -> None:
+        targets = self._recording.processes.targets
+        for pid in [pid for pid, each in self._sampled.items() if targets.get(pid) is not each.target]:
+            self._forget(pid)
+        for pid, target in list(targets.items()):
+            sampled = self._sampled.get(pid)
+            if sampled is None or self._known[sampled.number].size > _MOST_KNOWN:
+                self._begin(target)
+            elif not sampled.holder:
+                self._tell(target, sampled.number)
+
+    def _begin(self, target: Target) -> None:
+        """Sample a process, or have its stacks told anew, under a new number."""
+        if not serves(target)[0] or target.layout is None:
+            return
+        self._numbers += 1
+        unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
+        self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
+        self._tell(target, self._numbers)
+
+    def _tell(self, target: Target, number: int) -> None:
+        """Tell the kernel half where a process has what it reads; a program that was just started has no GIL yet."""
+        layout, (gil, _) = target.layout, target.gil_range()
+        if layout is None or target.runtime is None:
+            return
+        holder = gil + layout.gil_holder if gil else 0
+        code_type = target.binary.symbol("PyCode_Type")
+        where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
+        self._sampled[target.pid] = _Sampled(target, number, holder)
+        with suppress(OSError):  # more processes than the map has room for
+            self._processes.set(target.pid, (*where, self._layout(layout), number))
+
+    def _layout(self, layout: Layout) -> int:
+        if layout not in self._layouts:
+            number = len(self._layouts)
+            self._programs.map("layouts").set(number, _described(layout))
+            self._layouts[layout] = number
+        return self._layouts[layout]
+
+    def _forget(self, pid: int) -> None:
+        if self._sampled.pop(pid, None) is not None:
+            self._processes.delete(pid)
+
+    # -- what was sampled ------------------------------------------------------------
+
+    def drain(self) -> Rows:
+        """No rows: they wait for the end of the segment, which is to have their stacks too."""
+        self._look()
+        self._drained_ns = time.monotonic_ns()
+        samples = self._samples.drain(np.copy)  # before the stacks: then all that these name were told
+        told = self._stacks.drain(np.copy)
+        for number in np.unique(told["program"]).tolist():
+            if number in self._known:
+                self._known[number].learn(told[told["program"] == number])
+        if len(samples):
+            self._waiting.append(samples)
+        return {}
+
+    def cut(self) -> Rows:
+        """Rows of `samples`, and of `stacks` those that they name."""
+        if not self._waiting:
+            return {}
+        samples = np.concatenate(self._waiting)
+        late = samples["ts"] >= self._drained_ns - _SETTLING_NS if not self._stopped else np.zeros(len(samples), bool)
+        self._waiting = [samples[late]] if late.any() else []
+        samples = samples[~late]
+        tree = Tree(self._next_stack)
+        stacks, which = np.unique(samples["stack"], return_inverse=True)
+        numbers = np.array([self._number(tree, stack) for stack in stacks.tolist()], np.int64)
+        self._next_stack = tree.next
+        self._let_go()
+        return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
+
+    def _number(self, tree: Tree, stack: int) -> int:
+        if stack < _NO_STACKS:
+            return UNREAD if stack == _TORN else NO_FRAMES
+        for program in self._known.values():
+            if (places := program.stacks.get(stack)) is not None:
+                return tree.number(places)
+        return UNREAD
+
+    def _let_go(self) -> None:
+        """Forget programs that are not sampled any more once nothing of them waits."""
+        if not self._waiting:
+            living = {each.number for each in self._sampled.values()}
+            for number in self._known.keys() - living:
+                del self._known[number]
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        return self._programs.losses()
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `sampling`."""
+        return {"sampling": {"period_ns": self._period_ns}}
+
+    def cost(self) -> dict[str, Any]:
+        """Time that sampling took of the cores."""
+        return {"sampling_ns": int(self._programs.map("spent").get(0).sum())}
+
+    def stop(self) -> None:
+        """Sample nothing from now on."""
+        self._clocks.close()
+        self._stopped = True
+
+    def close(self) -> None:
+        """End sampling and unload the programs."""
+        self._clocks.close()
+        self._programs.close()
+
+
+def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
+    return {
+        **tables.when_and_who(samples),
+        "cpu": samples["cpu"].astype(np.int16),
+        "stack_id": stack_id,
+        "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
+    }
+
+
+def _position_unit(layout: Layout) -> int:
+    """3.10 counts instructions in its f_lasti, all others bytes."""
+    return 2 if layout.version == (3, 10) else 1
+
+
+def _described(layout: Layout) -> tuple[object, ...]:
+    """struct sample_layout."""
+    running, values = layout.frame_running or (_ABSENT, b"")
+    ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
+    offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in _LAYOUT}
+    return (
+        frame_layout(layout),
+        max(ends),
+        running,
+        sum(1 << value for value in values),
+        *(offsets[name] for name in _LAYOUT),
+        _position_unit(layout),
+        layout.version >= (3, 12),
+        layout.string_length + HASH,
+        0,
+    )

@@ -1,0 +1,60 @@
+"""The source of a process whose stacks are sampled and whose calls are not recorded: nothing is attached to it."""
+
+import time
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.source import CallSource, Recording
+
+NAME = "sample"
+
+
+class NoCalls(CallSource):
+    """Makes processes known, which is all that sampling needs."""
+
+    name = NAME
+
+    def __init__(self, recording: Recording) -> None:
+        self._processes = recording.processes
+
+    def prepare(self, target: Target) -> None:
+        """There is nothing to prepare."""
+
+    def begin(self, target: Target) -> None:
+        """Of a program that stands at its first instruction."""
+        self.attach(target)
+
+    def attach(self, target: Target) -> None:
+        """Of a process in the middle of its work. Raises TargetError."""
+        target.process.check()
+        self._processes.add_python(target, self.name, time.monotonic_ns())
+
+    def detach(self, pids: set[int]) -> None:
+        """Nothing is attached."""
+
+    def drain(self) -> Rows:
+        """No events."""
+        return {"events": []}
+
+    def cost_per_call(self) -> float | None:
+        """No call costs anything, and none is recorded."""
+        return None
+
+
+def serves(target: Target) -> tuple[bool, str]:
+    """Whether the stacks of a process can be sampled, and one sentence that says why."""
+    version = target.version_text or "this Python, whose version is not known,"
+    if target.layout is None or target.runtime is None:
+        return False, f"the structures of CPython {version} are not known"
+    if target.free_threaded:
+        return False, f"CPython {version} runs without a GIL, for which sampling is not made"
+    return True, f"the stacks of CPython {version} are read from outside, and no call is recorded; --source records calls as well"
+
+
+def refuse_unknown(target: Target) -> str:
+    """The sentence of serves(). Raises TargetError where it does not."""
+    served, why = serves(target)
+    if not served:
+        raise TargetError(f"process {target.pid} cannot be sampled: {why}")
+    return why

@@ -1,0 +1,108 @@
+"""Stacks that the kernel half told, as func_ids and lines, and the tree of those that the samples of a segment name."""
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
+from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines
+from pytrace_ebpf.record.output.tables import Columns
+
+Place = tuple[int, int]  # func_id, line
+Key = tuple[int, int]  # of a code object: address, identity
+_UNREAD: Place = (UNKNOWN, NO_LINE)
+
+
+@dataclass
+class Code:
+    """A code object: its function, None for the interpreter's own, and its lines by position."""
+
+    func_id: int | None
+    begins: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def line(self, position: int) -> int:
+        """Of the instruction at so many bytes from the first one."""
+        at = bisect.bisect_right(self.begins, max(position, 0)) - 1
+        return self.lines[at] if at >= 0 else NO_LINE
+
+
+class Program:
+    """One program that is sampled, from its beginning or its last exec on: its code objects, and the stacks that it was told to have."""
+
+    def __init__(self, functions: Functions, read: Callable[[list[Key]], Mapping[Key, CodeLines]], qualify: Qualify, unit: int) -> None:
+        """`read`: what code objects say, without those that are gone; `unit`: bytes of what the kernel half counts positions in."""
+        self._functions, self._read, self._qualify, self._unit = functions, read, qualify, unit
+        self._codes: dict[Key, Code] = {}
+        self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
+        self.size = 0  # frames of all of them
+
+    def learn(self, told: np.ndarray) -> None:
+        """Take in stack_event records of this program."""
+        new = told[np.array([stack not in self.stacks for stack in told["stack"].tolist()], bool)]
+        frames = [event["frames"][: event["count"]] for event in new]
+        if not frames:
+            return
+        self._read_codes(np.unique(np.concatenate(frames)[["code", "identity"]]).tolist())
+        parts: dict[int, dict[int, np.ndarray]] = {}
+        for event, some in zip(new, frames, strict=True):  # one step per new stack, not per sample
+            parts.setdefault(int(event["stack"]), {})[int(event["first"])] = some
+        deep = set(new["stack"][new["deep"] != 0].tolist())
+        totals = dict(zip(new["stack"].tolist(), new["total"].tolist(), strict=True))
+        for stack, by_first in parts.items():
+            inwards = [place for first in sorted(by_first, reverse=True) for place in self._places(by_first[first][::-1])]
+            if sum(map(len, by_first.values())) < totals[stack]:  # the ring had no room for all of it
+                continue
+            self.stacks[stack] = (*((_UNREAD,) if stack in deep else ()), *inwards)
+            self.size += len(inwards)
+
+    def _read_codes(self, keys: list[Key]) -> None:
+        wanted = [key for key in keys if key not in self._codes]
+        found = self._read(wanted)
+        for key in wanted:
+            read = found.get(key)
+            if read is None:
+                self._codes[key] = Code(UNKNOWN)
+            elif read.info.is_shim:
+                self._codes[key] = Code(None)
+            else:
+                info = read.info
+                func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
+                self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
+                self.size += len(read.ranges)
+
+    def _places(self, frames: np.ndarray) -> Iterator[Place]:
+        for code, identity, position in frames.tolist():
+            known = self._codes[code, identity]
+            if known.func_id is not None:
+                yield known.func_id, known.line(position * self._unit)
+
+
+class Tree:
+    """Numbers stacks of one segment, each once, by the stacks of their callers."""
+
+    def __init__(self, first: int) -> None:
+        """`first`: the number of the first stack."""
+        self._first = first
+        self._numbers: dict[tuple[int, Place], int] = {}
+
+    def number(self, stack: Iterable[Place]) -> int:
+        """Of a stack, its outermost frame first."""
+        above = -1
+        for place in stack:
+            above = self._numbers.setdefault((above, place), self._first + len(self._numbers))
+        return above
+
+    @property
+    def next(self) -> int:
+        """The number that the next stack would get."""
+        return self._first + len(self._numbers)
+
+    def rows(self) -> Columns:
+        """Columns of `stacks`, a caller before what it called."""
+        rows = [(number, above, func_id, line) for (above, (func_id, line)), number in self._numbers.items()]
+        numbers = np.array(rows, np.int64).reshape(-1, 4)
+        types = {"stack_id": np.int64, "parent_id": np.int64, "func_id": np.int32, "line": np.int32}
+        return {name: numbers[:, at].astype(kind) for at, (name, kind) in enumerate(types.items())}

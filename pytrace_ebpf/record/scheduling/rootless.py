@@ -1,0 +1,53 @@
+"""The scheduling that an ordinary user can have: perf's context switches, or samples of CPU time where perf refuses."""
+
+from typing import Any
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.recorder import Recorder, Rows
+from pytrace_ebpf.record.scheduling.cputime import CpuTime
+from pytrace_ebpf.record.scheduling.perf_switches import PerfSwitches
+from pytrace_ebpf.record.scheduling.scheduling import Scheduling
+
+
+class Rootless(Recorder):
+    """The one of the two that this host permits, known when the first process is added."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._source: Scheduling = PerfSwitches()
+
+    @property
+    def interval_s(self) -> float:  # type: ignore[override]
+        """How long its source can wait to be drained."""
+        return self._source.interval_s
+
+    def add(self, pid: int) -> None:
+        """Record a process that has one thread and no child yet."""
+        try:
+            self._source.add(pid)
+        except HostError as error:
+            self._source = CpuTime(str(error), self._processes)
+            self._source.add(pid)
+
+    def drain(self) -> Rows:
+        """Rows of `sched`, or of `cputime`."""
+        return self._source.drain()
+
+    def see(self, drained: Rows) -> None:
+        """What its source learns from it."""
+        self._source.see(drained)
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        return self._source.losses()
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `scheduling`."""
+        return self._source.facts()
+
+    def close(self) -> None:
+        """Stop recording."""
+        self._source.close()

@@ -1,0 +1,136 @@
+"""Scheduling of the traced threads: the BPF side's thread list, and each thread's state when recording began."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.cpython import parking
+from pytrace_ebpf.record.cpython.gil import Holders
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.output.tables import sched_columns
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.memory import Memory
+from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.process.target import living_threads
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.scheduling.scheduling import Scheduling
+from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
+
+# /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
+_STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
+_INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
+_STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
+# Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)
+_EXACT = tuple(f"tracepoint_sched_{name}" for name in ("switch", "process_fork", "process_exec", "process_exit"))
+
+
+class SchedProbes(Scheduling):
+    """The programs of sched.c, attached to the whole host but recording only the threads in their map."""
+
+    name = "bpf"
+    interval_s = _INTERVAL_S
+    why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
+
+    def __init__(self, ring_pages: int, follow: bool) -> None:
+        self._programs = _load(ring_pages * 4096, follow)
+        self._threads = self._programs.map("threads")
+        self._dtype = self._programs.dtype("sched_event")
+        self._ring = self._programs.ring("sched", self._dtype)
+        self._alerts = self._programs.ring("alerts", np.dtype("<u8"))
+        self._holders = Holders(self._programs.map("gils"))
+        self._snapshots: list[np.ndarray] = []
+        self._added: set[int] = set()
+        self.alert_fd = self._alerts.fd
+
+    def drain(self) -> Rows:
+        """Rows of `sched` since the last call, in ring order."""
+        self._alerts.drain(len)  # before the rows: what comes now alerts anew
+        snapshots, self._snapshots = self._snapshots, []
+        columns = sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))
+        self._holders.take_in(columns)
+        self._added -= set(columns["pid"][(columns["kind"] == SchedKind.EXIT) & (columns["pid"] == columns["tid"])].tolist())
+        self.interval_s = _STARTING_INTERVAL_S if self._holders.awaits_any else _INTERVAL_S
+        return {"sched": [columns]}
+
+    def losses(self) -> np.ndarray:
+        """Cumulative counts per loss class, int64."""
+        counts = self._programs.losses()
+        counts[LOSS_CLASSES.index("sched_missed")] = self._programs.missed(_EXACT)
+        return counts
+
+    def add(self, pid: int) -> None:
+        """Record every thread of `pid` from now on, with one SNAPSHOT row for each.
+
+        A thread is looked at just before it is added, and again until no new one
+        appears: those born meanwhile are added by the fork tracepoint.
+        """
+        if pid in self._added:
+            return
+        self._added.add(pid)
+        self._holders.expect(pid)
+        self.interval_s = _STARTING_INTERVAL_S
+        memory = None
+        with suppress(OSError, TargetError):  # one that ends, or is no program yet
+            memory = Pinned(pid).memory
+        seen: set[int] = set()
+        while True:
+            new = [tid for tid in living_threads(pid) if tid not in seen]
+            if not new:
+                break
+            for tid in new:
+                seen.add(tid)
+                row = self._snapshot(pid, memory, tid)
+                if row is not None:
+                    self._snapshots.append(row)
+                self._threads.set(tid, pid)
+
+    def _snapshot(self, pid: int, memory: Memory | None, tid: int) -> np.ndarray | None:
+        folder = Path(f"/proc/{pid}/task/{tid}")
+        row = np.zeros(1, self._dtype)
+        row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), pid, tid
+        row["kind"], row["syscall"], row["holder"] = SchedKind.SNAPSHOT, -1, -1
+        try:
+            fields = stat.fields((folder / "stat").read_bytes())
+            row["state"], row["cpu"] = _STATE_BITS.get(fields[stat.STATE], 0), int(fields[stat.CPU])
+            call = (folder / "syscall").read_text().split()
+        except OSError:
+            return None
+        if call[0] not in ("running", "-1"):
+            row["syscall"], row["address"] = int(call[0]), int(call[1], 16)
+            if memory is not None and int(call[0]) == parking.FUTEX:
+                row["address"] = parking.parked_for(memory, int(call[1], 16), int(call[7], 16))
+        return row
+
+    def close(self) -> None:
+        """Detach."""
+        self._programs.close()
+
+
+def _load(ring_bytes: int, follow: bool) -> Programs:
+    kernel = KernelTypes()
+    settings = {
+        "follow": follow,
+        "task_pid": kernel.require("task_struct", "pid"),
+        "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
+        "task_exit_state": kernel.require("task_struct", "exit_state"),
+        "task_cpu": _task_cpu(kernel),
+        "pad": 0,
+        **parking.SETTINGS,
+    }
+    sizes = {"sched": ring_bytes}
+    try:
+        return Programs("sched.c", settings | {"state_given": True}, sizes)
+    except HostError:  # sched_switch has no such argument: Linux 5.17 or older
+        return Programs("sched.c", settings | {"state_given": False}, sizes)
+
+
+def _task_cpu(kernel: KernelTypes) -> int:
+    """Where a task has its core: in its thread_info, with which it begins, since Linux 5.16, itself before."""
+    in_thread_info = kernel.offset("thread_info", "cpu")
+    if in_thread_info is None:
+        return kernel.require("task_struct", "cpu")
+    return kernel.require("task_struct", "thread_info") + in_thread_info

@@ -1,0 +1,238 @@
+"""Function events from CPython's USDT probes, by BPF; nothing enters the process."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice import price
+from pytrace_ebpf.record.choice.calibrate import FibChild
+from pytrace_ebpf.record.cost.budget import EVERYTHING
+from pytrace_ebpf.record.cpython import frames, opening, qualnames
+from pytrace_ebpf.record.cpython.functions import ProbeIds, Qualify
+from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.output import tables
+from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
+from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
+
+_MOST_INTERPRETERS = 16  # each has rings of its own, 72 MiB
+
+
+@dataclass
+class _Loaded:
+    target: Target  # the first process of this interpreter
+    probes: UsdtProbes
+    ids: ProbeIds
+
+
+class UsdtCalls(CallSource):
+    """The programs of every interpreter that was met, each on any number of its processes."""
+
+    name = "usdt"
+    by_function = False
+
+    def __init__(self, recording: Recording, ring_pages: int, filters: Filters, follow: bool) -> None:
+        self._recording, self._ring_pages, self._filters, self._follow = recording, ring_pages, filters, follow
+        self._wanted: list[bool] = []  # by func_id
+        self._loaded: dict[Plan, _Loaded] = {}
+        self._innermost = opening.Innermost()
+        self._qualnames: dict[int, Qualify] = {}
+        self._unread_frames = 0
+        self._paused: dict[int, Target] = {}  # processes whose probes are out for a time
+
+    def prepare(self, target: Target) -> None:
+        """Compile and load the programs for the target's interpreter."""
+        self._load(target)
+
+    def calls_per_s(self, target: Target, seconds: float) -> float:
+        """Calls a second of a process that is not recorded yet, counted for so long by its probes. Raises TargetError."""
+        loaded = self._load(target)
+        target.process.check()
+        return loaded.probes.count(target.pid, target.binary_file.path, seconds)
+
+    def begin(self, target: Target) -> None:
+        """Record a program that stands at its first instruction."""
+        loaded = self._load(target)
+        start_ns = time.monotonic_ns()
+        self._attach(target, loaded)
+        loaded.probes.open(target.pid)
+        loaded.probes.record(True)
+        self._recording.processes.add_python(target, self.name, start_ns)
+
+    def attach(self, target: Target) -> None:
+        """Attach to a process in the middle of its work, and learn the frames that are open."""
+        loaded = self._load(target)
+        if target.pid in loaded.probes.attached:  # exec of the same interpreter: its probes are on it already
+            self._recording.processes.add_python(target, self.name, time.monotonic_ns())
+            return
+        self._drain(loaded)
+        loaded.probes.record(True)
+        self._attach(target, loaded)
+        start_ns = time.monotonic_ns()
+        loaded.probes.record(True, target.pid)
+        walk_ns = time.monotonic_ns()
+        loaded.probes.open(target.pid)
+        stacks = frames.open_frames(target)
+        loaded.probes.record(True)
+        time.sleep(0.002)  # a probe that saw that it is to walk may still be walking
+        walked, recorded = loaded.probes.walked(), self._calls_and_open_frames(loaded)
+        of_target = recorded[recorded["pid_tgid"] >> np.uint64(32) == target.pid]
+        stacks = opening.still_open(stacks, walked, of_target, walk_ns)
+        opened = opening.Opening(target, start_ns, walk_ns, walked, stacks)
+        calls, unread = opening.apply(opened, recorded, self._recording.functions, self._qualnames[target.pid])
+        self._unread_frames += unread
+        self._innermost.expect(opened)
+        self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
+        self._recording.processes.add_python(target, self.name, start_ns)
+
+    def reset(self, pid: int, tid: int, ts: int) -> None:
+        """Let `tid` be walked again."""
+        for loaded in self._loaded.values():
+            loaded.probes.forget_walk(tid)
+
+    def drain(self) -> Rows:
+        """What is in the rings."""
+        for loaded in list(self._loaded.values()):
+            self._drain(loaded)
+        return {"events": self._recording.take_events()}
+
+    def leave_out(self, func_ids: frozenset[int]) -> bool:
+        """Everything, which is to have no probes until everything is wanted again; single functions would cost as much as ever."""
+        if EVERYTHING in func_ids:
+            self._pause()
+        else:
+            self._resume()
+        return not func_ids - {EVERYTHING}
+
+    @property
+    def slowdown(self) -> float:
+        """Of the code of the programs by what is not counted as calls."""
+        on = [price.slowdown(loaded.target.python_version) for loaded in self._loaded.values() if loaded.probes.attached]
+        return max(on, default=1.0)
+
+    def _pause(self) -> None:
+        """Take the probes out. All that is open ends, and is told as open when they are back."""
+        processes = self._recording.processes
+        for loaded in self._loaded.values():
+            pids = set(loaded.probes.attached)
+            loaded.probes.detach_now()
+            self._drain(loaded)
+            threads = [(pid, tid) for pid, tid in processes.threads if pid in pids]
+            for _, tid in threads:
+                loaded.probes.forget_walk(tid)
+            self._recording.reset(threads, time.monotonic_ns())
+            self._paused |= {pid: processes.targets[pid] for pid in pids & processes.targets.keys()}
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, {}
+        for target in paused.values():
+            with suppress(TargetError):  # it has ended, or is another program: others look after it
+                self.attach(target)
+
+    def losses(self) -> np.ndarray:
+        """Of all programs; frames that could not be read count as stack_depth."""
+        total = np.zeros(len(LOSS_CLASSES), np.int64)
+        for loaded in self._loaded.values():
+            total += loaded.probes.losses()
+        total[LOSS_CLASSES.index("stack_depth")] += self._unread_frames
+        return total
+
+    def detach(self, pids: set[int]) -> None:
+        """Remove the probes from these processes; the kernel attaches no other ones meanwhile."""
+        for pid in pids:
+            self._paused.pop(pid, None)
+            for loaded in self._loaded.values():
+                loaded.probes.detach(pid)
+
+    def stop(self) -> None:
+        """Switch the programs off."""
+        self._paused.clear()
+        for loaded in self._loaded.values():
+            loaded.probes.record(False)
+
+    def leave(self) -> None:
+        """Begin to remove every probe."""
+        for loaded in self._loaded.values():
+            loaded.probes.detach_all()
+
+    def cost_per_call(self) -> float | None:
+        """Median of rounds with the probes less the one without, in a process of the first interpreter that was met."""
+        first = next(iter(self._loaded.values()), None)
+        if first is None:
+            return None
+        try:
+            with FibChild(first.target) as child:
+                plain = child.ns_per_call()
+                try:
+                    first.probes.attach(child.pid, first.target.binary_file.path)
+                    first.probes.record(True)
+                    return max(0.0, round(child.ns_per_call() - plain, 1))
+                finally:
+                    first.probes.detach(child.pid)
+        except TargetError:
+            return None
+
+    def close(self) -> None:
+        """Remove every probe and unload the programs."""
+        for loaded in self._loaded.values():
+            loaded.probes.close()
+
+    def _load(self, target: Target) -> _Loaded:
+        if target.layout is None:
+            raise TargetError(f"the structures of this Python in process {target.pid} are not known")
+        try:
+            planned = plan(target.binary, target.layout)
+        except ValueError as error:
+            raise TargetError(f"the probes in {target.binary_name} of process {target.pid} cannot be used: {error}") from None
+        if planned not in self._loaded:
+            if len(self._loaded) == _MOST_INTERPRETERS:
+                raise TargetError(
+                    f"process {target.pid} runs one interpreter more than the {_MOST_INTERPRETERS} whose probes a recording can have; trace it by itself"
+                )
+            self._loaded[planned] = _Loaded(
+                target,
+                UsdtProbes(planned, self._ring_pages, self._follow),
+                ProbeIds(self._recording.functions),
+            )
+        return self._loaded[planned]
+
+    def _attach(self, target: Target, loaded: _Loaded) -> None:
+        target.process.check()
+        loaded.probes.attach(target.pid, target.binary_file.path)
+        self._qualnames[target.pid] = qualnames.for_process(target.process, target.library)
+
+    def _calls_and_open_frames(self, loaded: _Loaded) -> np.ndarray:
+        calls = loaded.probes.drain_calls(np.copy)
+        self._introduce(loaded)
+        probed = calls["kind"] != CallKind.OPEN
+        calls["func"][probed] = loaded.ids.func_ids(calls["func"][probed]).view(np.uint32)
+        return calls
+
+    def _introduce(self, loaded: _Loaded) -> None:
+        introduced = loaded.probes.drain_functions()
+        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+
+    def _drain(self, loaded: _Loaded) -> None:
+        calls = loaded.probes.drain_calls(tables.call_columns)
+        self._introduce(loaded)
+        if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
+            calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
+        calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
+        self._emit(self._innermost.drop_entered(calls))
+
+    def _emit(self, calls: tables.Columns) -> None:
+        if self._filters:
+            places = self._recording.functions.places
+            self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
+            wanted = np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
+            calls = tables.where(calls, wanted[calls["func_id"]])
+        self._recording.emit(calls)
+
+
+def _no_qualname(file: str, first_line: int, name: str) -> str | None:
+    return None

@@ -1,0 +1,28 @@
+"""Which rows are asked for, as Arrow's expressions: terms that all have to hold."""
+
+import functools
+import operator
+from collections.abc import Sequence
+
+import pyarrow.compute as pc
+
+
+def all_of(terms: Sequence[pc.Expression]) -> pc.Expression | None:
+    """That all of them hold; None for no term."""
+    return functools.reduce(operator.and_, terms) if terms else None
+
+
+def equal(**wanted: int | str | None) -> list[pc.Expression]:
+    """Terms for columns that are to have a value; of None there is none."""
+    return [pc.field(name) == value for name, value in wanted.items() if value is not None]
+
+
+def overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
+    """Terms for what lies, in part, in the window [start_ns, end_ns)."""
+    after = [] if start_ns is None else [(pc.field("end_ns") > start_ns) | (pc.field("start_ns") >= start_ns)]
+    return after if end_ns is None else [*after, pc.field("start_ns") < end_ns]
+
+
+def between(ids: tuple[int, int] | None) -> list[pc.Expression]:
+    """Terms for call_ids from the first to the last of `ids`."""
+    return [] if ids is None else [pc.field("call_id") >= ids[0], pc.field("call_id") <= ids[1]]

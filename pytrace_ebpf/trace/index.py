@@ -1,0 +1,73 @@
+"""Where the rows of a table lie, by the statistics of its row groups, read once: a look-up opens only what can hold its answer."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from pytrace_ebpf.trace.parts import Part, checked, opened, reading
+from pytrace_ebpf.trace.table import Table
+
+_MOST_OPEN = 16  # parts; the next look-up is often in one of the last
+_ANY = (-(1 << 63), (1 << 63) - 1)  # of a row group without statistics
+
+Bounds = Mapping[str, tuple[int | None, int | None]]
+"""Of a column the least value that a row may have, and the largest; None for no bound."""
+
+
+class Index:
+    """The row groups of a table's parts, with the least and the largest value of some columns."""
+
+    def __init__(self, spec: Table, parts: Sequence[Part], columns: Sequence[str]) -> None:
+        """`columns`: of integers. Raises TraceError."""
+        self._spec, self._parts, self._columns = spec, parts, tuple(columns)
+        self._open: OrderedDict[int, tuple[ds.ParquetFileFragment, ExitStack]] = OrderedDict()
+        rows: list[tuple[int, int, list[tuple[int, int]]]] = []
+        for number, part in enumerate(parts):
+            with reading(part), ExitStack() as stack:
+                for group in opened(part, stack).row_groups:
+                    found = group.statistics or {}
+                    rows.append((number, group.id, [_extremes(found.get(name)) for name in self._columns]))
+        self._part, self._group = (np.array([row[k] for row in rows], np.int64) for k in (0, 1))
+        self._extremes: npt.NDArray[np.int64] = np.array([row[2] for row in rows], np.int64).reshape(len(rows), len(self._columns), 2)
+
+    def read(self, columns: Sequence[str], where: pc.Expression, bounds: Bounds) -> pa.Table:
+        """The rows that `where` selects, none of which is out of `bounds`, as parts.read() gives them. Raises TraceError."""
+        chosen, tables = self._within(bounds), []
+        numbers = np.unique(self._part[chosen]).tolist()
+        for number in numbers:
+            with reading(self._parts[number]):
+                fragment = self._fragment(number).subset(row_group_ids=self._group[chosen & (self._part == number)].tolist())
+                table = ds.FileSystemDataset([fragment], self._spec.arrow, fragment.format).to_table(columns=list(columns), filter=where)
+                table.validate(full=True)
+            tables.append(table)
+        return checked(self._spec, tables, columns, [self._parts[number] for number in numbers])
+
+    def _within(self, bounds: Bounds) -> npt.NDArray[np.bool_]:
+        chosen = np.ones(len(self._part), bool)
+        for name, (least, most) in bounds.items():
+            low, high = self._extremes[:, self._columns.index(name)].T
+            chosen &= (high >= (high if least is None else least)) & (low <= (low if most is None else most))
+        return chosen
+
+    def _fragment(self, number: int) -> ds.ParquetFileFragment:
+        if number not in self._open:
+            with ExitStack() as stack:
+                self._open[number] = opened(self._parts[number], stack), stack.pop_all()
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)[1][1].close()
+        self._open.move_to_end(number)
+        return self._open[number][0]
+
+    def __del__(self) -> None:
+        for _, stack in self._open.values():
+            stack.close()
+
+
+def _extremes(found: Mapping[str, int] | None) -> tuple[int, int]:
+    return (found["min"], found["max"]) if found else _ANY

@@ -1,0 +1,163 @@
+"""The Parquet parts of a table, read: what no recorder writes is found here, and never comes to those who compute with it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.files import Files
+from pytrace_ebpf.trace.limits import limits
+from pytrace_ebpf.trace.schema import Table
+
+_AT_ONCE = 64  # open files
+_AHEAD = 2  # batches that are read while another is at work
+# Rows that a byte can stand for. No table of ours has more than one: every row has a moment, or a name.
+_ROWS_A_BYTE = 64
+_PARQUET = ds.ParquetFileFormat()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file: `rows` is how many the list of segments says that it has; None where nobody says. `fleeting`: it may be dropped while it is read."""
+
+    files: Files
+    folder: str
+    name: str
+    rows: int | None = None
+    fleeting: bool = False
+
+    def __str__(self) -> str:
+        return str(self.files.directory / self.folder / self.name)
+
+
+def read(spec: Table, parts: Sequence[Part], columns: Sequence[str], where: pc.Expression | None) -> pa.Table:
+    """The rows of `parts` that `where` selects, columns of `spec`; what a trace was written too early to have is filled in.
+
+    Raises TraceError for a part that is not there, is no regular file, does not open or holds what cannot be.
+    """
+    tables: list[pa.Table] = []
+    for at in range(0, len(parts), _AT_ONCE):
+        some = parts[at : at + _AT_ONCE]
+        try:
+            tables.append(_read(spec, some, columns, where))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _does_not_open(_broken(spec, some)) from error
+    return checked(spec, tables, columns, parts)
+
+
+def batches(spec: Table, part: Part, rows: int, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> Iterator[pa.Table]:
+    """What read() gives of a part, at most `rows` at a time, checked as there; None for all columns. Raises TraceError."""
+    names = spec.arrow.names if columns is None else list(columns)
+    with reading(part), ExitStack() as stack:
+        dataset = ds.FileSystemDataset([opened(part, stack)], spec.arrow, _PARQUET)
+        for batch in dataset.to_batches(columns=names, filter=where, batch_size=rows, batch_readahead=_AHEAD):
+            if len(batch):
+                table = pa.Table.from_batches([batch])
+                table.validate(full=True)
+                yield checked(spec, [table], names, [part])
+
+
+def checked(spec: Table, tables: Sequence[pa.Table], columns: Sequence[str], parts: Sequence[Part]) -> pa.Table:
+    """What was read of `parts` as one table, filled in; none for no rows. Raises TraceError for a value that cannot be."""
+    table = pa.concat_tables(tables).unify_dictionaries() if tables else spec.arrow.empty_table().select(columns)
+    table = _filled(spec, table)
+    _check(spec, table, parts)
+    return table
+
+
+@contextmanager
+def reading(part: Part) -> Iterator[None]:
+    """Whatever does not open or decode in here is a TraceError of `part`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _does_not_open(part) from error
+
+
+def _does_not_open(part: Part) -> TraceError:
+    try:
+        part.files.folder(part.folder).size(part.name)
+    except FileNotFoundError:
+        if part.fleeting:
+            return TraceError(f"{part} was dropped meanwhile by the recording that goes on (--keep): try again.")
+    except OSError:
+        pass
+    return TraceError(f"{part} does not open: the trace is damaged; record it again.")
+
+
+def sizes(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
+    """(rows, bytes) of each part of one table; only one of which nobody says how many rows it has is opened. Raises TraceError."""
+    folder = None
+    for part in parts:
+        with reading(part):
+            folder = folder or part.files.folder(part.folder)
+            rows, size = part.rows, folder.size(part.name)
+            if rows is None:
+                with ExitStack() as stack:
+                    rows = opened(part, stack).count_rows()
+            if rows > _ROWS_A_BYTE * size:
+                raise pa.ArrowInvalid(f"{rows} rows")
+            yield rows, size
+
+
+def _read(spec: Table, parts: Sequence[Part], columns: Sequence[str], where: pc.Expression | None) -> pa.Table:
+    with ExitStack() as stack:
+        fragments = [opened(part, stack) for part in parts]
+        dataset = ds.FileSystemDataset(fragments, spec.arrow, _PARQUET)
+        table = dataset.to_table(columns=list(columns), filter=where)
+        table.validate(full=True)  # texts that are no UTF-8, dictionary indices out of range
+    return table
+
+
+def opened(part: Part, stack: ExitStack) -> ds.ParquetFileFragment:
+    """A part as Arrow reads it. Raises OSError, and pa.ArrowInvalid where its size cannot be."""
+    descriptor = part.files.folder(part.folder).open(part.name)
+    stack.callback(os.close, descriptor)
+    pinned = Path(f"/proc/self/fd/{descriptor}")
+    # By this path Arrow reads the very file that was opened, without Python.
+    file = pa.OSFile(str(pinned)) if pinned.exists() else pa.PythonFile(stack.enter_context(os.fdopen(os.dup(descriptor), "rb")))
+    fragment = _PARQUET.make_fragment(stack.enter_context(file))
+    rows = fragment.metadata.num_rows
+    if not 0 <= rows <= _ROWS_A_BYTE * os.fstat(descriptor).st_size or part.rows not in (None, rows):
+        raise pa.ArrowInvalid(f"{rows} rows")
+    return fragment
+
+
+def _filled(spec: Table, table: pa.Table) -> pa.Table:
+    """What a trace was written too early to have is filled in."""
+    for place, name in enumerate(table.column_names):
+        absent = spec.column(name).absent
+        if absent is not None and table[name].null_count:
+            table = table.set_column(place, spec.arrow.field(name), table[name].fill_null(absent))
+    return table
+
+
+def _broken(spec: Table, parts: Sequence[Part]) -> Part:
+    for part in parts:
+        try:
+            _read(spec, [part], [column.name for column in spec.columns], None)
+        except (pa.ArrowException, OSError, ValueError):
+            return part
+    return parts[0]
+
+
+def _check(spec: Table, table: pa.Table, parts: Sequence[Part]) -> None:
+    """Raise TraceError for a null where none may be, and for a value that no recorder writes."""
+    for column in spec.columns:
+        if column.name not in table.column_names:
+            continue
+        values = table[column.name]
+        says = None
+        if not column.nullable and values.null_count:
+            says = "is missing or null"
+        elif not limits(spec.name, column.name).hold(values):
+            says = "has a value that cannot be"
+        if says:
+            where = Path(str(parts[0])).parent if len(parts) > 1 else parts[0]
+            raise TraceError(f"{where} is damaged: its {column.name} {says}; record the trace again.")

@@ -1,0 +1,44 @@
+"""The tables of sampled stacks as data, a part of trace/schema.py."""
+
+from pytrace_ebpf.trace.table import PID, TID, Column, Table
+
+SAMPLES = Table(
+    "samples",
+    "One row per sample of a thread that had a core, at equal intervals (the manifest's sampling.period_ns) of each core's time: each stands for so much time on a core.",
+    (),
+    (
+        Column("ts", "int64", "ns", "when"),
+        PID,
+        TID,
+        Column("cpu", "int16", "", "core"),
+        Column(
+            "stack_id",
+            "int64",
+            "",
+            "its Python frames: the innermost one's row in stacks; -1 it ran no Python; -2 they could not be read just then",
+        ),
+        Column(
+            "opcode",
+            "int16",
+            "",
+            "instruction of the innermost frame, by its number in that version of CPython, specialized as it was (from 3.11 on); -1 unknown",
+        ),
+    ),
+)
+
+STACKS = Table(
+    "stacks",
+    "One row per distinct stack of the samples in the same segment: its innermost frame, and the stack of that one's caller. A caller comes first.",
+    (),
+    (
+        Column("stack_id", "int64", "", "unique in the trace"),
+        Column("parent_id", "int64", "", "the stack without its innermost frame; -1 none"),
+        Column(
+            "func_id",
+            "int32",
+            "",
+            "joins functions; -1 unknown: its code was gone before its name could be read, or, outermost, more frames than were read",
+        ),
+        Column("line", "int32", "", "of the instruction that it was at; -1 unknown"),
+    ),
+)

@@ -1,0 +1,82 @@
+"""SQL over the tables of a trace, by DuckDB: it gets what our reader has opened and checked, and no file by itself."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from pytrace_ebpf.errors import HostError, PytraceError
+from pytrace_ebpf.trace.frames import plain_frame
+from pytrace_ebpf.trace.table import Table
+
+# Without files a query reads and writes nothing but these tables and what it makes in memory; and it cannot change that.
+_CONFINED: dict[str, Any] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "lock_configuration": "true",
+}
+
+Read = Callable[[list[str], pc.Expression | None], Iterator[pa.Table]]
+"""Columns and a condition lead to the checked rows of a table, some at a time."""
+
+
+def query(text: str, tables: Mapping[Table, Read]) -> pd.DataFrame:
+    """The answer to a query over `tables`, each read when it is needed, and of it no more than that.
+
+    Raises HostError where DuckDB is missing, what a table's reading raises, and duckdb.Error for what DuckDB does not understand.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise HostError("trace.sql() needs DuckDB, which is not installed: pip install 'pytrace-ebpf[sql]'") from None
+    views = {spec.name: _View(spec, read) for spec, read in tables.items()}
+    with tempfile.TemporaryDirectory(prefix="pytrace-ebpf-derived-") as aside:  # for what does not fit into memory
+        connection = duckdb.connect(":memory:", config=_CONFINED | {"temp_directory": aside})
+        try:
+            for name, view in views.items():
+                connection.register(name, view)
+            answer = connection.sql(text)
+            rows = pa.table({}) if answer is None else answer.arrow()  # a statement without an answer has none
+            return plain_frame(rows if isinstance(rows, pa.Table) else rows.read_all())
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            failures = [view.failure for view in views.values() if view.failure]
+            raise (failures[0] if failures else error) from None
+        finally:
+            connection.close()
+
+
+class _View(ds.FileSystemDataset):  # type: ignore[misc]
+    """A table as DuckDB asks for it: by a data set's schema and its scanner, as often as the query names it."""
+
+    def __init__(self, spec: Table, read: Read) -> None:
+        super().__init__([], spec.arrow, ds.ParquetFileFormat())
+        self._read = read
+        self.failure: PytraceError | None = None
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> "_Scan":
+        names = self.schema.names if columns is None else list(columns)
+        return _Scan(self, pa.schema([self.schema.field(name) for name in names]), filter)
+
+    def batches(self, names: list[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        try:
+            for table in self._read(names, where):
+                yield from table.to_batches()
+        except PytraceError as error:
+            self.failure = error
+            raise
+
+
+class _Scan:
+    """One reading of a view."""
+
+    def __init__(self, view: _View, schema: pa.Schema, where: pc.Expression | None) -> None:
+        self._view, self._schema, self._where = view, schema, where
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._schema, self._view.batches(self._schema.names, self._where))

@@ -1,0 +1,51 @@
+"""The calling-context tree walked from caller to callee: each path once, whatever the number of calls."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+NO_CONTEXT = -2  # stands for a caller: of calls for whose contexts there was no room in the tree
+
+Ints = npt.NDArray[np.int64]
+
+
+def paths(tree: pd.DataFrame, weight: Ints) -> Iterator[tuple[list[int], int]]:
+    """(func_ids from the outermost in, weight) of every different path in `tree` (schema.TREE) with a weight; of each row one is given.
+
+    Nodes of one path are taken together. The list is the same one each time, with other contents.
+    """
+    parent, own = _merged(tree, weight)
+    children: list[list[int]] = [[] for _ in range(len(parent) + 1)]
+    for node, (above, _) in enumerate(parent):
+        children[above].append(node)
+    path: list[int] = []
+    waiting = [(node, 0) for node in reversed(children[-1])]
+    while waiting:
+        node, depth = waiting.pop()
+        del path[depth:]
+        path.append(parent[node][1])
+        if own[node]:
+            yield path, own[node]
+        waiting += [(child, depth + 1) for child in reversed(children[node])]
+
+
+def _merged(tree: pd.DataFrame, weight: Ints) -> tuple[list[tuple[int, int]], list[int]]:
+    """Nodes of all threads by their path: (caller, func_id) of each, -1 for none; and the sum of their weights."""
+    number: dict[tuple[int, int], int] = {}
+    sums: list[int] = []
+    of_row: dict[int, int] = {-1: -1}
+    columns = (tree[name].to_numpy(np.int64).tolist() for name in ("node_id", "parent_id", "depth", "pid", "func_id"))
+    for node, parent, depth, pid, func, own in zip(*columns, weight.tolist(), strict=True):
+        if depth < 0:  # a thread
+            of_row[node] = -1
+            continue
+        above = of_row[parent]
+        if pid < 0:
+            above = number.setdefault((-1, NO_CONTEXT), len(number))
+        key = number.setdefault((above, func), len(number))
+        sums += [0] * (len(number) - len(sums))
+        sums[key] += own
+        of_row[node] = key
+    return list(number), sums

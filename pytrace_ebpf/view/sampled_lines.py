@@ -1,0 +1,117 @@
+"""`report --by line` and `--by opcode` of samples: source lines with their time, and instructions with theirs."""
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.samples.by_line import by_line
+from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error
+from pytrace_ebpf.view.source_text import lines_of
+
+_BETWEEN = 3  # lines without a sample that are shown between two that have some
+_OPCODES = 4  # of a function
+_NONE = "No sample was taken of Python code."
+
+
+def found_lines(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.samples.by_line's rows; none where nothing was sampled."""
+    sampled = _sampled(trace)
+    return by_line(trace, sampled["period_ns"], sampled["samples"]), {}
+
+
+def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.samples.by_opcode.in_total's rows, and `by_function`, those of the functions that have most samples."""
+    sampled = _sampled(trace)
+    table = by_opcode(trace, sampled["period_ns"], sampled["samples"])
+    keys = ["func_id", "qualname", "file", "first_line"]
+    functions = []
+    for key, rows in sorted(table.groupby(keys, dropna=False), key=lambda each: -int(each[1]["self_ns"].sum())):
+        few = [
+            {"name": row["name"], "generic": row["generic"], "self_ns": int(row["self_ns"]), "self_samples": int(row["self_samples"])}
+            for row in rows.to_dict("records")[:_OPCODES]
+        ]
+        functions.append(dict(zip(keys, map(_plain, key), strict=True)) | {"self_ns": int(rows["self_ns"].sum()), "opcodes": few})
+    return in_total(table, sampled["period_ns"], sampled["samples"]), {"by_function": functions}
+
+
+def _plain(value: Any) -> Any:
+    return None if pd.isna(value) else value if isinstance(value, str) else int(value)
+
+
+def _sampled(trace: Any) -> dict[str, int]:
+    """Of samples beside calls, too."""
+    return counted(trace, int((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"]))
+
+
+def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """Source lines of the functions with most time of their own, until `top` lines with samples are shown."""
+    if not len(table):
+        return [Text(_NONE)]
+    parts: list[RenderableType] = [Text.assemble(("Source lines by sampled time on a core", "bold"), f"   total: with what it called; {ERRORS}")]
+    longest, shown = int(table["self_ns"].max()), 0
+    for _, rows in table.groupby("func_id", sort=False):
+        if shown >= top:
+            break
+        first = rows.iloc[0]
+        parts += [Text(), Text.assemble((text.clean(first["qualname"]), "bold"), "  ", (f"{text.clean(first['file'])}:{first['first_line']}", "dim"))]
+        parts.append(_listing(rows, longest, width, ascii_only))
+        shown += len(rows)
+    left = len(table) - shown
+    return [*parts, *([Text(), Text(f"{left:,} lines more: --top 0 shows all")] if left > 0 else [])]
+
+
+def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:
+    """A function's lines; of those without samples a few between others."""
+    narrow = width < NARROW
+    fixed = [(4 if narrow else 8, ""), (6, "self"), (7, "±"), (6, "total"), (7, "±"), (6, "line")]
+    out = Listing(width, fixed, ["source"], may_go=["±"])
+    source = lines_of(str(rows["file"].iloc[0]))
+    before = None
+    for row in rows.to_dict("records"):
+        if before is not None and source is not None and row["line"] - before > 1:
+            gap = range(before + 1, row["line"])
+            for number in gap if len(gap) <= _BETWEEN else ():
+                out.add(["", "", "", "", "", str(number)], partial(text.fit, _line(source, number)), style="dim")
+            if len(gap) > _BETWEEN:
+                out.add(["", "", "", "", "", "..."], partial(text.fit, ""), style="dim")
+        figures = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
+        known = str(row["line"]) if row["line"] >= 0 else "?"
+        out.add([bar(row["self_ns"], longest, fixed[0][0], ascii_only), *figures, known], partial(text.fit, _line(source, row["line"])))
+        before = row["line"]
+    return out
+
+
+def _line(source: list[str] | None, number: int) -> str:
+    if source is None:
+        return "(its source is not here)"
+    return source[number - 1].expandtabs(4) if 0 < number <= len(source) else ""
+
+
+def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """Instructions in total, then those of the functions with most samples."""
+    if not len(table):
+        return [Text(_NONE)]
+    shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
+    out = Listing(width, [(10, ""), (6, "self"), (7, "±")], ["instruction", "mostly in"], may_go=["±"])
+    longest = int(table["self_ns"].max())
+    for row in table.head(top).to_dict("records"):
+        special = row["name"] if row["generic"] == row["name"] else f"{row['name']} ({row['generic']})"
+        out.add(
+            [bar(row["self_ns"], longest, 10, ascii_only), text.duration(row["self_ns"]), error(row["self_error_ns"])],
+            partial(text.fit, special),
+            partial(text.function, row["qualname"], row["file"], row["first_line"]),
+        )
+    functions = Listing(width, [(6, "self")], ["function", "its instructions"])
+    for each in facts["by_function"][:top]:
+        few = ", ".join(f"{one['name']} {text.percent(one['self_ns'], each['self_ns'])}" for one in each["opcodes"])
+        functions.add(
+            [text.duration(each["self_ns"])], partial(text.function, each["qualname"], each["file"], each["first_line"]), partial(text.fit, few)
+        )
+    head = Text.assemble(("Instructions by sampled time on a core", "bold"), f"   {shown}; in brackets what it is specialized from")
+    return [head, out, Text(), Text("Functions and the instructions that they were at", "bold"), functions]

@@ -1,0 +1,129 @@
+"""Whether a budget is kept: what a program's work costs it untraced, traced, and traced with `--budget`, in turn.
+
+    fib       a loop over fib(18) alone, which does nothing but call
+    service   the web service of service.py under load: requests a second, and its CPU time for one
+
+The programs run on; the tracer is attached in turn. What counts is CPU time per piece of work, the program's own and the tracer's: on a
+machine with other work the clock says nothing. The tracer's is counted from its first line on. Quote the ratios.
+
+    scripts/bench/budget.py [--python PATH] [--budget 5%] [--rounds 5] [--seconds 10] [--without fib|service]
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from service import SERVICE, Clients
+
+FIB = """
+import mmap, os, sys
+done = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 8)
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+def main():
+    print("ready", flush=True)
+    while True:
+        fib(18)
+        done[:] = (int.from_bytes(done, "little") + 1).to_bytes(8, "little")
+main()
+"""
+WAYS = ("untraced", "traced", "with budget")
+
+
+def cpu_ns(pid: int) -> int:
+    return time.clock_gettime_ns(~pid << 3 | 2)  # CPUCLOCK_SCHED of a process
+
+
+class Tracer:
+    """`pytrace-ebpf attach`, from its first line on until the end of the block; nothing where it is `untraced`."""
+
+    def __init__(self, pid: int, way: str, budget: str, folder: str) -> None:
+        self.process, self.cpu_ns = None, 0
+        if way != "untraced":
+            words = [sys.executable, "-m", "pytrace_ebpf", "attach", "--pid", str(pid), "-o", folder]
+            words += ["--budget", budget] if way == "with budget" else []
+            self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> "Tracer":
+        if self.process and self.process.stderr:
+            self.process.stderr.readline()
+        return self
+
+    def now_ns(self) -> int:
+        return cpu_ns(self.process.pid) if self.process else 0
+
+    def __exit__(self, *_: object) -> None:
+        if self.process:
+            self.process.send_signal(signal.SIGINT)
+            said = self.process.communicate()[1]
+            assert self.process.returncode == 0, said
+
+
+def in_turn(pid: int, budget: str, rounds: int, seconds: float, work: Callable[[], int]) -> None:
+    """Print what a piece of work cost in each way; `work()` counts the pieces so far."""
+    costs: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+    for _ in range(rounds):
+        for way in WAYS:
+            with tempfile.TemporaryDirectory() as folder, Tracer(pid, way, budget, f"{folder}/trace") as tracer:
+                before, began, at = (cpu_ns(pid), tracer.now_ns()), work(), time.monotonic()
+                time.sleep(seconds)
+                program, own = cpu_ns(pid) - before[0], tracer.now_ns() - before[1]
+                done, took = work() - began, time.monotonic() - at
+            costs[way].append((program / done, (program + own) / done, done / took))
+    print(f"  medians of {rounds} rounds of {seconds:g} s in turn, against untraced in the same round")
+    for way, found in costs.items():
+        of_program, of_both, kept = (
+            statistics.median(mine[at] / plain[at] for mine, plain in zip(found, costs["untraced"], strict=True)) for at in range(3)
+        )
+        print(
+            f"  {way:12} CPU time of a piece of work {of_program:.3f} times, with the tracer's {of_both:.3f} times; {kept * 100:.0f} % of the work in the same time"
+        )
+
+
+def fib(python: str, budget: str, rounds: int, seconds: float) -> None:
+    with tempfile.NamedTemporaryFile() as counter:
+        counter.write(bytes(8))
+        counter.flush()
+        program = subprocess.Popen([python, "-c", FIB, counter.name], stdout=subprocess.PIPE, text=True)
+        try:
+            assert program.stdout and program.stdout.readline()
+            in_turn(program.pid, budget, rounds, seconds, lambda: int.from_bytes(os.pread(counter.fileno(), 8, 0), "little"))
+        finally:
+            program.kill()
+            program.wait()
+
+
+def service(python: str, budget: str, rounds: int, seconds: float) -> None:
+    program = subprocess.Popen([python, SERVICE], stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout
+        clients = Clients(program.pid, int(program.stdout.readline()), 4)
+        clients.over(1.0)
+        in_turn(program.pid, budget, rounds, seconds, lambda: len(clients.answers))
+    finally:
+        program.kill()
+        program.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, type=lambda path: str(Path(path).absolute()))
+    parser.add_argument("--budget", default="5%")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--without", choices=("fib", "service"), action="append", default=[])
+    args = parser.parse_args()
+    for program in (fib, service):
+        if program.__name__ not in args.without:
+            print(f"{program.__name__} on {args.python}, --budget {args.budget}")
+            program(args.python, args.budget, args.rounds, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What reading a trace costs, by its size: reports, windows, exports and group-bys, each in a process of its own.
+
+    python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--viztracer PYTHON]
+
+Traces are made: two threads that hand each other the GIL every 5 ms and serve requests of some 40 functions, half a million calls a
+second. "first" derives, "again" answers from what is kept. Time and CPU time are of the whole command, the interpreter's start and
+imports included; peak memory is of that process. What takes a row for every call is left out above --most-rows calls. --viztracer: a Python
+that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there and leave them.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
+
+from synthetic import GIL, table_of, write_trace
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt import calls, passes
+from pytrace_ebpf.trace.manifest import open_directory, read_manifest
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PID, SECOND, TURN = 4000, 10**9, 5_000_000
+THREADS = (PID, PID + 1)
+FUNCTIONS = [(k, f"/app/module{k // 8}.py", f"f{k}", f"Class{k // 4}.f{k}", 10 * k + 1, f"app.module{k // 8}", 0, "python") for k in range(40)]
+INTEGERS = ("ts", "func_id", "frame", "line")
+
+
+def request() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The events of some thousand calls: (+1 or -1, function, depth)."""
+    rng, out = np.random.default_rng(7), []
+
+    def call(func: int, depth: int) -> None:
+        out.append((1, func, depth))
+        for k in range(int(rng.integers(0, 5)) if depth < 7 else 0):
+            call((func * 3 + k + 1) % 40, depth + 1)
+        if func == 13 and depth < 20:  # some recursion
+            call(13, depth + 1)
+        out.append((-1, func, depth))
+
+    while len(out) < 20_000:
+        call(0, 1)
+    return tuple(np.array(column) for column in zip(*out, strict=True))  # type: ignore[return-value]
+
+
+def events_of(tid: int, segment: int, pattern: tuple[np.ndarray, ...], when: np.ndarray) -> pa.Table:
+    """A thread's events of one second: when it runs, which is every other turn."""
+    step, func, depth = pattern
+    length, active = int(when[-1]), SECOND // 2
+    times = np.arange(segment * active // length, (segment + 1) * active // length + 1)
+    ran = (times[:, None] * length + when[None, :-1]).ravel()
+    inside = (ran >= segment * active) & (ran < (segment + 1) * active)
+    ran, place = ran[inside], np.tile(np.arange(len(step)), len(times))[inside]
+    ts = SECOND + ran // TURN * 2 * TURN + ran % TURN + (tid - PID) * TURN
+    enters = step[place] > 0
+    columns = {
+        "ts": ts, "pid": np.full(len(ts), PID), "tid": np.full(len(ts), tid), "kind": np.where(enters, CallKind.ENTRY, CallKind.RETURN),
+        "func_id": func[place], "frame": depth[place] * 112 + tid * (1 << 20), "line": func[place] * 10 + np.where(enters, 1, 5),
+    }  # fmt: skip
+    return pa.table({name: pa.array(columns[name]).cast(TABLES["events"].arrow.field(name).type) for name in columns}, schema=TABLES["events"].arrow)
+
+
+def switches_of(segment: int) -> list[tuple[Any, ...]]:
+    """They hand each other the GIL at the end of each turn."""
+    rows: list[tuple[Any, ...]] = []
+    for turn in range(segment * SECOND // TURN, (segment + 1) * SECOND // TURN):
+        goes, comes, at = THREADS[turn % 2], THREADS[1 - turn % 2], SECOND + (turn + 1) * TURN
+        rows += [(at - 30_000, PID, goes, SchedKind.OUT, turn % 2, 1, 202, GIL[0] + 8, 0, 0, comes)]
+        rows += [
+            (at - 20_000, PID, comes, SchedKind.WAKING, -1, 0, -1, 0, PID, goes, -1),
+            (at - 5_000, PID, comes, SchedKind.IN, 1 - turn % 2, 0, -1, 0, 0, 0, -1),
+        ]
+    return rows
+
+
+def make(path: Path, wanted: int) -> Path:
+    """A trace of about `wanted` calls in segments of a second."""
+    pattern = request()
+    when = np.concatenate(([0], np.cumsum(np.random.default_rng(3).integers(300, 1500, len(pattern[0])))))
+    per_second = len(pattern[0]) / 2 * SECOND / when[-1]  # both threads
+    seconds = max(2, round(wanted / per_second))
+    edges = [SECOND * k for k in range(1, seconds + 2)]
+    start = [
+        (SECOND, PID, tid, SchedKind.SNAPSHOT, 0, int(tid != PID), 202 if tid != PID else -1, GIL[0] + 8 if tid != PID else 0, 0, 0, -1)
+        for tid in THREADS
+    ]
+    write_trace(
+        path,
+        functions=FUNCTIONS,
+        threads=[(PID, tid, f"worker-{tid}", SECOND, None) for tid in THREADS],
+        start_ns=SECOND,
+        end_ns=edges[-1],
+        cuts=edges[1:-1],
+        processes=[(PID, 1, "/usr/bin/python3", "python3 app.py", "3.13.5", "agent", *GIL, SECOND, None)],
+    )
+    manifest, _ = read_manifest(open_directory(path))
+    for name in ("events", "sched"):
+        (path / name).mkdir()
+    for index in range(seconds):
+        parts = {
+            "events": pa.concat_tables([events_of(tid, index, pattern, when) for tid in THREADS]),
+            "sched": table_of("sched", [*(start if not index else []), *switches_of(index)]),
+        }
+        for name, table in parts.items():
+            whole_numbers = [column for column in INTEGERS if column in table.column_names]
+            rest = [column for column in table.column_names if column not in whole_numbers]
+            pq.write_table(
+                table,
+                path / name / f"part-{index:05d}.parquet",
+                compression="lz4",
+                use_dictionary=rest,
+                column_encoding=dict.fromkeys(whole_numbers, "DELTA_BINARY_PACKED"),
+            )
+            manifest["segments"][index]["rows"][name] = len(table)
+    manifest["segments"][-1]["rows"]["threads"], manifest["segments"][0]["rows"]["threads"] = 0, len(THREADS)
+    (path / "threads" / f"part-{seconds - 1:05d}.parquet").rename(path / "threads" / "part-00000.parquet")
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    return path
+
+
+def passed(trace: Trace, **what: Any) -> float:
+    """CPU seconds of the compiled pass alone: the events of a segment are read beforehand."""
+    engine, spent = passes.engine_of(trace, **what), 0.0
+    for events, end_ns in passes.segments(trace, engine):
+        batches = list(events)
+        begin = time.process_time()
+        for _ in engine.take(batches, end_ns, passes.PIECE):
+            pass
+        spent += time.process_time() - begin
+    return spent
+
+
+def an_event(path: Path) -> Iterator[tuple[str, float]]:
+    """What, and its CPU time in ns an event."""
+    trace = pytrace_ebpf.open(path)
+    events = sum(segment["rows"]["events"] for segment in trace.segments)
+    yield "compiled pass: tree", passed(trace, rows=False, nodes=1 << 20) / events * 1e9
+    yield "compiled pass: rows", passed(trace, rows=True) / events * 1e9
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.process_time()
+        calls.derive(trace, Path(folder))
+        yield "rows, read, made and written as Parquet", (time.process_time() - begin) / events * 1e9
+        size = sum(part.stat().st_size for part in Path(folder).iterdir())
+    yield "bytes a call in events/; in calls/", sum(part.stat().st_size for part in (path / "events").iterdir()) / events * 2
+    yield "", size / events * 2
+
+
+Measured = tuple[float, float, float]
+AT_END = """
+import atexit, resource, sys
+def told():
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    sys.stderr.write(f"\\n{use.ru_utime + use.ru_stime} {int(peak.split()[1]) / 1024}\\n")
+atexit.register(told)
+"""
+COMMAND = "from pytrace_ebpf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def command(*words: str, program: str = COMMAND, python: str = sys.executable) -> Measured:
+    """(seconds, CPU seconds, peak MiB) of a process of its own."""
+    begin = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([python, "-c", AT_END + program, *words], env=environment, capture_output=True, text=True)
+    spent = time.perf_counter() - begin
+    if done.returncode:
+        raise SystemExit(f"{words}: {done.stderr[-2000:]}")
+    cpu, peak = done.stderr.splitlines()[-1].split()
+    return spent, float(cpu), float(peak)
+
+
+def measures(path: Path, rows: bool) -> Iterator[tuple[str, Measured]]:
+    trace, middle = str(path), str(len(read_manifest(open_directory(path))[0]["segments"]) // 2)
+    for name in ("sums", "gil", "tree", "thread_times", "waits", "tasks", "operators", "calls"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    yield "report, first", command("report", trace)
+    yield "report, again", command("report", trace)
+    window = ["--from", middle, "--until", str(int(middle) + 1)]
+    yield "report of a second in the middle", command("report", trace, *window)
+    for by in ("module", "thread", "wait", "gil", "task", "core"):
+        yield f"report --by {by}", command("report", trace, "--by", by)
+        yield f"report --by {by}, again", command("report", trace, "--by", by)
+    yield "report --by core of a second", command("report", trace, "--by", "core", *window)
+    with tempfile.TemporaryDirectory() as folder:
+        for to in ("folded", "speedscope", "perfetto", "icicle"):
+            yield f"export to {to}", command("export", trace, "--to", to, "-o", f"{folder}/out")
+            yield f"export to {to} of a second", command("export", trace, "--to", to, "-o", f"{folder}/out", *window)
+    if rows:
+        yield (
+            "trace.calls(): calls/ derived",
+            command(trace, program="import pytrace_ebpf; pytrace_ebpf.open(sys.argv[1]).calls(['call_id'], ids=(0, 0))"),
+        )
+        query = "select func_id, count(*), sum(wall_ns), sum(self_wall_ns), sum(on_cpu_ns), sum(gil_wait_ns), max(wall_ns) from '{}/calls/*.parquet' group by func_id"
+        if not subprocess.run([sys.executable, "-c", "import duckdb"], capture_output=True).returncode:
+            yield (
+                "DuckDB: six sums by function over calls/",
+                command(trace, program=f"import duckdb; duckdb.sql({query!r}.format(sys.argv[1])).fetchall()"),
+            )
+        grouped = (
+            "import pandas as pd; c = ['func_id', 'wall_ns', 'self_wall_ns', 'on_cpu_ns', 'gil_wait_ns']; "
+            "pd.read_parquet(sys.argv[1] + '/calls', columns=c).groupby('func_id')[c[1:]].agg(['sum', 'max'])"
+        )
+        yield "pandas: the same", command(trace, program=grouped)
+
+
+SAVE = """
+from viztracer import VizTracer
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+tracer = VizTracer(tracer_entries=int(sys.argv[2]), verbose=0, ignore_c_function=True)
+tracer.start()
+for _ in range(int(sys.argv[2]) // 21891 + 1):
+    fib(20)
+tracer.stop()
+tracer.save(sys.argv[1])
+"""
+LOAD = "import json; json.load(open(sys.argv[1]))"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, nargs="+", default=[1_000_000, 25_000_000])
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--most-rows", type=int, default=2_000_000)
+    parser.add_argument("--viztracer", metavar="PYTHON")
+    options = parser.parse_args()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, 1024), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
+        for count in options.calls:
+            path = Path(folder) / str(count)
+            if not path.exists():
+                make(path, count)
+            manifest, _ = read_manifest(open_directory(path))
+            made = sum(segment["rows"]["events"] for segment in manifest["segments"]) // 2
+            print(f"\n{made:,} calls in {len(manifest['segments'])} s", flush=True)
+            if count == options.calls[0]:
+                for what, ns in an_event(path):
+                    print(f"{what:45} {ns:8.1f} {'ns an event' if what and 'bytes' not in what else 'bytes'}", flush=True)
+            for what, (seconds, cpu, peak) in measures(path, made <= options.most_rows * 1.1):
+                print(f"{what:45} {seconds:8.2f} s {cpu:8.2f} s CPU {peak:8.0f} MiB", flush=True)
+    if options.viztracer:
+        with tempfile.TemporaryDirectory() as folder:
+            for entries in (1_000_000, 4_000_000):
+                print(f"VizTracer, {entries:,} calls")
+                for what, program in (("traced and saved", SAVE), ("loaded as JSON", LOAD)):
+                    seconds, cpu, peak = command(f"{folder}/viz.json", str(entries), program=program, python=options.viztracer)
+                    print(f"{what:45} {seconds:8.2f} s {cpu:8.2f} s CPU {peak:8.0f} MiB")
+                print(f"{Path(folder, 'viz.json').stat().st_size / entries:45.1f} bytes a call")
+
+
+if __name__ == "__main__":
+    main()

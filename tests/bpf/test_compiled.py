@@ -1,0 +1,61 @@
+"""Programs are compiled once for a host; what was kept of them is used as it is, or compiled anew."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import compiled, kept
+
+
+@pytest.fixture
+def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One element for each time that clang ran; nothing is kept at first."""
+    monkeypatch.setattr(kept, "_ROOT", tmp_path)
+    (tmp_path / "var" / "cache").mkdir(parents=True)
+    ran: list[int] = []
+    run = subprocess.run
+
+    def counted(*args: Any, **more: Any) -> Any:
+        ran.append(1)
+        return run(*args, **more)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    return ran
+
+
+def test_a_file_is_compiled_once(compilations: list[int]) -> None:
+    first = compiled.compiled("empty.c")
+    assert set(first.programs) == {"function_entry", "function_return", "function_never"}
+    assert compiled.compiled("empty.c") == first
+    assert len(compilations) == 1
+
+
+def test_a_damaged_one_is_compiled_anew(compilations: list[int], tmp_path: Path) -> None:
+    first = compiled.compiled("empty.c")
+    (file,) = (tmp_path / kept._FOLDER).iterdir()
+    file.write_bytes(file.read_bytes()[:-10])
+    assert compiled.compiled("empty.c") == first
+    assert compiled.compiled("empty.c") == first
+    assert len(compilations) == 2
+
+
+def test_another_text_is_another_program(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    for value in (1, 2, 1):
+        (tmp_path / "included.h").write_text(f"#define VALUE {value}\n")
+        (tmp_path / "new.c").write_text('#include "included.h"\nint program(void *ctx)\n{\n    return VALUE;\n}\n')
+        (code,) = compiled.compiled("new.c").programs.values()
+        assert code[4] == value  # of r0 = VALUE
+    assert len(compilations) == 2
+
+
+def test_what_clang_refuses_is_one_sentence_and_is_not_kept(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    (tmp_path / "wrong.c").write_text("int program(void *ctx)\n{\n    return nothing_of_the_kind;\n}\n")
+    for _ in range(2):
+        with pytest.raises(HostError, match=r"refuse wrong\.c \(wrong\.c:3:12: error: .*nothing_of_the_kind"):
+            compiled.compiled("wrong.c")
+    assert len(compilations) == 2

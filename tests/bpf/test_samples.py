@@ -1,0 +1,158 @@
+"""Sampled stacks against programs of which it is known where their time goes, and who may call whom."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.errors import standard_error
+from pytrace_ebpf.trace.reader import Trace
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
+
+HZ = 499
+SIGMAS = 5
+MOST_MIXED = 0.03  # of a share: what measures itself is no function of its own
+LEAST_SAMPLES = 50  # of which shares are worth comparing
+LEAST_TAKEN = 0.7  # while the hypervisor gives a core to others, time goes on and its clock does not tick
+
+every_python = pytest.mark.sources("agent")
+
+
+@pytest.fixture
+def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> Callable[..., tuple[Trace, dict[str, Any]]]:
+    """`sampled(program, python, *options)`: the trace of a target's samples, and what it said."""
+
+    def sample(program: str, python: Python, *options: str) -> tuple[Trace, dict[str, Any]]:
+        process = target(program, "--wait", python=python)
+        recorder = attach(process.pid, "--sample", str(HZ), *options)
+        process.go()
+        said = process.done()
+        return pytrace_ebpf.open(recorder.finish()), said
+
+    return sample
+
+
+def stacks_of(trace: Trace) -> dict[int, list[tuple[str, int]]]:
+    """(name, line) of the frames of each stack, outermost first, by stack_id."""
+    names = trace.functions().set_index("func_id")["name"].to_dict()
+    found: dict[int, list[tuple[str, int]]] = {-1: []}
+    for row in trace.stacks().itertuples():
+        found[row.stack_id] = [*found[row.parent_id], (names.get(row.func_id, "?"), row.line)]
+    return found
+
+
+def assert_shares(samples: dict[str, int], spent: dict[str, int], of: int) -> None:
+    """The share of samples that each has is that of the time that it said, as far as chance allows."""
+    whole = sum(spent.values())
+    assert of >= LEAST_SAMPLES
+    for name, ns in spent.items():
+        expected = ns / whole * of
+        off = abs(samples.get(name, 0) - expected)
+        assert off <= SIGMAS * float(standard_error(expected, of)) + MOST_MIXED * of, (name, samples, spent)
+
+
+@every_python
+@pytest.mark.measured
+def test_shares_are_those_that_the_program_says(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+    trace, said = sampled("shares", python)
+    samples, stacks, spent = trace.samples(), stacks_of(trace), said["spent"]
+    main = samples["tid"] == samples["pid"]
+    by_function: dict[str, dict[str, int]] = {"": {}, "worker:": {}}
+    by_line: dict[str, int] = {}
+    for stack, of_main in zip(samples["stack_id"], main, strict=True):
+        frames = stacks.get(stack, [])
+        if "spend" in [name for name, _ in frames]:
+            continue
+        for name, line in frames:
+            if name in ("short", "long", "generated", "hashed", "deep", "asleep"):
+                counts = by_function["" if of_main else "worker:"]
+                counts[name] = counts.get(name, 0) + 1
+            if name == "lines":
+                key = f"line+{line - said['first_line'] - 2}"
+                by_line[key] = by_line.get(key, 0) + 1
+    assert (samples["stack_id"] == -2).mean() < 0.02
+    told = {name: ns for name, ns in spent.items() if ":" not in name and "+" not in name}
+    assert_shares(by_function[""], told, sum(by_function[""].values()))
+    told = {name.partition(":")[2]: ns for name, ns in spent.items() if name.startswith("worker:")}
+    assert_shares(by_function["worker:"], told, sum(by_function["worker:"].values()))
+    lines = {name: ns for name, ns in spent.items() if "+" in name}
+    assert_shares({name: by_line.get(name, 0) for name in lines}, lines, sum(by_line.get(name, 0) for name in lines))
+
+
+@every_python
+@pytest.mark.measured
+def test_samples_add_up_to_the_time_on_a_core(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+    trace, _ = sampled("shares", python)
+    samples, period = trace.samples(), trace.manifest["sampling"]["period_ns"]
+    on_cpu = trace.thread_times().groupby("tid")["on_cpu_ns"].sum()
+    for tid, count in samples.groupby("tid").size().items():
+        expected = on_cpu[tid] / period
+        chance = SIGMAS * np.sqrt(expected) + MOST_MIXED * expected
+        assert LEAST_TAKEN * expected - chance <= count <= expected + chance, (tid, count, expected)
+
+
+@every_python
+def test_a_stack_of_a_thousand_frames_is_whole(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+    trace, said = sampled("shares", python)
+    bottom = [frames for frames in stacks_of(trace).values() if "deep" in dict(frames) and frames[-1][1] and frames[-1][0] == "down"]
+    depths = [sum(name == "down" for name, _ in frames) for frames in bottom]
+    assert max(depths) == said["deep"]
+    assert trace.manifest["lost"].get("stack_depth", 0) == 0
+    for frames in bottom:
+        assert [name for name, _ in frames[:2]] == ["<module>", "deep"], frames[:3]
+
+
+@every_python
+def test_no_stack_is_impossible(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+    """While threads begin and end, code is compiled and discarded, and stacks grow."""
+    trace, said = sampled("churn", python)
+    assert said["threads"] > 5
+    stacks = stacks_of(trace)
+    samples = trace.samples()
+    assert set(samples["stack_id"]) <= {*stacks, -2}
+    known = 0
+    for frames in stacks.values():
+        for (caller, _), (callee, _) in zip([("", 0), *frames], frames, strict=False):
+            found = re.fullmatch(r"(outer|inner|values|lambda)_(\d+)", callee)
+            if not found or caller == "?":
+                continue
+            above = {"outer": "grow", "inner": f"outer_{found[2]}", "values": f"inner_{found[2]}", "lambda": f"inner_{found[2]}"}[found[1]]
+            assert caller == above, frames
+            known += 1
+        grown = [name for name, _ in frames]
+        assert "grow" not in grown or {"thread", "?"} & {grown[grown.index("grow") - 1]}, frames
+    assert known > 0
+    assert (samples["stack_id"] == -2).mean() < 0.2
+
+
+def test_nothing_is_in_the_process(target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:
+    process = target("busy")
+    maps, threads = Path(f"/proc/{process.pid}/maps"), Path(f"/proc/{process.pid}/task")
+    before = maps.read_text(), sorted(each.name for each in threads.iterdir())
+    recorder = attach(process.pid, "--sample", "--duration", "1")
+    assert re.search("by sample", recorder.first)
+    files = {line.split()[-1] for line in maps.read_text().splitlines()} - {line.split()[-1] for line in before[0].splitlines()}
+    assert not [name for name in files if "pytrace" in name or "uprobes" in name]
+    assert sorted(each.name for each in threads.iterdir()) == before[1]
+    trace = pytrace_ebpf.open(recorder.finish())
+    assert len(trace.samples()) and not len(trace.events())
+    assert set(trace.processes()["source"]) == {"sample"}
+
+
+@pytest.mark.measured  # the name of a function is read within a quarter of a second, while its process lives
+def test_samples_beside_calls(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("fib", "--wait", "30")
+    recorder = attach(process.pid, "--sample", str(HZ), "--source", "agent")
+    process.go()
+    process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    assert len(trace.samples()) and len(trace.events())
+    fib = trace.functions().query("name == 'fib'")["func_id"].iloc[0]
+    assert fib in set(trace.stacks()["func_id"])
+    assert isinstance(trace.tree(), pd.DataFrame) and trace.tree()["calls"].max() > 1000

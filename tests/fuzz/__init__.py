@@ -1,0 +1,12 @@
+"""Inputs that nobody thought of, a fixed number of them; what one of them found stands in corpus/ and is tried first."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def found(kind: str) -> list[Any]:
+    """What was found of one kind, as the test of that kind takes it."""
+    return json.loads((CORPUS / f"{kind}.json").read_text())

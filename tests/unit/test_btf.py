@@ -1,0 +1,58 @@
+"""Fields are found in the kernel's type information by the names of their structs."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel.btf import KernelTypes
+
+INT, STRUCT = 1, 4
+BITFIELDS = 1 << 31
+
+
+def btf(tmp_path: Path) -> KernelTypes:
+    """int; struct task {int pid; struct {} ; int __state;}; struct packed, with the size of a bitfield in its offsets."""
+    strings = b"\0int\0task\0pid\0__state\0packed\0flag\0"
+
+    def name(text: str) -> int:
+        return strings.index(b"\0" + text.encode() + b"\0") + 1 if text else 0
+
+    words = [
+        *(name("int"), INT << 24, 4, 32),
+        *(name("task"), INT << 24, 4, 32),  # another type of the same name
+        *(name("task"), STRUCT << 24 | 3, 24, name("pid"), 1, 64, 0, 2, 96, name("__state"), 1, 128),
+        *(name("packed"), BITFIELDS | STRUCT << 24 | 1, 8, name("flag"), 1, 3 << 24 | 32),
+    ]
+    types = struct.pack(f"<{len(words)}I", *words)
+    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings))
+    file = tmp_path / "vmlinux"
+    file.write_bytes(header + types + strings)
+    return KernelTypes(file)
+
+
+def test_offsets_are_in_bytes(tmp_path: Path) -> None:
+    types = btf(tmp_path)
+    assert (types.offset("task", "pid"), types.offset("task", "__state"), types.offset("packed", "flag")) == (8, 16, 4)
+
+
+def test_the_first_name_that_there_is(tmp_path: Path) -> None:
+    assert btf(tmp_path).require("task", "state", "__state") == 16
+
+
+@pytest.mark.parametrize(("name", "field"), [("task", "flag"), ("task", "nothing"), ("nothing", "pid"), ("int", "pid")])
+def test_what_is_not_there_is_said(tmp_path: Path, name: str, field: str) -> None:
+    types = btf(tmp_path)
+    assert types.offset(name, field) is None
+    with pytest.raises(HostError, match=f"struct {name} has no {field}"):
+        types.require(name, field)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x9f\xeb\x01\0"])
+def test_a_kernel_without_it(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "vmlinux"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(HostError, match="type information"):
+        KernelTypes(file).require("task", "pid")

@@ -1,0 +1,91 @@
+"""Which source is taken, and what is said of it, from what was seen of a process."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice.choice import Seen, announced, choose
+from pytrace_ebpf.record.choice.foresight import Foreseen
+from pytrace_ebpf.record.cpython.layout import layout_for
+from pytrace_ebpf.record.process.target import Target, inspect
+
+PROBES = ("function__entry", "function__return", "line")
+CHEAP = Foreseen(0.001, None, 0.02)
+DEAR = Foreseen(0.9, None, 17.1)
+COUNTED = Foreseen(0.9, 1_000_000, 2.45)
+FILTERED = "process 1 has a seccomp filter"
+
+
+def python(*version: int, probes: tuple[str, ...] = PROBES) -> Target:
+    """This process, as if it were such a CPython."""
+    own = inspect(os.getpid())
+    binary = replace(own.binary, probes=dict.fromkeys(probes, ()))
+    return replace(own, python_version=version, binary=binary, layout=layout_for(version), free_threaded=False, jit=False)
+
+
+def test_probes_that_cost_little_are_taken() -> None:
+    choice = choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=CHEAP))
+    assert (choice.source, choice.warning) == ("usdt", "")
+
+
+@pytest.mark.parametrize(("version", "foreseen"), [((3, 11, 2), DEAR), ((3, 9, 2), COUNTED)])
+def test_probes_that_would_cost_much_give_way_to_the_agent(version: tuple[int, ...], foreseen: Foreseen) -> None:
+    choice = choose(python(*version), "auto", launched=False, seen=Seen(foreseen=foreseen))
+    assert choice.source == "agent"
+    assert f"{foreseen.share * 100:,.0f} %" in choice.why
+
+
+def test_where_the_agent_stays_out_the_probes_go_on_with_a_warning() -> None:
+    choice = choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=DEAR, barred=FILTERED))
+    assert choice.source == "usdt"
+    assert "1,710 %" in choice.warning
+    assert FILTERED in choice.warning
+
+
+def test_probes_that_were_asked_for_are_taken_whatever_they_cost() -> None:
+    choice = choose(python(3, 11, 2), "usdt", launched=False, seen=Seen(foreseen=DEAR))
+    assert choice.source == "usdt"
+    assert "1,710 %" in choice.warning
+
+
+def test_the_agent_that_was_asked_for_comes_in_with_a_warning() -> None:
+    choice = choose(python(3, 13, 0, probes=()), "agent", launched=False, seen=Seen(barred=FILTERED))
+    assert choice.source == "agent"
+    assert FILTERED in choice.warning
+
+
+def test_without_probes_and_with_a_filter_nothing_is_taken_unasked() -> None:
+    with pytest.raises(TargetError, match=f"{FILTERED}; --source agent brings the agent in all the same"):
+        choose(python(3, 13, 0, probes=()), "auto", launched=False, seen=Seen(barred=FILTERED))
+    assert choose(python(3, 13, 0, probes=()), "auto", launched=True, seen=Seen(barred=FILTERED)).source == "agent"
+
+
+def test_names_that_cannot_be_encoded_forbid_the_probes() -> None:
+    seen = Seen(unencodable=r"'/x-\udcff/a.py'", foreseen=CHEAP)
+    for launched in (False, True):
+        assert choose(python(3, 11, 2), "auto", launched, seen).source == "agent"
+        with pytest.raises(TargetError, match=r"'/x-\\udcff/a.py'.*; use --source agent") as error:
+            choose(python(3, 11, 2), "usdt", launched, seen)
+        assert "\n" not in str(error.value)
+
+
+def test_the_first_line_says_source_reason_price_foresight_and_alternative() -> None:
+    target, seen = python(3, 11, 2), Seen(foreseen=CHEAP)
+    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    assert line.startswith("usdt: CPython 3.11.2 fires")
+    assert "about 3.0 µs a call, foreseen to take 2 % of the program's time" in line
+    assert line.endswith("--source agent: 0.31 µs a call, from inside")
+    target, seen = python(3, 9, 2), Seen(foreseen=COUNTED)
+    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    assert line.startswith("agent: the probes, which trace from outside, would cost about 245 %")
+    assert "about 0.31 µs a call, foreseen to take 31 % of the program's time" in line
+    assert line.endswith("--source usdt: 2.5 µs a call, from outside")
+
+
+def test_an_alternative_that_does_not_serve_is_not_named() -> None:
+    target, seen = python(3, 13, 0, probes=()), Seen()
+    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    target, seen = python(3, 11, 2), Seen(unencodable="'x'")
+    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen)

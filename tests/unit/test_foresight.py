@@ -1,0 +1,59 @@
+"""What the probes would cost a program: from its CPU time where that is enough, by counting where it is not."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice.foresight import foresee
+from pytrace_ebpf.record.process.target import Target, inspect
+from tests.unit.live_pythons import running
+
+SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+COMPUTES = "print('ready', flush=True)\nwhile True: pass"
+
+
+@contextmanager
+def program(source: str, *version: int) -> Iterator[Target]:
+    """A running one, as if it were of that CPython."""
+    with running([sys.executable], source) as pid:
+        yield replace(inspect(pid), python_version=version)
+
+
+def never(target: Target, seconds: float) -> float:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("version", [(3, 9, 2), (3, 11, 2), (3, 15, 2)])
+def test_one_that_sleeps_is_cheap_and_not_touched(version: tuple[int, ...]) -> None:
+    with program(SLEEPS, *version) as target:
+        foreseen = foresee(target, never)
+    assert foreseen.is_cheap and foreseen.calls_per_s is None and foreseen.cpu_share < 0.005
+
+
+def test_one_that_computes_on_3_11_is_dear_and_not_touched() -> None:
+    with program(COMPUTES, 3, 11, 2) as target:
+        foreseen = foresee(target, never)
+    assert not foreseen.is_cheap and foreseen.calls_per_s is None
+
+
+@pytest.mark.parametrize(("seen", "calls", "cheap"), [(1_000, 1_002, True), (200_000, 392_157, False), (10**9, 10**9 / 0.03, False)])
+def test_what_was_counted_was_slowed_by_counting(seen: float, calls: float, cheap: bool) -> None:
+    with program(COMPUTES, 3, 9, 2) as target:
+        foreseen = foresee(target, lambda *_: seen)
+    assert foreseen.calls_per_s == pytest.approx(calls, rel=0.001)
+    assert foreseen.is_cheap == cheap
+
+
+def test_one_that_has_ended() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline()
+    target = inspect(process.pid)
+    process.kill()
+    process.wait()
+    with pytest.raises(TargetError, match="ended"):
+        foresee(target, never)

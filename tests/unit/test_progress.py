@@ -1,0 +1,64 @@
+"""What the progress of a recording says: what tracing costs."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from pytrace_ebpf.cli import recording
+from pytrace_ebpf.record.cost.cost import Price
+from pytrace_ebpf.record.process.targets import Begun
+from pytrace_ebpf.record.session import Status
+
+
+def status(seconds: float, price: Price | None) -> Status:
+    return Status(seconds, 1000, 0, 0, price=price)
+
+
+@pytest.mark.parametrize(
+    ("price", "said", "dear"),
+    [
+        (Price(0.031, 0.06), "  tracing takes 3 % of the program's CPU time", False),
+        (Price(0.3, 0.3), "  tracing takes 30 % of the program's CPU time; --budget bounds it", True),
+        (Price(0.3, 0.3, 12, True), "  tracing takes 30 % of the program's CPU time, 12 functions left out", True),
+        (Price(0.1, 0.02, 1, True), "  tracing takes 10 % of the program's CPU time, 1 function left out", False),
+        (Price(0.1, 0.1, 0, True, True), "  tracing takes 10 % of the program's CPU time, paused", False),
+        (Price(9.0, 0.02), "  tracing takes under 5 % of a core", False),  # of a program that does nothing
+        (None, "", False),
+    ],
+)
+def test_what_tracing_costs_is_said_and_much_is_a_warning(price: Price | None, said: str, dear: bool) -> None:
+    assert recording.cost(status(1, price)) == said
+    assert recording.is_dear(status(1, price)) == dear
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_on_a_terminal_the_warning_is_in_colour(dear: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    screen = Console(file=out, force_terminal=True, width=200, color_system="standard")
+    monkeypatch.setattr("rich.console.Console", lambda **_: screen)
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", out)
+    with recording.progress(False, "a hint") as show:
+        show(status(1, Price(0.9 if dear else 0.1, 1.0)))
+    assert "tracing takes" in out.getvalue()
+    assert ("\x1b[33m  tracing takes" in out.getvalue()) == dear
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_first_lines(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    source = "usdt: '[/x-\\udcff]' " + "x" * 300
+    recording.beginning([Begun(1, source, "it will cost much")], (), quiet)
+    said = sys.stderr.getvalue()
+    assert said == ("" if quiet else f"tracing process 1 by {source}\nit will cost much\n")
+
+
+def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with recording.progress(False, "a hint") as show:
+        for second in range(1, 11):
+            show(status(second, Price(1.5, 1.5)))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "a hint"
+    assert len(lines) == 2 and lines[1].endswith("0 lost  tracing takes 150 % of the program's CPU time; --budget bounds it")

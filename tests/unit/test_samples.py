@@ -1,0 +1,203 @@
+"""What is made of samples: the tree, sums by function and line, errors, the advice; and that a report shows them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import Row, sample, write_trace
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.samples import by_opcode
+from pytrace_ebpf.analyze.samples.chart import chart
+from pytrace_ebpf.analyze.samples.errors import standard_error
+from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.view.sampled import command
+from pytrace_ebpf.view.source_text import lines_of
+
+PERIOD = 1_000_000
+FUNCTIONS: list[Row] = [
+    (0, "/app/main.py", "<module>", "<module>", 1, "main"),
+    (1, "/app/work.py", "fib", "fib", 11, "work"),
+    (2, "/app/work.py", "other", "other", 21, "work"),
+]
+# <module> 5 -> fib 12 -> fib 13 -> other 22; other alone
+STACKS: list[Row] = [(0, -1, 0, 5), (1, 0, 1, 12), (2, 1, 1, 13), (3, 2, 2, 22), (4, -1, 2, 23)]
+COUNTS = {0: 1, 1: 20, 2: 30, 3: 40, 4: 5, -1: 7, -2: 3}
+
+
+def sampled(path: Path, **more: Any) -> Trace:
+    rows, ts = list[Row](), 0
+    for stack, count in COUNTS.items():
+        for _ in range(count):
+            ts += PERIOD
+            rows.append((ts, 7, 7 if ts // PERIOD % 2 else 8, 0, stack, 100 if stack >= 0 else -1))
+    manifest = {"sampling": {"period_ns": PERIOD}, "sources": [{"pid": 7, "source": "sample", "why": "asked"}], "cost": {"sampling_ns": 12_345}}
+    options = {"functions": FUNCTIONS, "stacks": STACKS, "samples": rows, "manifest": manifest} | more
+    return pytrace_ebpf.open(write_trace(path / "trace", **options))
+
+
+def report(trace: Trace, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["report", str(trace.directory), "--json", "--top", "0", *options]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_the_tree_has_every_sample_once(tmp_path: Path) -> None:
+    tree = sampled(tmp_path).tree()
+    threads, nodes = tree[tree["depth"] < 0], tree[tree["depth"] >= 0]
+    in_python = sum(count for stack, count in COUNTS.items() if stack != -1)
+    assert threads["total_ns"].sum() == nodes["self_ns"].sum() == in_python * PERIOD
+    for row in nodes.itertuples():
+        below = tree[tree["parent_id"] == row.node_id]
+        assert row.total_ns == row.self_ns + below["total_ns"].sum()
+        assert row.parent_id < row.node_id
+    assert tree["runq_wait_ns"].isna().all()
+
+
+def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = report(sampled(tmp_path), capsys)
+    rows = {row["qualname"]: row for row in facts["rows"]}
+    assert (rows["fib"]["total_samples"], rows["fib"]["self_samples"]) == (90, 50)
+    assert (rows["other"]["total_samples"], rows["other"]["self_samples"]) == (45, 45)
+    assert rows["<module>"]["total_samples"] == 91
+    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "outside": 7, "unread": 3}
+    assert facts["wrong_sums"] == []
+    assert facts["deserving"]["modules"] == ["work"]
+
+
+def test_a_window_has_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = sampled(tmp_path)
+    facts = report(trace, capsys, "--from", "10ms", "--to", "20ms")
+    assert facts["sampled"]["samples"] == 10
+    assert report(trace, capsys, "--tid", "8")["sampled"]["samples"] == 53
+
+
+def test_segments_may_name_their_stacks_anew(tmp_path: Path) -> None:
+    """As a recorder does: numbers go on, and the same path is one node."""
+    first = sampled(tmp_path).tree()
+    stacks = [*STACKS, *((number + 10, parent + 10 if parent >= 0 else -1, func, line) for number, parent, func, line in STACKS)]
+    rows = [tuple(row) for row in sampled(tmp_path).samples().itertuples(index=False)]
+    rows = [(*row[:4], row[4] + 10 if row[4] >= 0 and row[0] % 3 == 0 else row[4], row[5]) for row in rows]
+    second = sampled(tmp_path / "again", stacks=stacks, samples=rows).tree()
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_lines_have_what_stood_at_them_and_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = report(sampled(tmp_path), capsys, "--by", "line")
+    rows = {(row["qualname"], row["line"]): (row["self_samples"], row["total_samples"]) for row in facts["rows"]}
+    assert rows == {("<module>", 5): (1, 91), ("fib", 12): (20, 90), ("fib", 13): (30, 70), ("other", 22): (40, 40), ("other", 23): (5, 5)}
+    assert [row["line"] for row in facts["rows"]] == [12, 13, 22, 23, 5]  # functions by self time, their lines in order
+
+
+def test_a_line_that_recursion_comes_to_again_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stacks = [(0, -1, 1, 12), (1, 0, 1, 12), (2, 1, 1, 12), (3, 2, 2, 22), (4, -1, 2, 23)]
+    facts = report(sampled(tmp_path, stacks=stacks), capsys, "--by", "line")
+    rows = {(row["qualname"], row["line"]): row["total_samples"] for row in facts["rows"]}
+    assert rows["fib", 12] == 91
+
+
+def test_source_lines_stand_beside_their_time(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    source = tmp_path / "work.py"
+    source.write_text("".join(f"line {number} \x1b[31m of it\n" for number in range(1, 30)))
+    functions = [(0, "/nowhere/main.py", *FUNCTIONS[0][2:]), *((number, str(source), *row) for number, _, *row in FUNCTIONS[1:])]
+    assert main(["report", str(sampled(tmp_path, functions=functions).directory), "--by", "line"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"line {number} " in shown for number in (12, 13, 22, 23)) and "line 5 " not in shown
+    assert "its source is not here" in shown and "\x1b[31m" not in shown
+
+
+def test_a_source_that_is_a_trap_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert lines_of(str(tmp_path / "pipe.py")) is None  # and nobody waits for a writer
+    assert lines_of(str(tmp_path)) is None and lines_of("/dev/zero") is None and lines_of("relative.py") is None
+    assert lines_of("/no\0thing") is None
+
+
+def test_instructions_have_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = report(sampled(tmp_path), capsys, "--by", "opcode")
+    number = json.loads((Path(by_opcode.__file__).parent / "opcodes.json").read_text())["3.11"]["names"]["100"]
+    assert [(row["name"], row["self_samples"]) for row in facts["rows"]] == [(number, 96)]
+    assert [each["qualname"] for each in facts["by_function"]] == ["fib", "other", "<module>"]
+    assert by_opcode.name_of("3.11.2", 5) == ("BINARY_OP_ADD_INT", "BINARY_OP")
+    assert by_opcode.name_of("3.8.18", 93) == ("FOR_ITER", "FOR_ITER")
+    assert by_opcode.name_of("", 5) == by_opcode.name_of("9.9", 5) == ("opcode 5", "opcode 5")
+
+
+@pytest.mark.parametrize("by", ["line", "opcode"])
+def test_without_samples_there_are_neither_lines_nor_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    assert main(["report", str(sample(tmp_path)), "--by", by]) == 2
+    said = capsys.readouterr().err
+    assert said == f"pytrace-ebpf: --by {by} is made of samples, which this trace does not have; --sample of run and attach records them.\n"
+
+
+@pytest.mark.parametrize("by", ["line", "opcode"])
+def test_samples_may_all_be_outside_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    trace = sampled(tmp_path, stacks=[], samples=[(PERIOD, 7, 7, 0, -1, -1)])
+    assert main(["report", str(trace.directory), "--by", by]) == 0
+    assert "No sample was taken of Python code." in capsys.readouterr().out
+
+
+def test_a_chart_has_every_sample_where_it_was(tmp_path: Path) -> None:
+    """Of each depth boxes do not overlap, and those of a function have as many samples as it has in all."""
+    trace = sampled(tmp_path)
+    for tid in (7, 8):
+        own = trace.window(pid=7, tid=tid)
+        boxes = pd.concat(list(chart(own, PERIOD)))
+        for _, layer in boxes.groupby("depth"):
+            assert (layer["start_ns"].to_numpy()[1:] >= layer["end_ns"].to_numpy()[:-1]).all()
+        tree = own.tree()
+        for depth, layer in boxes.groupby("depth"):
+            assert layer["on_cpu_ns"].sum() == tree.loc[tree["depth"] == depth, "total_ns"].sum()
+
+
+@given(share=st.floats(0, 1), of=st.integers(1, 100_000))
+@settings(max_examples=200)
+def test_an_error_is_a_binomials(share: float, of: int) -> None:
+    samples = round(share * of)
+    error = float(standard_error(samples, of))
+    assert error >= np.sqrt(samples * (1 - samples / of)) * 0.9  # and never nothing
+    assert 0 < error < np.sqrt(of / 4) + 1
+
+
+def test_the_advice_is_a_command(tmp_path: Path) -> None:
+    argv = ["/usr/bin/pytrace-ebpf", "run", "--sample", "99", "-o", "/tmp/t", "--no-follow", "--", "python3", "app.py", "--sample", "5"]
+    assert command({"argv": argv}, ["shop"]) == "pytrace-ebpf run --no-follow --include shop -- python3 app.py --sample 5"
+    argv = ["pytrace-ebpf", "attach", "--sample", "--pid", "7", "--output=/tmp/t"]
+    assert command({"argv": argv}, ["a", "b c"]) == "pytrace-ebpf attach --pid 7 --include a --include 'b c'"
+
+
+@pytest.mark.parametrize("by", ["function", "module", "thread", "core", "wait", "gil", "task", "line", "opcode"])
+@pytest.mark.parametrize("width", ["60", "120"])
+def test_every_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str, width: str) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert main(["report", str(sampled(tmp_path).directory), "--by", by]) == 0
+    shown = capsys.readouterr().out
+    assert "106 samples of 1.00ms" in " ".join(shown.split())
+    assert "WRONG" not in shown and "0 calls" not in shown
+    assert max(map(len, shown.splitlines())) <= int(width)
+
+
+@pytest.mark.parametrize("form", ["folded", "speedscope", "perfetto", "icicle"])
+def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], form: str) -> None:
+    trace = sampled(tmp_path)
+    assert main(["export", str(trace.directory), "--to", form, "-o", "-"]) == 0
+    written = capsysbinary.readouterr().out
+    if form == "folded":
+        weights = {
+            tuple(part.split(" (")[0] for part in line.rpartition(" ")[0].split(";")): int(line.rpartition(" ")[2])
+            for line in written.decode().splitlines()
+        }
+        assert weights["<module>", "fib", "fib", "other"] == 40 * PERIOD
+        assert weights["other",] == 5 * PERIOD and weights["(unknown)",] == 3 * PERIOD
+    if form == "icicle":
+        assert b"sampled every 1.00ms" in written and b"fib" in written
+    if form == "speedscope":
+        profiles = json.loads(written)["profiles"]
+        assert sum(sum(profile["weights"]) for profile in profiles) == 99 * PERIOD

@@ -1,0 +1,82 @@
+"""Several engines at work on one trace at the same time find what one finds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import sample, write_trace
+from test_calls_properties import SCENARIOS, seeds, story
+from test_sums import read_of, recorded_upto, threads_told_early
+from test_windows import by_cputime
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt import passes, sums
+from pytrace_ebpf.analyze.rebuilt.innermost import innermost
+from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.rebuild.shards import Shards
+
+
+def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:
+    patched.setattr(passes, "_cores", lambda: count)
+
+
+def found(path: Path, cores: int) -> dict[str, Any]:
+    """What `cores` cores find of a trace, nothing being kept."""
+    with pytest.MonkeyPatch.context() as patched:
+        on_cores(patched, cores)
+        trace = pytrace_ebpf.open(path)
+        patched.setattr(type(trace._files), "ours", property(lambda self: path not in (self.directory, *self.directory.parents)))
+        threads = trace.threads()
+        at = np.linspace(trace.start_ns, trace.end_ns, 50).astype(np.int64)
+        asked = (np.repeat(threads[name].to_numpy(), len(at)) for name in ("pid", "tid"))
+        ids, functions = innermost(trace, *asked, np.tile(at, len(threads)))
+        return {"tree": trace.tree(), "times": trace.thread_times(), "innermost": pd.DataFrame({"call_id": ids, "func_id": functions})}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for name in one:
+        pd.testing.assert_frame_equal(one[name], other[name])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS), st.integers(2, 4))
+def test_what_several_find_is_what_one_finds(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, cores: int) -> None:
+    path = write_trace(tmp_path_factory.mktemp("shards") / "trace", **story(seed, scenario))
+    same(found(path, 1), found(path, cores))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_samples_too(tmp_path: Path, seed: int) -> None:
+    same(found(by_cputime(tmp_path / "trace", seed), 1), found(tmp_path / "trace", 3))
+
+
+def test_others_go_on_from_what_some_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "BYTES_AN_EVENT", 1 << 20)
+    path = sample(tmp_path / "trace")
+    expected = found(sample(tmp_path / "other"), 1)["tree"]
+    threads_told_early(path)
+    for count, cores in ((1, 3), (2, 1), (3, 2)):
+        recorded_upto(path, count)
+        on_cores(monkeypatch, cores)
+        trace = pytrace_ebpf.open(path)
+        read = read_of(trace, monkeypatch)
+        tree = trace.tree()
+        assert read == [count - 1]
+    pd.testing.assert_frame_equal(tree, expected)
+    assert len(pytrace_ebpf.open(path).window(1041_000_000, 1042_000_000).tree())
+
+
+def test_what_one_cannot_take_ends_all(tmp_path: Path) -> None:
+    """However much is waiting: nobody waits for ever."""
+    trace = pytrace_ebpf.open(sample(tmp_path))
+    engines: Shards = passes.shards_of(trace)
+    events = trace.part("events", trace.segments[0]["index"])
+    strange = events.set_column(events.column_names.index("kind"), "kind", [np.full(len(events), 99, np.int8)])
+    with pytest.raises(TraceError):
+        engines.take([strange] * 50, trace.end_ns, passes.PIECE)
+    with pytest.raises(ZeroDivisionError):
+        engines.take((events for _ in [1 // 0]), trace.end_ns, passes.PIECE)

@@ -1,0 +1,95 @@
+"""Stacks as they are told in pieces, and the tree of those that a segment's samples name."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pytrace_ebpf.record.cpython.frames import CodeInfo
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.cpython.lines import CodeLines
+from pytrace_ebpf.record.sampling.stacks import Key, Program, Tree
+
+FRAME = np.dtype([("code", "<u8"), ("identity", "<u4"), ("position", "<i4")])
+EVENT = np.dtype(
+    [("stack", "<u8"), ("program", "<u4"), ("first", "<u2"), ("count", "<u2"), ("total", "<u2"), ("deep", "<u2"), ("frames", FRAME, (2,))]
+)
+ASKED: list[list[Key]] = []
+
+
+def read(keys: list[Key]) -> Mapping[Key, CodeLines]:
+    """Code at 100 * n is the function fn of the lines 10 n and, from position 8 on, 10 n + 1; at 900 is none; at 800 is no function."""
+    ASKED.append(keys)
+    return {
+        (code, identity): CodeLines(
+            CodeInfo("__init__", "__init__", None, 1, 0) if code == 800 else CodeInfo("/a.py", f"f{code // 100}", f"f{code // 100}", code // 10, 0),
+            [(0, code // 10), (8, code // 10 + 1)],
+        )
+        for code, identity in keys
+        if code != 900
+    }
+
+
+def told(*rows: tuple[int, int, int, int, list[tuple[int, int]]]) -> np.ndarray:
+    """stack_event records: stack, first, total, deep, (code, position) of the frames."""
+    events = np.zeros(len(rows), EVENT)
+    for event, (stack, first, total, deep, frames) in zip(events, rows, strict=True):
+        event["stack"], event["first"], event["count"], event["total"], event["deep"] = stack, first, len(frames), total, deep
+        for at, (code, position) in enumerate(frames):
+            event["frames"][at] = code, 7, position
+    return events
+
+
+def program(functions: Functions, unit: int = 1) -> Program:
+    ASKED.clear()
+    return Program(functions, read, lambda file, line, name: None, unit)
+
+
+def test_pieces_of_a_stack_become_one_from_the_outside_in() -> None:
+    of = program(Functions())
+    of.learn(told((5, 2, 3, 0, [(300, 0)]), (5, 0, 3, 0, [(100, 8), (200, 0)])))
+    assert of.stacks[5] == ((2, 30), (1, 20), (0, 11)) or [line for _, line in of.stacks[5]] == [30, 20, 11]
+
+
+def test_a_code_object_is_read_once() -> None:
+    of = program(Functions())
+    of.learn(told((5, 0, 1, 0, [(100, 0)])))
+    of.learn(told((6, 0, 2, 0, [(100, 8), (200, 0)])))
+    of.learn(told((6, 0, 2, 0, [(100, 8), (200, 0)])))  # told by two cores
+    assert ASKED == [[(100, 7)], [(200, 7)]]
+
+
+def test_what_is_gone_is_unknown_and_the_interpreters_own_is_left_out() -> None:
+    of = program(Functions())
+    of.learn(told((5, 0, 2, 0, [(900, 0), (100, -2)]), (6, 0, 2, 0, [(800, 0), (100, 0)])))
+    assert list(of.stacks[5]) == [(0, 10), (-1, -1)]
+    assert of.stacks[6] == ((0, 10),)
+
+
+def test_of_a_stack_that_is_too_deep_the_outermost_frame_is_unknown() -> None:
+    of = program(Functions())
+    of.learn(told((5, 0, 2, 1, [(100, 0), (200, 0)])))
+    assert next(func for func, _ in of.stacks[5]) == -1 and len(of.stacks[5]) == 3
+
+
+def test_a_stack_of_which_a_piece_was_lost_is_none() -> None:
+    of = program(Functions())
+    of.learn(told((5, 0, 3, 0, [(100, 0), (200, 0)])))
+    assert 5 not in of.stacks
+
+
+def test_positions_of_3_10_are_in_instructions() -> None:
+    of = program(Functions(), unit=2)
+    of.learn(told((5, 0, 2, 0, [(100, 3), (200, 4)])))
+    assert [line for _, line in of.stacks[5]] == [21, 10]
+
+
+def test_a_tree_has_each_stack_once_and_callers_first() -> None:
+    tree = Tree(100)
+    numbers = [tree.number(stack) for stack in (((0, 1), (1, 2)), ((0, 1), (1, 3)), ((0, 1),), ((0, 1), (1, 2)))]
+    assert numbers == [101, 102, 100, 101]
+    rows = tree.rows()
+    assert rows["stack_id"].tolist() == [100, 101, 102]
+    assert rows["parent_id"].tolist() == [-1, 100, 100]
+    assert rows["func_id"].tolist() == [0, 1, 1] and rows["line"].tolist() == [1, 2, 3]
+    assert tree.next == 103
+    assert len(Tree(7).rows()["stack_id"]) == 0

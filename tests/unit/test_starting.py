@@ -1,0 +1,160 @@
+"""What a recording waits for before it begins, and what it does not."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytrace_ebpf.record.choice import glance
+from pytrace_ebpf.record.output import ready
+from pytrace_ebpf.record.parsing.confined import Confined
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.launch import Started
+from pytrace_ebpf.record.process.pinned import Pinned
+
+REPOSITORY = Path(__file__).parents[2]
+# What takes long to import and is used only once there is something to write, or not at all.
+LATE = (
+    *("pyarrow", "pandas", "psutil", "rich", "statistics"),
+    *("pytrace_ebpf.record.native.layers", "pytrace_ebpf.record.output.horizon"),
+    *("pytrace_ebpf.record.sampling.samples", "pytrace_ebpf.record.cpython.lines"),
+)
+
+
+def loaded(program: str) -> set[str]:
+    """The modules that a new process has once it has run `program`."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["run", "attach"])
+def test_a_recording_begins_without_what_writes(command: str) -> None:
+    modules = loaded(f"""
+from pytrace_ebpf.cli import main, recording
+main.parser([{command!r}])
+recording.prepare()
+import pytrace_ebpf.record.session, pytrace_ebpf.record.agent.calls, pytrace_ebpf.record.usdt.calls, pytrace_ebpf.record.scheduling.sched
+""")
+    assert "numpy" in modules and not modules & set(LATE)
+    assert not [name for name in modules if name.startswith("pytrace_ebpf.analyze")]
+
+
+def test_a_program_that_is_started_does_not_wait_for_what_injects() -> None:
+    modules = loaded("import pytrace_ebpf.cli.run, pytrace_ebpf.record.session, pytrace_ebpf.record.agent.calls")
+    assert not [name for name in modules if name.startswith("pytrace_ebpf.record.agent.inject")]
+
+
+@pytest.mark.parametrize("forgo", [True, False])
+def test_what_writes_is_ready_in_every_thread_and_brings_pandas_only_where_it_may(forgo: bool) -> None:
+    modules = loaded(f"""
+import threading
+from pytrace_ebpf.record.output import ready
+from pytrace_ebpf.record.parsing.confined import Confined
+if {forgo}: ready.forgo_pandas()
+assert ready.begin() is ready.begin()
+threads = [threading.Thread(target=ready.make_ready) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+import sys
+from pytrace_ebpf.late import pa, pq, psutil
+assert pa.table is sys.modules["pyarrow"].table and pq.write_table is sys.modules["pyarrow.parquet"].write_table
+assert psutil.Process is sys.modules["psutil"].Process
+""")
+    assert ("pandas" in modules) != forgo
+
+
+def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready.make_ready()
+    monkeypatch.setattr(ready, "keep_freed_memory", lambda: pytest.fail("it was ready"))
+    ready.make_ready()
+    ready.begin().join()
+
+
+def test_the_end_of_a_started_program_is_heard_of() -> None:
+    started = Started(["/bin/sleep", "60"], {}, lambda _: None)
+    assert started.end is not None and not select.select([started.end], [], [], 0)[0]
+    os.kill(started.pid, signal.SIGKILL)
+    assert select.select([started.end], [], [], 60)[0]
+    started.poll()
+    assert started.exit_code == 128 + signal.SIGKILL
+
+
+def pinned_and_ended() -> Pinned:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        pinned = Pinned(process.pid)
+        glance.glance(process.pid)
+        process.kill()
+    return pinned
+
+
+def test_a_look_begins_at_the_first_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Pinned(os.getpid())
+    glance.glance(process.pid)
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    waited: list[float] = []
+    monkeypatch.setattr(glance.time, "sleep", waited.append)
+    assert glance.cpu_share(process.key, 0.0) > 0
+    assert waited == [0.0]
+    glance.cpu_share(process.key, 1000.0)  # a second look is one of its own
+    assert 999 < waited[1] <= 1000
+
+
+def test_another_process_of_the_same_number_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Pinned(os.getpid())
+    glance.glance(process.pid)
+    monkeypatch.setattr(glance.time, "sleep", lambda _: None)
+    monkeypatch.setitem(glance._glances, (process.pid, "0"), (0, 10**18))  # of the one before
+    assert glance.cpu_share(process.key, 0.0) >= 0
+    assert (process.pid, "0") in glance._glances and process.key not in glance._glances
+
+
+def test_one_that_ended_is_no_share() -> None:
+    process = pinned_and_ended()
+    with pytest.raises(OSError):
+        glance.cpu_share(process.key, 0.0)
+    glance.glance(process.pid)  # there is nothing to look at
+    assert process.key not in glance._glances
+
+
+def test_glances_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glance, "_glances", {(number, "0"): (0, 0) for number in range(glance._MOST_KNOWN)})
+    glance.glance(os.getpid())
+    (key,) = glance._glances
+    assert key == (os.getpid(), stat.fields(Path("/proc/self/stat").read_bytes())[stat.START])
+
+
+def test_a_reader_that_was_dismissed_ends_and_another_one_answers() -> None:
+    reader = Confined("pytrace_ebpf.record.parsing.parsers")
+    reader.start()
+    first = reader.pid
+    assert first is not None
+    end = os.pidfd_open(first)
+    reader.dismiss()
+    assert select.select([end], [], [], 60)[0]
+    os.close(end)
+    with Path(sys.executable).open("rb") as file:
+        assert any(name.startswith("libc.") for name in reader.ask("needed", {}, [file], tuple[str, ...], 60))
+    second = reader.pid
+    reader.dismiss()
+    reader.close()
+    assert second not in (first, None) and reader.pid is None
+    for pid in (first, second):  # both were waited for
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+@pytest.mark.parametrize("given", [{}, {"OPENBLAS_NUM_THREADS": "3"}])
+def test_a_program_gets_the_callers_number_of_blas_threads(given: dict[str, str]) -> None:
+    program = "import os\nfrom pytrace_ebpf.cli import recording\nrecording.prepare()\nprint(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"} | given
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.strip() == given.get("OPENBLAS_NUM_THREADS", "None")
