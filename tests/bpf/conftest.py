@@ -19,6 +19,7 @@ from tests.conftest import Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
 QUIET_S = 2  # after which the agent of a tracer that was killed has left
+FUTEX, WAIT = "202", "0x0"  # as /proc/PID/task/TID/syscall has them; CPython waits by other operations of it
 
 
 class Recorder:
@@ -98,6 +99,22 @@ def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
 def has_agent(pid: int) -> bool:
     """Whether the agent's thread runs in a process."""
     return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def agent_records(pid: int) -> bool:
+    """Whether the agent's thread has put its hooks in place, and waits for the tracer's word."""
+    return any(
+        name_of(task) == "pytrace-agent\n" and system_call(task)[:1] + system_call(task)[2:3] == [FUTEX, WAIT]
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
+def system_call(thread: Path) -> list[str]:
+    """Number and arguments of the system call that a thread waits in; [\"running\"] or nothing where there is none."""
+    try:
+        return (thread / "syscall").read_text().split()
+    except OSError:
+        return []
 
 
 def name_of(thread: Path) -> str:

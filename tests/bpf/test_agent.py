@@ -202,3 +202,14 @@ def test_a_child_that_is_still_starting_is_not_harmed(python: Python, target: Ca
     trace, said = traced(target("births", "--wait", python=python), "--source", "agent")
     assert said["ends"] == [[0, ""]] * 16
     assert len(trace.processes()) == 17
+
+
+def test_a_program_that_ends_while_the_agent_comes_in_is_no_failure(
+    python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    for _ in range(5):
+        trace = pytrace_ebpf.open(attach(target("hasty", python=python).pid, "--source", "agent").finish())
+        (source,) = trace.manifest["sources"]
+        assert source["source"] == "agent", source["why"]
+        calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+        assert (calls["name"] == "step").sum() == 100

@@ -10,7 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.record.process.target import inspect
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, agent_records, has_agent, wait_until
 from tests.bpf.test_detach import semaphores
 from tests.conftest import REPOSITORY, Python, Target
 
@@ -142,10 +142,10 @@ def test_a_program_becomes_one_that_probes_would_harm(
         file.write(WORKS)
     assert process.stdout.readline() == "ready\n"
     if source == "auto":
-        wait_until(lambda: has_agent(process.pid), 10)
+        wait_until(lambda: agent_records(process.pid), 10)
     ends_well(process)
     last = pytrace_ebpf.open(recorder.finish()).manifest["sources"][-1]
     if source == "auto":
-        assert last["source"] == "agent"
+        assert last["source"] == "agent", last["why"]
     else:
         assert last["source"] is None and "no valid UTF-8" in last["why"]

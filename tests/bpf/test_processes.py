@@ -9,7 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, has_agent, wait_until
+from tests.bpf.conftest import Recorder, agent_records, wait_until
 from tests.conftest import SOURCES, TARGETS, Python, Target
 
 
@@ -54,7 +54,7 @@ def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
     process.go()
     process.ready()
     if source == "agent":  # comes to a program when that runs its own code; probes are there before
-        wait_until(lambda: has_agent(process.pid), 10)
+        wait_until(lambda: agent_records(process.pid), 10)
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())

@@ -124,7 +124,12 @@ class AgentCalls(CallSource):
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
-            injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
+            try:
+                injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
+            except TargetError:
+                if self._has_begun(target.pid):  # and ended, before it was seen to
+                    return
+                raise
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -143,7 +148,7 @@ class AgentCalls(CallSource):
                     traced.arena.look()
                     if traced.arena.state == arena.REFUSED:
                         raise TargetError(traced.arena.message)
-                    return traced.arena.state == arena.ACTIVE
+                    return traced.arena.state != arena.STARTING
         return False
 
     @contextmanager
