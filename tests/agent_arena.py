@@ -123,7 +123,7 @@ def unbalanced(events: np.ndarray) -> list[int]:
 
 
 class Session:
-    """A session directory as the tracer prepares it: the library, its options, and the lock that says the tracer lives."""
+    """A session directory as the tracer prepares it: the library, its options, and the lock that shows that the tracer is alive."""
 
     def __init__(self, directory: Path, **options: object) -> None:
         self.directory = directory
@@ -141,7 +141,7 @@ class Session:
         return {**os.environ, "LD_PRELOAD": f"{self.directory}/agent.so"}
 
     def arenas(self) -> list[Arena]:
-        """Every arena that says it is complete, oldest file first."""
+        """Every complete arena, oldest file first."""
         found = []
         for path in sorted(self.directory.glob("*.arena"), key=os.path.getmtime):
             with suppress(FileNotFoundError):  # the agent takes its files away when the tracer is gone
@@ -181,7 +181,7 @@ class Session:
         ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
 
     def command_stop(self) -> None:
-        """Tell every process to stop, and wake the agents."""
+        """Command every process to stop, and wake the agents."""
         for arena in self.arenas():
             with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), CHUNK_TABLE) as header:
                 offset = LAYOUT["arena"].fields["command"][1]

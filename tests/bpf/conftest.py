@@ -66,7 +66,7 @@ def attach(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
 
 @pytest.fixture
 def traced(attach: Callable[..., Recorder]) -> Callable[..., tuple[Trace, dict[str, Any]]]:
-    """`traced(process, *options)` has a target, started with `--wait`, do its work under the tracer: (its trace, what it said)."""
+    """`traced(process, *options)` lets a target that was started with `--wait` do its work under the tracer: (its trace, its report)."""
 
     def trace(process: Target, *options: str) -> tuple[Trace, dict[str, Any]]:
         recorder = attach(process.pid, *options)
@@ -89,7 +89,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProces
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
-    """Come back when it holds; fail where that takes longer."""
+    """Return when the condition holds; fail when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -102,7 +102,7 @@ def has_agent(pid: int) -> bool:
 
 
 def agent_records(pid: int) -> bool:
-    """Whether the agent's thread has put its hooks in place, and waits for the tracer's word."""
+    """Whether the agent's thread has put its hooks in place, and waits for commands."""
     return any(
         name_of(task) == "pytrace-agent\n" and system_call(task)[:1] + system_call(task)[2:3] == [FUTEX, WAIT]
         for task in Path(f"/proc/{pid}/task").iterdir()

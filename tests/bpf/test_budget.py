@@ -1,4 +1,4 @@
-"""A recording with a bound on its cost: what it leaves out is told, what it does not is exact, and nothing of it stays behind."""
+"""A recording with a bound on its cost: what it leaves out is in the table `left_out`, the rest is exact, and no filter stays in the program."""
 
 import signal
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.sums_hold import assert_sums_hold
 
 pytestmark = pytest.mark.sources("agent")
 
-# Before 3.12 what is left out costs all the same; the newest at hand of those where it does not.
+# The newest Python at hand from 3.12 on, where a function that is left out costs nothing.
 PYTHONS = [Python(HOST_PYTHON), *[each for each in built_pythons() if each.minor >= 12][-1:]]
 CALLS = 20_000  # as hot.py makes in a round
 IN_A_ROUND = {"tiny": CALLS, "numbers": CALLS + 1, "wrapped": CALLS + 1, "len_of_nothing": CALLS, "fib": 465}
@@ -25,7 +25,7 @@ EVENTUALLY_S = 60
 
 
 def leaves_out(directory: Path) -> Callable[[], bool]:
-    """Whether the trace, which is being written, tells of something that is left out."""
+    """Whether the trace, which is being written, has rows of `left_out`."""
     return lambda: bool(len(pytrace_ebpf.open(directory).left_out()))
 
 
@@ -45,7 +45,7 @@ def recorded(request: pytest.FixtureRequest, target: Callable[..., Target], atta
     return pytrace_ebpf.open(recorder.finish()), said["calls"]
 
 
-def test_outside_of_the_times_that_are_told_every_call_is_there(recorded: tuple[Trace, dict[str, int]]) -> None:
+def test_outside_of_the_times_in_left_out_every_call_is_recorded(recorded: tuple[Trace, dict[str, int]]) -> None:
     trace, said = recorded
     assert not len(trace.losses())
     out, calls = trace.left_out(), named(trace, trace.calls())
@@ -68,7 +68,7 @@ def test_outside_of_the_times_that_are_told_every_call_is_there(recorded: tuple[
             assert below.between(call.call_id, call.last_descendant_id).sum() == number, name
 
 
-def test_its_time_is_its_callers_own_and_all_sums_hold(recorded: tuple[Trace, dict[str, int]]) -> None:
+def test_the_time_of_what_is_left_out_is_its_callers_own_and_all_sums_hold(recorded: tuple[Trace, dict[str, int]]) -> None:
     trace, _ = recorded
     repaired = assert_sums_hold(trace)["status"] == "repaired"
     in_intervals = (trace.left_out()["why"] == "interval").any()  # a frame may be pushed just then whose event is not recorded any more
@@ -76,7 +76,7 @@ def test_its_time_is_its_callers_own_and_all_sums_hold(recorded: tuple[Trace, di
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
-def test_a_tracer_that_ends_while_something_is_left_out_leaves_nothing_of_it(
+def test_a_tracer_that_ends_while_functions_are_left_out_leaves_no_filter_behind(
     how: signal.Signals, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("inward", python=python)

@@ -52,7 +52,7 @@ class Container(Target):
 
 def contained(python: Python, *options: str) -> Contained:
     """That Python in a container."""
-    # Any user can come to these then, wherever they lie.
+    # so that every user can reach them, wherever they are
     options = ("--tmpfs", f"/{TARGETS.parts[1]}:mode=755", *(options or DOCKER))
     return Contained(python.version, python.root, options=options)
 
@@ -131,7 +131,7 @@ def test_waiting_for_the_gil_is_seen(inside: Contained, source: str, container: 
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
-def test_nothing_stays_in_it(
+def test_nothing_stays_in_the_container(
     how: signal.Signals,
     inside: Contained,
     source: str,
@@ -171,7 +171,7 @@ def test_the_agent_finds_a_place(room: str, container: Callable[..., Container],
     assert process.left_behind() == []
 
 
-def test_no_place_for_the_agent_is_said_in_one_sentence(container: Callable[..., Container], tmp_path: Path) -> None:
+def test_without_a_place_for_the_agent_the_error_is_one_sentence(container: Callable[..., Container], tmp_path: Path) -> None:
     nowhere = [word for place in PLACES for word in ("--tmpfs", f"{place}:noexec")]
     process = container("spinner", "60", python=contained(Python(HOST_PYTHON), "--read-only", *nowhere))
     words = [*COMMAND, "attach", "--source", "agent", "--pid", str(process.pid), "-o", str(tmp_path / "trace")]

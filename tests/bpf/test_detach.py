@@ -1,4 +1,4 @@
-"""The target comes first: whatever ends the tracer, the target runs on as if nothing had been, and what was recorded is kept."""
+"""However the tracer ends, the target runs on unchanged, and what was recorded is kept."""
 
 import signal
 import struct
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_stopping_leaves_no_trace_in_the_target(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_stopping_restores_the_target(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_fight", "2", "--wait", "--hold", python=python)
     inspected = inspect(process.pid)
     assert not any(semaphores(inspected))
@@ -45,7 +45,7 @@ def test_stopping_leaves_no_trace_in_the_target(python: Python, target: Callable
     assert process.done()["calls"]
 
 
-def test_killing_the_tracer_leaves_no_trace_and_the_closed_segments(
+def test_killing_the_tracer_restores_the_target_and_keeps_the_closed_segments(
     python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("gil_fight", "6", "--wait", "--hold", python=python)

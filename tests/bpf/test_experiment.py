@@ -78,7 +78,7 @@ def test_a_program_that_fails_ends_it_with_one_sentence(tmp_path: Path) -> None:
     assert again.returncode == 5 and again.stderr.count("\n") == 1
 
 
-def test_what_the_tracer_says_of_a_run_is_said(tmp_path: Path) -> None:
+def test_messages_of_the_tracer_about_a_run_are_shown(tmp_path: Path) -> None:
     (tmp_path / "no.py").write_text("not a program")
     command = [*COMMAND, "experiment", "--cpus", "0", "-o", str(tmp_path / "out"), "--", str(tmp_path / "no.py")]
     (tmp_path / "no.py").chmod(0o755)

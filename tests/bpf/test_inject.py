@@ -1,4 +1,4 @@
-"""A session begins in a running process that did not prepare for it, and the process never notices."""
+"""A session begins in a running process that was not prepared for it, without side effects."""
 
 import os
 import random
@@ -280,7 +280,7 @@ def test_a_debugged_process_is_left_alone(start: Callable[..., Process], stub: P
     assert process.ends_well()
 
 
-def test_what_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
+def test_an_injection_that_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
     """Nothing but native code runs until it is given up; what was asked for then does not happen later."""
     process = start("import hashlib, sys, os\nprint('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'a', b'b', 3_000_000)\nos.read(0, 1)\n")
     with pytest.raises(TargetError, match="native code"):

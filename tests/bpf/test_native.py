@@ -130,7 +130,7 @@ def test_only_the_operators_that_were_asked_for(native: Callable[..., Trace]) ->
     assert set(calls["layer"]) <= {"python", "operator", "gc", "import"}
 
 
-def test_what_was_not_found_is_said(native: Callable[..., Trace]) -> None:
+def test_what_was_not_found_is_reported(native: Callable[..., Trace]) -> None:
     trace = native("--layers", "blas", "--operators", "aten::mat*", "--operators", "nothing*", "--operators", "relu")
     facts = trace.manifest["native"]
     assert facts["layers"] == ["blas", "operator"]

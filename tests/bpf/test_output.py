@@ -1,4 +1,4 @@
-"""What is left on disk: a trace that belongs to who called sudo; and what a full disk does to a recording."""
+"""Files on disk: the trace belongs to the user who called sudo; and what a full disk does to a recording."""
 
 import os
 import pwd

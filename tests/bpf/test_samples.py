@@ -1,4 +1,4 @@
-"""Sampled stacks against programs of which it is known where their time goes, and who may call whom."""
+"""Sampled stacks, against programs of which it is known where their time goes, and which function may call which."""
 
 import re
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def test_no_stack_is_impossible(python: Python, sampled: Callable[..., tuple[Tra
     assert (samples["stack_id"] == -2).mean() < 0.2
 
 
-def test_nothing_is_in_the_process(target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:
+def test_nothing_is_loaded_into_the_process(target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:
     process = target("busy")
     maps, threads = Path(f"/proc/{process.pid}/maps"), Path(f"/proc/{process.pid}/task")
     before = maps.read_text(), sorted(each.name for each in threads.iterdir())

@@ -1,4 +1,4 @@
-"""Where the time of a thread went, against what the kernel itself says of it and against programs that know."""
+"""Where the time of a thread went, against the kernel's own counters and against programs that know."""
 
 import os
 import time

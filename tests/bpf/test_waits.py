@@ -1,4 +1,4 @@
-"""Programs that wait for one known cause: it is named, and so is the thread that was waited for."""
+"""Programs that wait for one known cause: the cause is named, and the thread that was waited for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def test_the_cause_is_named(cause: str, python: Python, source: str, target: Cal
     facts, trace = recorded(cause, python, source, target, attach)
     assert assert_waits_add_up(trace)
     waits = waits_of(trace, "wait")
-    # Of waiting, not of the queue behind it, which is the machine's: but where to be queued is the cause.
+    # Of the wait alone, without the run queue after it, which depends on the machine; unless the run queue is the cause.
     waits["ns"] = waits["end_ns"] - waits["start_ns"] if cause == "hog" else waits["blocked_until_ns"] - waits["start_ns"]
     right = waits[waits["kind"] == kind]
     assert share(right, waits) >= 0.95, waits.groupby(["kind", "syscall"], dropna=False, observed=True)["ns"].sum()
@@ -54,11 +54,11 @@ def test_the_cause_is_named(cause: str, python: Python, source: str, target: Cal
 
 
 @pytest.mark.usually("agent")
-def test_who_took_the_core_is_named(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_the_process_that_took_the_core_is_named(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     facts, trace = recorded("hog", python, source, target, attach)
     waits = waits_of(trace, "wait")
     waits["ns"] = waits["end_ns"] - waits["start_ns"]
-    # Whoever else runs on this machine may take the core too, but nobody as often as the one that wants it all the time.
+    # Other programs may take the core too, but none as often as the one that competes for it all the time.
     assert waits.groupby("waker_tid")["ns"].sum().idxmax() == facts["partner"]
 
 

@@ -1,4 +1,4 @@
-"""What an unprivileged user may try against the tracer as root. The user here is one without a name: 65533."""
+"""Attacks by an unprivileged user on the tracer, which is root. That user is one without a name: 65533."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ def record(output: Path, program: str = "pass", *args: object, env: Mapping[str,
 
 
 def refused(output: Path, env: Mapping[str, str] = {}) -> str:
-    """Record there, which must be refused as a mistake of usage; returns the sentence."""
+    """Record there, which must be refused as a usage error; returns the sentence."""
     process = record(output, env=env)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and said.count("\n") == 1, said
@@ -154,7 +154,7 @@ def test_under_sudo_links_in_the_trace_lead_nowhere(public_path: Path, private: 
     assert victim.read_text() == "precious" and victim.stat().st_uid == 0
 
 
-def test_after_sigkill_all_that_is_there_belongs_to_who_called_sudo(public_path: Path) -> None:
+def test_after_sigkill_all_files_belong_to_the_user_who_called_sudo(public_path: Path) -> None:
     home = public_path / "nobody"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)

@@ -130,7 +130,7 @@ def test_it_has_no_rights_at_all(asked: Confined, folder: Path) -> None:
     assert [line.split()[-3:-1] for line in limits if line.startswith(("Max file size", "Max processes", "Max core"))] == [["0", "0"]] * 3
 
 
-def test_a_user_who_is_nobody_cannot_touch_it(asked: Confined, folder: Path) -> None:
+def test_the_user_nobody_cannot_signal_it(asked: Confined, folder: Path) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     tries = "import os, sys\ntry: os.kill(int(sys.argv[1]), 9)\nexcept PermissionError: print('ready', flush=True); input()"
     with running(folder, tries, str(asked.pid)):
@@ -153,7 +153,7 @@ def test_a_user_who_is_nobody_cannot_touch_it(asked: Confined, folder: Path) -> 
         ("refuse", {}, "'?[31mx'"),
     ],
 )
-def test_no_answer_is_a_sentence_and_the_next_is_asked_anew(asked: Confined, task: str, given: dict[str, Any], why: str) -> None:
+def test_no_answer_is_a_sentence_and_the_next_question_gets_a_new_process(asked: Confined, task: str, given: dict[str, Any], why: str) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     with pytest.raises(ValueError) as raised:
         asked.ask(task, given, [], int, 1)
@@ -161,7 +161,7 @@ def test_no_answer_is_a_sentence_and_the_next_is_asked_anew(asked: Confined, tas
     assert asked.ask("echo", {"value": 2}, [], int, PATIENCE_S) == 2
 
 
-def test_one_that_was_killed_meanwhile_costs_nobody_an_answer(asked: Confined) -> None:
+def test_a_killed_process_is_replaced_before_the_next_question(asked: Confined) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S, "target") == 1
     before = asked.pid
     assert before is not None
@@ -171,7 +171,7 @@ def test_one_that_was_killed_meanwhile_costs_nobody_an_answer(asked: Confined) -
     assert asked.pid != before
 
 
-def test_a_target_that_fails_again_and_again_is_let_be(asked: Confined) -> None:
+def test_a_target_that_fails_again_and_again_is_not_parsed_any_more(asked: Confined) -> None:
     for _ in range(3):
         with pytest.raises(UnansweredError, match="ended meanwhile"):
             asked.ask("end", {}, [], int, PATIENCE_S, "target")
@@ -347,7 +347,7 @@ def test_a_second_signal_ends_a_tracer_that_waits_for_an_answer(folder: Path, tm
             assert tracer.wait(PATIENCE_S) == -number
             assert process.poll() is None
         finally:
-            if parser:  # who is stopped does not notice that the tracer is gone
+            if parser:  # a stopped process does not notice that the tracer is gone
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(parser, signal.SIGKILL)
             tracer.kill()

@@ -1,4 +1,4 @@
-"""Traces that somebody made to harm who reads them: links, pipes, absurd values, planted results, escape sequences."""
+"""Traces that were made to attack their reader: links, pipes, absurd values, planted results, escape sequences."""
 
 import json
 import os
@@ -188,7 +188,7 @@ def test_root_derives_nothing_in_a_users_directory(path: Path, public_path: Path
 
 
 @needs_root
-def test_root_does_not_believe_what_a_user_derived(path: Path) -> None:
+def test_root_does_not_use_what_a_user_derived(path: Path) -> None:
     honest = pytrace_ebpf.open(path).calls()
     part = path / "calls" / "part-00000.parquet"
     calls = pq.read_table(part)
@@ -303,7 +303,7 @@ def test_an_experiment_that_is_damaged_is_refused(tmp_path: Path, capsys: pytest
 
 
 @needs_root
-def test_root_does_not_believe_what_a_user_put_into_roots_own_trace(path: Path) -> None:
+def test_root_does_not_use_what_a_user_put_into_roots_own_trace(path: Path) -> None:
     honest = pytrace_ebpf.open(path).calls()
     part = path / "calls" / "part-00000.parquet"
     pq.write_table(column("wall_ns", 1)(pq.read_table(part)), part)
@@ -312,7 +312,7 @@ def test_root_does_not_believe_what_a_user_put_into_roots_own_trace(path: Path) 
 
 
 @needs_root
-def test_root_does_not_believe_the_sums_that_a_user_kept(path: Path, public_path: Path) -> None:
+def test_root_does_not_use_the_sums_that_a_user_kept(path: Path, public_path: Path) -> None:
     honest = pytrace_ebpf.open(path).tree()
     kept = sorted((path / "sums").iterdir())
     state = Checkpoint.unpacked(kept[-1].read_bytes())

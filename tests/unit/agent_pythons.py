@@ -27,7 +27,7 @@ def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: 
 
 
 class Attached:
-    """A running program that does what it is told on stdin: it loads the agent, which begins in it as by `attach`."""
+    """A running program that takes commands on stdin: it loads the agent, which begins in it as by `attach`."""
 
     SERVES = """
 import ctypes, sys

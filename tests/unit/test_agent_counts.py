@@ -1,4 +1,4 @@
-"""What the preloaded agent tells of the targets equals what their interpreter itself counts, on every Python at hand."""
+"""What the preloaded agent records of the targets equals what their interpreter itself counts, on every Python at hand."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path
 
 
 @every_python
-def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
+def test_every_way_to_name_the_program(interpreter: str, tmp_path: Path) -> None:
     program = "def step(): pass\nfor _ in range(7): step()\n"
     (tmp_path / "module.py").write_text(program)
     for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
@@ -168,7 +168,7 @@ def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
 
 
 @every_python
-def test_resumes_and_yields_are_told_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
+def test_resumes_and_yields_are_distinguished_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     run(session, interpreter, "-c", RESUMES)
     (arena,) = session.arenas()

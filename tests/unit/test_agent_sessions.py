@@ -1,4 +1,4 @@
-"""The agent in a running program: it begins, tells what is open, ends without a trace, and begins again; on every Python at hand."""
+"""The agent in a running program: it begins, reports what is open, ends without remains, and begins again; on every Python at hand."""
 
 import shutil
 import time
@@ -98,7 +98,7 @@ def test_a_raw_thread_that_began_later_is_found(interpreter: str, tmp_path: Path
 
 
 @every_python
-def test_it_goes_quiet_when_the_tracer_is_gone(interpreter: str, tmp_path: Path) -> None:
+def test_it_ends_when_the_tracer_is_gone(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, THREADS) as program:
         session = Session(tmp_path / "session")
         program.load(session)
@@ -148,7 +148,7 @@ def test_a_child_forked_during_a_session(interpreter: str, tmp_path: Path) -> No
 
 
 @every_python
-def test_another_profiler_is_left_in_peace(interpreter: str, tmp_path: Path) -> None:
+def test_another_profiler_is_not_disturbed(interpreter: str, tmp_path: Path) -> None:
     take_all, profile = "for i in range(6): sys.monitoring.use_tool_id(i, 'mine')\n", "sys.setprofile(lambda *_: None)\n"
     everything = take_all if MINOR[interpreter] >= 12 else profile
     with attached(interpreter, f"import sys\n{everything}serve()") as program:
@@ -203,7 +203,7 @@ def test_module_names_are_those_of_the_tracer(tmp_path: Path) -> None:
 
 
 @every_python
-def test_a_full_arena_drops_and_says_so(interpreter: str, tmp_path: Path) -> None:
+def test_a_full_arena_drops_events_and_counts_them(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000)
     run(session, interpreter, "-c", "def step(): pass\nfor _ in range(5000): step()")
     (arena,) = session.arenas()

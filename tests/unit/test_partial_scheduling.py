@@ -156,7 +156,7 @@ def test_every_export_is_written(path: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size
 
 
-def test_folded_refuses_what_is_not_told_of_all_calls(path: Path, tmp_path: Path) -> None:
+def test_folded_refuses_a_value_that_is_not_known_of_all_calls(path: Path, tmp_path: Path) -> None:
     with (tmp_path / "folded").open("wb") as out:
         for value in ("gil_wait", "blocked"):
             with pytest.raises(UsageError, match=value):

@@ -214,7 +214,7 @@ def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: C
         ("import os\ndef f(): os._exit(5)", 5),
     ],
 )
-def test_however_the_program_ends(rootless: Callable[..., Run], program: str, code: int) -> None:
+def test_every_end_of_the_program(rootless: Callable[..., Run], program: str, code: int) -> None:
     run = rootless(PYTHON, "-c", f"{program}\nf()")
     assert run.process.returncode == code, run.err
     assert run.trace.manifest["state"] == "complete"
@@ -234,7 +234,7 @@ def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
 
 @pytest.mark.parametrize("source", ["perf"], indirect=True)
 @pytest.mark.parametrize("command", [["/bin/true"], ["/usr/bin/env", "-i", PYTHON, "-c", "pass"], [PYTHON, "--version"]])
-def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], command: list[str]) -> None:
+def test_a_program_without_calls_is_explained(rootless: Callable[..., Run], command: list[str]) -> None:
     run = rootless(*command)
     assert run.process.returncode == 0, run.err
     (said,) = run.trace.manifest["sources"]
@@ -244,7 +244,7 @@ def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], c
     assert said["why"] in run.says("info")
 
 
-def test_what_the_program_waited_for_the_tracer_is_said(rootless: Callable[..., Run]) -> None:
+def test_the_time_that_the_program_waited_for_the_tracer_is_reported(rootless: Callable[..., Run]) -> None:
     run = rootless(*target("fib"), "22", options=("--ring-mib", "0.25"))
     assert run.process.returncode == 0, run.err
     assert run.calls()["name"].value_counts()["fib"] == run.done["calls"]["fib"]

@@ -69,7 +69,7 @@ def test_every_export_of_a_window(tmp_path: Path, path: Path, to: str) -> None:
         (["--from", "20ms", "--to", "10ms"], "later"), (["--from", "5"], "54.7ms long"), (["--to", "0"], "later"), (["--pid", "1"], "4000"), (["--tid", "7"], "4001"),
     ],
 )  # fmt: skip
-def test_what_is_no_window_is_one_sentence(capsys: pytest.CaptureFixture[str], path: Path, words: list[str], told: str) -> None:
+def test_an_invalid_window_is_one_sentence(capsys: pytest.CaptureFixture[str], path: Path, words: list[str], told: str) -> None:
     try:
         code = main(["report", str(path), *words])
     except SystemExit as exit_:  # argparse takes -1 for an option

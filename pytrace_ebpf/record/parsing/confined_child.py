@@ -1,8 +1,8 @@
 """The process that parses what a target wrote: run by itself as `confined_child.py SOCKET MODULE PATH...`, PATH as in sys.path.
 
-It imports MODULE, gives up every right that it has, and then answers what comes over the socket by the functions in
-MODULE.TASKS. Whoever takes it over by a flaw in a parser holds a process that can read the descriptors that it was
-given for one request, compute, and write to that socket: no file, no network, no other process, no user's rights.
+It imports MODULE, gives up every right that it has, and then answers requests over the socket by the functions in
+MODULE.TASKS. An attacker who takes it over by a flaw in a parser has a process that can read the descriptors of
+one request, compute, and write to that socket: no file, no network, no other process, no user's rights.
 Any failure to give something up ends it.
 """
 
@@ -98,7 +98,7 @@ def _check(result: int) -> None:
 
 
 def serve(connection: socket.socket, tasks: dict) -> None:  # type: ignore[type-arg] # functions by name
-    """Answer one request after the other until nobody asks any more."""
+    """Answer one request after the other until the socket is closed."""
     while request := _receive(connection):
         name, given, descriptors = request
         try:
