@@ -1,4 +1,4 @@
-/* Threads, segments and losses: what is taken in which order, and what the library offers.
+/* Threads, segments and losses: the order in which input is processed, and the exported functions.
  *
  * A segment's scheduling is taken first (rebuild_switches or rebuild_cputimes), then its events piece by piece (rebuild_segment,
  * rebuild_events with one batch after the other, and rebuild_take until nothing of it is left). A thread's events of one batch
@@ -54,11 +54,11 @@ static bool thread_slots(struct engine *engine)
 
 static const struct process *process_of(const struct engine *engine, int32_t pid)
 {
-    static const struct process nobody;
+    static const struct process unknown;
     for (size_t k = 0; k < engine->processes; k++)
         if (engine->process[k].pid == pid)
             return &engine->process[k];
-    return &nobody;
+    return &unknown;
 }
 
 static struct thread *new_thread(struct engine *engine, int64_t key)
@@ -179,7 +179,7 @@ static bool switches_of(struct engine *engine, struct thread *thread, const stru
         size_t row = order[k];
         uint8_t kind = (uint8_t)all->kind[row];
         if (engine->blind_count && kind != EXIT && is_blind(engine, all->ts[row]))
-            continue; /* what was seen between losses proves nothing */
+            continue; /* a row from within a loss may have lost what follows it */
         engine->sched[made++] = (struct sched_row){
             .ts = all->ts[row], .address = all->address[row], .row = row + lost + 1, .state = all->state[row],
             .syscall = all->syscall[row], .cpu = all->cpu[row], .kind = kind
@@ -344,8 +344,8 @@ static bool open_chunk(struct engine *engine)
     engine->starved = engine->ahead && end == events->rows && !engine->last;
     if (end == engine->at || !engine->ahead || engine->starved)
         return true;
-    /* A thread's rows cannot begin before the thread did. Rows that say what was open come first and tell nothing of the
-     * time: a source may give them that of its own start. */
+    /* A thread's rows cannot begin before the thread did. Rows that say what was open come first, and their
+     * times mean nothing: a source may give them that of its own start. */
     size_t first = engine->at;
     while (first < end && thread->begins == FIRST && events->kind[first] == OPEN)
         first++;
@@ -436,7 +436,7 @@ static void close_chunk(struct engine *engine)
         pass(thread);
 }
 
-/* --- what is offered --- */
+/* --- exported functions --- */
 
 OFFERED struct engine *rebuild_open(int64_t start_ns, bool by_cputime, bool rows, int64_t nodes)
 {
@@ -683,7 +683,7 @@ OFFERED bool rebuild_finish(struct engine *engine, int64_t end_ns)
         calls_begin(engine, thread);
         if (!engine->error && finish_thread(engine, thread, end_ns))
             thread->ended = NONE;
-        calls_pause(engine, thread); /* one that nobody asked for has open calls still */
+        calls_pause(engine, thread); /* one outside the window may still have open calls */
     }
     rows_pack(&engine->rows);
     return !engine->error;

@@ -1,4 +1,4 @@
-/* Which call was innermost at moments that somebody asks for: at its start a call is open, at its end only its caller is.
+/* Which call was innermost at given moments: at its start a call counts as open, at its end only its caller does.
  *
  * The moments lie by thread and in the order of time. Before a thread's calls change, those that have passed are answered. */
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "rebuild.h"
 
-/* The moments that are asked for of a thread that is met. */
+/* Finds the given moments that are of a new thread. */
 void moments_open(const struct engine *engine, struct thread *thread)
 {
     const struct moments *all = &engine->moments;
@@ -31,7 +31,7 @@ void moments_open(const struct engine *engine, struct thread *thread)
     thread->asked_ns = first < low ? all->ts[first] : NS_NEVER;
 }
 
-/* The thread's calls change at the moment `ns`: until now they were these. */
+/* The thread's stack changes at the moment `ns`: answers the moments before it. */
 void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
 {
     const struct moments *all = &engine->moments;
@@ -43,7 +43,7 @@ void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
     thread->asked_ns = thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
 }
 
-/* A call without a name ends, and its end gives the name. */
+/* A call whose entry did not name its function has ended, and its end does. */
 void moments_name(struct engine *engine, struct thread *thread, const struct call *call, int32_t func)
 {
     const struct moments *all = &engine->moments;
@@ -54,7 +54,7 @@ void moments_name(struct engine *engine, struct thread *thread, const struct cal
 }
 
 /* Ask for `count` moments, by thread (pid << 32 | tid, ascending) and in the order of time; `call_id` and `func` are filled in while
- * events are taken, and have to stay where they are until rebuild_finish(). What is not answered stays as it is. */
+ * events are taken, and have to stay allocated until rebuild_finish(). Elements of moments without an open call keep their value. */
 OFFERED void rebuild_ask(struct engine *engine, const int64_t *key, const int64_t *ts, size_t count, int64_t *call_id, int32_t *func)
 {
     engine->moments = (struct moments){key, ts, count, call_id, func};

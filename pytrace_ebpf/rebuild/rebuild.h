@@ -2,24 +2,24 @@
  *
  * Where a number of a call comes from:
  *
- *     activations.c  which open call an event ends or begins, and what is mended where events are missing
+ *     activations.c  which open call an event ends or begins, and how missing events are made up for
  *     states.c       what state a thread is in after each of its scheduling events
  *     timeline.c     where the time between two moments of a thread went, by its switches
  *     curve.c        the same where only its CPU time is known
  *     calls.c        the stack of open calls: the sums of a call, without its children's too
  *     rows.c         calls as columns
  *     tree.c         calls as sums by context: the calling-context tree
- *     window.c       a piece of the recording: what of calls lies within it
+ *     window.c       a window of the recording: the part of each call that lies within it
  *     moments.c      the innermost call at moments that are asked for
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
- *     engine.c       threads, segments and losses: what is taken in which order; what the library offers
+ *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
  *     checkpoint.c   all of this as bytes, between two segments
- *     stacks.c       which calls are open, and no more: for who records
+ *     stacks.c       which calls are open, and no more: for the recorder
  *
- * What a trace holds is not trusted: any numbers may come. Times of a thread that run backwards stand still, indices are
- * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by what is open and by one segment.
- * A function that returns bool says false where memory ran out: the engine is then of no further use. */
+ * What a trace holds is not trusted: any numbers may come. A time before the thread's last one counts as that one, indices are
+ * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by the open calls and by one segment.
+ * A function that returns bool returns false where memory ran out; the engine cannot be used any further then. */
 #ifndef PYTRACE_REBUILD_H
 #define PYTRACE_REBUILD_H
 
@@ -266,7 +266,7 @@ struct thread {
     int64_t entered_before; /* calls that ended before the window */
     size_t asked, asked_end; /* its next moment, see moments.c */
     int64_t asked_ns;
-    const struct busy *busy; /* of its process; NULL not told */
+    const struct busy *busy; /* of its process; NULL not known */
     size_t busy_at;          /* the piece of it that its last event lies in */
     int64_t moved_ns;        /* its CPU time when it left the core `moved_from` for another */
     int16_t moved_from;
@@ -346,7 +346,7 @@ struct slice {
 struct cores {
     const struct busy *busy;
     size_t processes;
-    struct meanwhile *meanwhile; /* by func_id, of those that are told */
+    struct meanwhile *meanwhile; /* by func_id, of the described functions */
     struct on_core *on;
     size_t count, capacity;
     uint32_t *slot; /* by hash of function and core: the place in `on` plus one */
@@ -492,7 +492,7 @@ struct engine {
     size_t sched_capacity, to_capacity;
     /* the answer */
     uint32_t piece;
-    struct rows rows, before; /* of this piece, and of the last one, which somebody may still read */
+    struct rows rows, before; /* of this piece, and of the one before, which the caller may still be reading */
     struct edges edges;
     struct tree tree;
     struct cores cores;

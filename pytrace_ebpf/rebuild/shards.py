@@ -96,5 +96,5 @@ def _take(engine: Engine, batches: Iterator[pa.Table], end_ns: int, piece: int) 
         for _ in engine.take(batches, end_ns, piece):
             pass
     finally:
-        for _ in batches:  # nobody waits for ever to hand over the rest
+        for _ in batches:  # the thread that hands them over must not block for ever
             pass

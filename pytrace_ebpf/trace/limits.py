@@ -1,4 +1,4 @@
-"""Which values a column may have: between these a recorder writes, and those who compute with it need expect no others."""
+"""Which values a column may have: a recorder writes no others, and analyses need expect none."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _MOST_32 = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Limits:
-    """Numbers from `least` to `most`, or one of `words`; null is another's business."""
+    """Numbers from `least` to `most`, or one of `words`; whether null is allowed the column says."""
 
     least: float = float("-inf")
     most: float = float("inf")
@@ -37,7 +37,7 @@ def _distinct(chunk: pa.Array) -> pa.Array:
 _ANY = Limits()
 _MOMENT = Limits(0, _MOST_NS)
 _ID = Limits(-1, _MOST_32)
-_MOST_FUNCTIONS = 1 << 24  # whoever counts by function has a place for each number up to the largest
+_MOST_FUNCTIONS = 1 << 24  # arrays by function have an element for each number up to the largest
 _COUNT = Limits(0, _MOST_NS)
 _BY_NAME = {
     "ts": _MOMENT,

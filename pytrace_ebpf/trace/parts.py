@@ -1,4 +1,4 @@
-"""The Parquet parts of a table, read: what no recorder writes is found here, and never comes to those who compute with it."""
+"""Read the Parquet parts of a table: values that no recorder writes are found here, so that analyses never meet them."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _PARQUET = ds.ParquetFileFormat()
 
 @dataclass(frozen=True)
 class Part:
-    """One file: `rows` is how many the list of segments says that it has; None where nobody says. `fleeting`: it may be dropped while it is read."""
+    """One file: `rows`: how many it has by the list of segments; None where that does not list it. `fleeting`: it may be dropped while it is read."""
 
     files: Files
     folder: str
@@ -39,7 +39,7 @@ class Part:
 def read(spec: Table, parts: Sequence[Part], columns: Sequence[str], where: pc.Expression | None) -> pa.Table:
     """The rows of `parts` that `where` selects, columns of `spec`; what a trace was written too early to have is filled in.
 
-    Raises TraceError for a part that is not there, is no regular file, does not open or holds what cannot be.
+    Raises TraceError for a part that is not there, is no regular file, does not open or holds an impossible value.
     """
     tables: list[pa.Table] = []
     for at in range(0, len(parts), _AT_ONCE):
@@ -64,7 +64,7 @@ def batches(spec: Table, part: Part, rows: int, columns: Sequence[str] | None = 
 
 
 def checked(spec: Table, tables: Sequence[pa.Table], columns: Sequence[str], parts: Sequence[Part]) -> pa.Table:
-    """What was read of `parts` as one table, filled in; none for no rows. Raises TraceError for a value that cannot be."""
+    """What was read of `parts` as one table, filled in; none for no rows. Raises TraceError for an impossible value."""
     table = pa.concat_tables(tables).unify_dictionaries() if tables else spec.arrow.empty_table().select(columns)
     table = _filled(spec, table)
     _check(spec, table, parts)
@@ -85,14 +85,14 @@ def _does_not_open(part: Part) -> TraceError:
         part.files.folder(part.folder).size(part.name)
     except FileNotFoundError:
         if part.fleeting:
-            return TraceError(f"{part} was dropped meanwhile by the recording that goes on (--keep): try again.")
+            return TraceError(f"{part} was dropped meanwhile by the running recording (--keep): try again.")
     except OSError:
         pass
     return TraceError(f"{part} does not open: the trace is damaged; record it again.")
 
 
 def sizes(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
-    """(rows, bytes) of each part of one table; only one of which nobody says how many rows it has is opened. Raises TraceError."""
+    """(rows, bytes) of each part of one table; only one whose number of rows is not listed is opened. Raises TraceError."""
     folder = None
     for part in parts:
         with reading(part):
@@ -116,7 +116,7 @@ def _read(spec: Table, parts: Sequence[Part], columns: Sequence[str], where: pc.
 
 
 def opened(part: Part, stack: ExitStack) -> ds.ParquetFileFragment:
-    """A part as Arrow reads it. Raises OSError, and pa.ArrowInvalid where its size cannot be."""
+    """A part as Arrow reads it. Raises OSError, and pa.ArrowInvalid where its number of rows is impossible for its size."""
     descriptor = part.files.folder(part.folder).open(part.name)
     stack.callback(os.close, descriptor)
     pinned = Path(f"/proc/self/fd/{descriptor}")
@@ -157,7 +157,7 @@ def _check(spec: Table, table: pa.Table, parts: Sequence[Part]) -> None:
         if not column.nullable and values.null_count:
             says = "is missing or null"
         elif not limits(spec.name, column.name).hold(values):
-            says = "has a value that cannot be"
+            says = "has an impossible value"
         if says:
             where = Path(str(parts[0])).parent if len(parts) > 1 else parts[0]
             raise TraceError(f"{where} is damaged: its {column.name} {says}; record the trace again.")

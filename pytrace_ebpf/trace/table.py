@@ -33,7 +33,7 @@ class Table:
     meaning: str
     key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
     columns: tuple[Column, ...]
-    derived: bool = False  # made from the others by whoever reads, and not recorded
+    derived: bool = False  # computed from the others when it is read, not recorded
 
     def column(self, name: str) -> Column:
         """One of its columns."""

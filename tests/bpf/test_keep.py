@@ -77,7 +77,7 @@ def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subp
     service.stdin.flush()
     wait_until(lambda: dropped(recorder.directory) >= 4, 60)
     report = subprocess.run([*COMMAND, "report", str(recorder.directory)], capture_output=True, text=True, timeout=60)
-    assert report.returncode == 0 or "was dropped meanwhile by the recording that goes on (--keep): try again" in report.stderr
+    assert report.returncode == 0 or "was dropped meanwhile by the running recording (--keep): try again" in report.stderr
     trace = pytrace_ebpf.open(recorder.stop())
     check(trace)
     assert 2.5e9 < trace.end_ns - trace.start_ns < 30e9 and "at_first" in set(trace.functions()["name"])

@@ -99,7 +99,7 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
 
 
 def keep_up(trace: Trace) -> None:
-    """Keep states of a trace that is being recorded, as far as it goes, so that whoever asks for its sums later need not derive them.
+    """Keep states of a trace that is being recorded, as far as it goes, so that a later report need not derive its sums.
 
     The cost is that of the segments that came since the last time. Not for a recording that drops old segments: then all states go.
     """

@@ -1,6 +1,6 @@
 """The states of threads over time: on a core, in the run queue, waiting for the GIL, or blocked.
 
-Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time that is not told apart.
+Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time of unknown kind.
 """
 
 from dataclasses import dataclass
