@@ -20,7 +20,7 @@ from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
 
-if TYPE_CHECKING:  # it needs packages that who reads an experiment may not have
+if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
     from pytrace_ebpf.record.process.targets import Begun
     from pytrace_ebpf.record.session import Session, Status
 
@@ -32,9 +32,9 @@ _HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round interv
 
 
 def prepare(source: str = "agent") -> None:
-    """To be called before the recorders are imported: what parses starts meanwhile, and Arrow will not bring pandas.
+    """Call before the recorders are imported: the parser processes start meanwhile, and Arrow does not import pandas.
 
-    source  as asked for, where a running process is to be traced: what looks for its names starts, too, if they may matter
+    source  as asked for, where a running process is to be traced: the process that searches its names starts too, if they may matter
     """
     from pytrace_ebpf.record.parsing import confined
 
@@ -126,7 +126,7 @@ def options(args: argparse.Namespace) -> Options:
 def _rate(text: str) -> float:
     rate = float(text)
     if not 0.01 <= rate <= _MOST_HZ:
-        raise argparse.ArgumentTypeError(f"{text} is no rate; give samples a second, at most {_MOST_HZ:,.0f}")
+        raise argparse.ArgumentTypeError(f"{text} is not a rate; give samples a second, at most {_MOST_HZ:,.0f}")
     return rate
 
 
@@ -147,7 +147,7 @@ def _share(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
     share = float(found[1]) / 100 if found else 0.0
     if not 0.001 <= share <= 10:
-        raise argparse.ArgumentTypeError(f"{text} is no share of the program's CPU time; give one like 5%")
+        raise argparse.ArgumentTypeError(f"{text} is not a share of the program's CPU time; give one like 5%")
     return share
 
 
@@ -162,7 +162,7 @@ def _layers(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in LAYER_NAMES:
-            raise argparse.ArgumentTypeError(f"{name} is no layer; there are {', '.join(LAYER_NAMES)}")
+            raise argparse.ArgumentTypeError(f"{name} is not a layer; there are {', '.join(LAYER_NAMES)}")
     return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
 
 
@@ -172,7 +172,7 @@ def _size(text: str) -> int:
     number, letter, binary = found.groups() if found else ("0", None, None)
     size = int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
     if not size:
-        raise argparse.ArgumentTypeError(f"{text} is no size; give one like 500M or 20GiB")
+        raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
     return size
 
 
@@ -201,7 +201,7 @@ def _power_of_two(text: str) -> float:
 
 
 def beginning(begun: Sequence["Begun"], said: Sequence[str], quiet: bool) -> None:
-    """Say what is traced by which source and, in colour on a terminal, what that will do to the program; and what is not."""
+    """Print what is traced by which source, what is not, and, in colour on a terminal, what that costs the program."""
     if not quiet:
         from rich.console import Console
 
@@ -274,7 +274,7 @@ def cost(status: "Status") -> str:
 
 
 def closing(session: "Session", quiet: bool) -> None:
-    """Say what was recorded, why no more of it was, and how to look at it. Raises HostError where the trace could not be written."""
+    """Print what was recorded, why it ended early if it did, and how to look at it. Raises HostError where the trace could not be written."""
     status, output = session.status(), session.directory
     if session.failed:
         raise HostError(f"{session.ended_early}; what was recorded until then is in {output}")

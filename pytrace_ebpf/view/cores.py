@@ -1,4 +1,4 @@
-"""The report by core: how busy each was and with whom, how many at a time, which function ran where, who moved and who was pushed off."""
+"""The report by core: how busy each was and with which threads, how many at once, which functions ran where, migrations and preemptions."""
 
 from functools import partial
 from typing import Any
@@ -62,7 +62,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if more["migrations"]:
         parts += [Text(), *_moves(more, width, top)]
     if more["preempted_by"]:
-        parts += [Text(), *_pushed(more, width, top)]
+        parts += [Text(), *_preempted(more, width, top)]
     return [*parts, Text(), *_affinity(facts, width, top)]
 
 
@@ -89,7 +89,7 @@ def _at_a_time(more: dict[str, Any]) -> RenderableType:
     spent = more["cores_at_a_time"]
     whole = sum(row["ns"] for row in spent)
     shares = "   ".join(f"{row['cores']}: {text.percent(row['ns'], whole)}" for row in spent if row["ns"])
-    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   at a time {shares}")
+    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   cores busy at once, of the time   {shares}")
 
 
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
@@ -102,7 +102,7 @@ def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableTyp
         busy = f"{one['busy_cores']:.2f}" if text.known(one["busy_cores"]) else text.NOTHING
         name = partial(text.function, one["qualname"], one["file"], one["first_line"])
         out.add([text.duration(total[func_id]), busy], partial(text.fit, where), name)
-    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores of the process meanwhile"
+    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores the process had meanwhile"
     return [text.title("Functions on cores", shown, width), out]
 
 
@@ -116,14 +116,14 @@ def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     return [text.title("Moved to another core", f"{whole:,} times; by the innermost call", width), out]
 
 
-def _pushed(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+def _preempted(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     fixed = [(6, "lost"), (9, "times"), (8, "tid")]
     out = Listing(width, fixed, ["by"])
     for row in more["preempted_by"][:top]:
         whose = "this program's own" if row["traced"] else f"pid {row['pid']}" if row["pid"] is not None else "ended since"
-        name = f"{text.clean(row['name'])} ({whose})" if row["tid"] else "the idle thread: moved to another core, or held back"
+        name = f"{text.clean(row['name'])} ({whose})" if row["tid"] else "the idle thread: moved to another core, or throttled"
         out.add([text.duration(row["ns"]), text.count(row["times"]), str(row["tid"])], partial(text.fit, name))
-    return [text.title("Pushed off a core", "by whom; and how long until there was one again", width), out]
+    return [text.title("Preempted", "by which thread; lost: time until it had a core again", width), out]
 
 
 def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""`report --by gil` as a terminal shows it: how the GIL's time went, who waited for whom, and how each thread fared."""
+"""`report --by gil` as a terminal shows it: how the GIL's time was spent, who waited for whom, and what each thread had of it."""
 
 import textwrap
 from functools import partial

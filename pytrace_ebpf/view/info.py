@@ -40,7 +40,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ),
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {what}"),
-        ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; may be deleted"),
+        ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
     ]
     parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
     parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
@@ -58,7 +58,7 @@ def _since(clock: list[dict[str, int]], start_ns: int) -> str:
 
 
 def _dropped(facts: dict[str, Any]) -> str:
-    """What --keep let go of."""
+    """What --keep dropped."""
     dropped = facts["dropped"]
     return f"the first {text.duration(dropped['wall_ns'])}, {dropped['segments']:,} segments of {text.size(dropped['bytes'])}: older than what --keep asked for"
 
@@ -70,7 +70,7 @@ def _windows(losses: list[dict[str, Any]]) -> list[Text]:
         for w in losses[:_WINDOWS_SHOWN]
     ]
     more = len(losses) - _WINDOWS_SHOWN
-    return [*lines, Text(f"  and {more:,} windows more: --json lists all", "red")] if more > 0 else lines
+    return [*lines, Text(f"  and {more:,} more windows: --json lists all", "red")] if more > 0 else lines
 
 
 def _tables(tables: dict[str, dict[str, int]]) -> Table:

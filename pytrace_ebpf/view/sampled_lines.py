@@ -63,7 +63,7 @@ def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_o
         parts.append(_listing(rows, longest, width, ascii_only))
         shown += len(rows)
     left = len(table) - shown
-    return [*parts, *([Text(), Text(f"{left:,} lines more: --top 0 shows all")] if left > 0 else [])]
+    return [*parts, *([Text(), Text(f"{left:,} more lines: --top 0 shows all")] if left > 0 else [])]
 
 
 def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:

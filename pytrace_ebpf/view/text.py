@@ -17,7 +17,7 @@ STATES: States = (
     *((f"{state.name}_ns", state.label, state.glyph, state.ascii_glyph, state.colour) for state in states.STATES),
     ("unknown_ns", "not recorded", "?", "?", colours.UNKNOWN),
 )
-# The same where waits are not told apart.
+# The same where kinds of waiting are not distinguished.
 TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", colours.BLOCKED), STATES[-1])
 NOTHING = "-"
 _LEAST_PLACE = 10  # cells of file and line below which they say nothing
