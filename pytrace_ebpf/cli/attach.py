@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             recording.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
-                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace") as show,
+                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace", recording.cheaper(args)) as show,
                 summing.beside(session, args.keep is not None, show) as look,
             ):
                 session.run(lambda: stopped() or time.monotonic() >= deadline, look)

@@ -1,5 +1,6 @@
 """A line on a terminal's standard error for everything that takes longer than a second. It is removed at the end; nothing else is printed meanwhile."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ def shown(what: str, console: Console | None = None) -> Iterator[Report]:
 @contextmanager
 def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str, str], None]]:
     """For a block of `count` turns. Yields the function to call as each turn begins, and at the end: the turn's name, and a line to print about the one before."""
-    console = Console(stderr=True, highlight=False) if console is None else console
+    console = Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty()) if console is None else console
     with _line([MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()], console, 0) as line:
         task = None if line is None else line.add_task("", total=count, completed=-1)
 
@@ -64,7 +65,7 @@ def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str,
 @contextmanager
 def _line(columns: list[ProgressColumn], console: Console | None, after_s: float) -> Iterator[Progress | None]:
     """A line that appears after so many seconds; None where there is no terminal for it."""
-    console = Console(stderr=True) if console is None else console
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty()) if console is None else console  # whatever FORCE_COLOR says
     if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return

@@ -28,6 +28,7 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SENTENCES = 3  # of processes without calls: more of them say the same
 _MUCH, _LITTLE = 0.2, 0.05  # of the program's CPU time, which of one that does little means little; of a core
 SOURCES = ("auto", "usdt", "agent")
+BUDGET = "--budget bounds it"
 _HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
@@ -223,18 +224,21 @@ def _by_source(begun: Sequence["Begun"]) -> dict[tuple[str, str], list[int]]:
 
 
 @contextmanager
-def progress(quiet: bool, hint: str) -> Iterator[Callable[["Status"], None]]:
-    """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds."""
+def progress(quiet: bool, hint: str, cheaper: str = BUDGET) -> Iterator[Callable[["Status"], None]]:
+    """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds.
+
+    `cheaper`: what to do where tracing costs much.
+    """
     if quiet:
         yield lambda status: None
     elif sys.stderr.isatty():
-        yield from _changing_line(hint)
+        yield from _changing_line(hint, cheaper)
     else:
         print(hint, file=sys.stderr, flush=True)
-        yield _every_ten_seconds()
+        yield _every_ten_seconds(cheaper)
 
 
-def _changing_line(hint: str) -> Iterator[Callable[["Status"], None]]:
+def _changing_line(hint: str, cheaper: str) -> Iterator[Callable[["Status"], None]]:
     from rich.console import Console  # here: a recording that shows no line need not wait for it
     from rich.live import Live
     from rich.text import Text
@@ -245,7 +249,7 @@ def _changing_line(hint: str) -> Iterator[Callable[["Status"], None]]:
         def show(status: "Status") -> None:
             for sentence in status.said:
                 console.print(Text(printable(sentence)))
-            live.update(Text.assemble(line(status), (cost(status), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
+            live.update(Text.assemble(line(status), (cost(status, cheaper), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
 
         yield show
 
@@ -256,12 +260,17 @@ def line(status: "Status") -> str:
     return f"{status.seconds:6.1f} s  {status.calls:>12,} call events  {status.sched:>10,} scheduling events  {lost}"
 
 
+def cheaper(args: argparse.Namespace) -> str:
+    """What to do where this recording costs much."""
+    return BUDGET if applies.source(args) != "sample" else "a lower --sample rate costs less"
+
+
 def is_dear(status: "Status") -> bool:
     """Whether tracing costs so much at the moment that the figures are distorted."""
     return status.price is not None and status.price.share > _MUCH and status.price.cores > _LITTLE
 
 
-def cost(status: "Status") -> str:
+def cost(status: "Status", cheaper: str = BUDGET) -> str:
     """What tracing costs at the moment: a tail for a line of progress, "" where nothing is known of it."""
     if status.price is None:
         return ""
@@ -269,7 +278,7 @@ def cost(status: "Status") -> str:
     share = "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time"
     left_out = f", {status.price.left_out:,} function{'s' if status.price.left_out > 1 else ''} left out" if status.price.left_out else ""
     left_out = ", paused" if status.price.paused else left_out
-    dear = "; --budget bounds it" if is_dear(status) and not status.price.bounded else ""
+    dear = f"; {cheaper}" if is_dear(status) and not status.price.bounded else ""
     return f"  tracing takes {share}{left_out}{dear}"
 
 
@@ -294,7 +303,7 @@ def say(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def _every_ten_seconds() -> Callable[["Status"], None]:
+def _every_ten_seconds(cheaper: str) -> Callable[["Status"], None]:
     before = 0.0
 
     def show(status: "Status") -> None:
@@ -303,6 +312,6 @@ def _every_ten_seconds() -> Callable[["Status"], None]:
             say(sentence)
         if status.seconds - before >= 10:
             before = status.seconds
-            print(line(status) + cost(status), file=sys.stderr, flush=True)
+            print(line(status) + cost(status, cheaper), file=sys.stderr, flush=True)
 
     return show

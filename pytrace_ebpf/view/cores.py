@@ -12,10 +12,10 @@ from pytrace_ebpf.analyze.time import cores
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
 from pytrace_ebpf.view import colours, text
-from pytrace_ebpf.view.grid import Listing
+from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named, plain
 
-_BAR = 20
+_BAR, _SHORT_BAR = 20, 6
 
 
 def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -68,28 +68,31 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     wall = facts["wall_ns"]
-    fixed = [(_BAR, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (7, "tid")]
+    narrow = width < NARROW
+    bar = _SHORT_BAR if narrow else _BAR
+    fixed = [(bar, ""), (4, "core"), (6, "busy"), (6, "share"), (6 if narrow else 9, "slices"), (7, "tid")]
     out = Listing(width, fixed, ["thread"])
     glyph = "#" if ascii_only else "█"
     for cpu, own in table.groupby("cpu", sort=True):
         busy = int(own["busy_ns"].sum())
-        cells = min(_BAR, round(_BAR * busy / wall)) if wall else 0
+        cells = min(bar, round(bar * busy / wall)) if wall else 0
         out.add(
-            [Text(glyph * cells, colours.ON_CPU), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum()), ""],
+            [Text(glyph * cells, colours.ON_CPU), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum(), 6), ""],
             partial(text.fit, f"{len(own)} traced thread{'s' * (len(own) != 1)}"),
             style="bold",
         )
         for row in own.head(top).to_dict("records"):
-            figures = ["", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]), str(row["tid"])]
+            figures = ["", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"], 6), str(row["tid"])]
             out.add(figures, partial(text.fit, row["name"]))
-    return [text.title("Cores by the traced threads", "share is of the time recorded", width), out]
+    return [text.title("What the traced threads had of each core", "share: of the time recorded", width), out]
 
 
 def _at_a_time(more: dict[str, Any]) -> RenderableType:
     spent = more["cores_at_a_time"]
     whole = sum(row["ns"] for row in spent)
-    shares = "   ".join(f"{row['cores']}: {text.percent(row['ns'], whole)}" for row in spent if row["ns"])
-    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   cores busy at once, of the time   {shares}")
+    shares = [f"{row['cores'] or 'none'} for {text.percent(row['ns'], whole)}" for row in spent if row["ns"]]
+    of_the_time = ", ".join([f"{first} of the time" for first in shares[:1]] + shares[1:])
+    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   {of_the_time}")
 
 
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:

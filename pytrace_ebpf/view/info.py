@@ -45,9 +45,15 @@ def info(facts: dict[str, Any], width: int) -> Group:
     parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
     parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
-        first, *others = textwrap.wrap(text.clean(value), width - _LABEL, break_on_hyphens=False) or [""]
-        parts += [Text.assemble((f"{label:<{_LABEL}}", "bold"), first), *(Text(" " * _LABEL + line) for line in others)]
-    return Group(*parts, Text(), _tables(facts["tables"]))
+        parts += _labelled(label, value, width)
+    empty = [name for name, table in facts["tables"].items() if not table["rows"]]
+    without = _labelled("no rows", f"{', '.join(empty)}: not recorded, or not derived yet", width) if empty else []
+    return Group(*parts, Text(), _tables(facts["tables"]), Text(), *without)
+
+
+def _labelled(label: str, value: str, width: int) -> list[Text]:
+    first, *others = textwrap.wrap(text.clean(value), width - _LABEL, break_on_hyphens=False) or [""]
+    return [Text.assemble((f"{label:<{_LABEL}}", "bold"), first), *(Text(" " * _LABEL + line) for line in others)]
 
 
 def _since(clock: list[dict[str, int]], start_ns: int) -> str:
@@ -78,7 +84,7 @@ def _tables(tables: dict[str, dict[str, int]]) -> Table:
     for title in ("table", "rows", "size", "bytes a row", "parts"):
         grid.add_column(title, justify="left" if title == "table" else "right", no_wrap=True)
     for name, t in tables.items():
-        size = text.size(t["bytes"]) if t["parts"] else text.NOTHING
-        a_row = f"{t['bytes'] / t['rows']:.1f}" if t["rows"] else text.NOTHING
-        grid.add_row(name, f"{t['rows']:,}", size, a_row, str(t["parts"]))
+        if not t["rows"]:
+            continue
+        grid.add_row(name, f"{t['rows']:,}", text.size(t["bytes"]), f"{t['bytes'] / t['rows']:.1f}", str(t["parts"]))
     return grid

@@ -90,6 +90,8 @@ def cut_left(name: str, width: int) -> str:
 
 def function(qualname: Any, file: Any, line: Any, width: int) -> Text:
     """A function's name and as much of its place as `width` cells hold, both cut from the left."""
+    if not known(qualname):
+        return Text(cut_left("(unknown function)", width), "dim")
     name, path = clean(qualname), clean(file)
     place = path + (f":{line}" if known(line) and int(line) > 0 else "")
     room = width - cell_len(name) - 2
