@@ -42,6 +42,6 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
     said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
     states = states_of(facts)
     if facts["sampled"]:
-        title = f"Samples say where {text.duration(split['wall_ns'])} on a core in Python went, all threads together"
+        title = f"Where the {text.duration(split['wall_ns'])} on a core in Python went, by samples, all threads together"
         return [*(Text(line, "bold") for line in textwrap.wrap(title, width)), *said, Text()]
     return [*titles, text.bar(split, width, ascii_only, states=states), text.legend(split, ascii_only, width, states), *said, Text()]

@@ -99,8 +99,7 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
             what,
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
-    title = Text.assemble((f"{facts['by'].capitalize()}s by sampled {sort} time on a core", "bold"), f"   {shown}")
-    return [title, out, *_advice(facts)]
+    return [text.title(f"{facts['by'].capitalize()}s by sampled {sort} time on a core", shown, width), out, *_advice(facts)]
 
 
 def bar(amount: int, longest: int, cells: int, ascii_only: bool) -> Text:
@@ -117,5 +116,5 @@ def _advice(facts: dict[str, Any]) -> Iterator[Text]:
     if deserves := facts.get("deserving"):
         modules = ", ".join(text.clean(module) for module in deserves["modules"])
         yield Text()
-        yield Text(f"{deserves['share_percent']} % of it is in {modules}. How often each function is called, and each call's time:")
+        yield Text(f"{deserves['share_percent']} % of it is in {modules}. To record how often each function there is called, and each call's time:")
         yield Text("  " + text.clean(deserves["command"]), "bold")

@@ -1,5 +1,6 @@
 """`report --by line` and `--by opcode` of samples: source lines with their time, and instructions with theirs."""
 
+import textwrap
 from functools import partial
 from typing import Any
 
@@ -53,25 +54,25 @@ def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_o
     """Source lines of the functions with most time of their own, until `top` lines with samples are shown."""
     if not len(table):
         return [Text(_NONE)]
-    parts: list[RenderableType] = [Text.assemble(("Source lines by sampled time on a core", "bold"), f"   total: with what it called; {ERRORS}")]
+    parts: list[RenderableType] = [text.title("Source lines by sampled time on a core", f"total: with what it called; {ERRORS}", width)]
     longest, shown = int(table["self_ns"].max()), 0
     for _, rows in table.groupby("func_id", sort=False):
         if shown >= top:
             break
         first = rows.iloc[0]
         parts += [Text(), Text.assemble((text.clean(first["qualname"]), "bold"), "  ", (f"{text.clean(first['file'])}:{first['first_line']}", "dim"))]
-        parts.append(_listing(rows, longest, width, ascii_only))
+        parts.append(_listing(rows, longest, width, ascii_only, head=not shown))
         shown += len(rows)
     left = len(table) - shown
-    return [*parts, *([Text(), Text(f"{left:,} lines more: --top 0 shows all")] if left > 0 else [])]
+    return [*parts, *([Text(), Text(f"{left:,} more lines: --top 0 shows all")] if left > 0 else [])]
 
 
-def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:
-    """A function's lines; of those without samples a few between others."""
+def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool, head: bool) -> Listing:
+    """A function's lines, without the indentation that all have; of those without samples a few between others."""
     narrow = width < NARROW
     fixed = [(4 if narrow else 8, ""), (6, "self"), (7, "±"), (6, "total"), (7, "±"), (6, "line")]
-    out = Listing(width, fixed, ["source"], may_go=["±"])
-    source = lines_of(str(rows["file"].iloc[0]))
+    out = Listing(width, fixed, ["source"], may_go=["±"], head=head)
+    source = _dedented(lines_of(str(rows["file"].iloc[0])), int(rows["line"].min()), int(rows["line"].max()))
     before = None
     for row in rows.to_dict("records"):
         if before is not None and source is not None and row["line"] - before > 1:
@@ -87,10 +88,18 @@ def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> 
     return out
 
 
+def _dedented(source: list[str] | None, first: int, last: int) -> list[str] | None:
+    """Lines `first` to `last` of a file (from 1) without the indentation that they share, in their places."""
+    if source is None or first < 1:
+        return source
+    shown = textwrap.dedent("\n".join(line.expandtabs(4) for line in source[first - 1 : last])).split("\n")
+    return [*source[: first - 1], *shown]
+
+
 def _line(source: list[str] | None, number: int) -> str:
     if source is None:
         return "(its source is not here)"
-    return source[number - 1].expandtabs(4) if 0 < number <= len(source) else ""
+    return source[number - 1] if 0 < number <= len(source) else ""
 
 
 def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
@@ -113,5 +122,5 @@ def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii
         functions.add(
             [text.duration(each["self_ns"])], partial(text.function, each["qualname"], each["file"], each["first_line"]), partial(text.fit, few)
         )
-    head = Text.assemble(("Instructions by sampled time on a core", "bold"), f"   {shown}; in brackets what it is specialized from")
+    head = text.title("Instructions by sampled time on a core", f"{shown}; in brackets what it is specialized from", width)
     return [head, out, Text(), Text("Functions and the instructions that they were at", "bold"), functions]

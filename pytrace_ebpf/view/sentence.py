@@ -1,4 +1,4 @@
-"""One sentence that a person would say of where a function's time went; none where nothing dominates."""
+"""One sentence, as a person would say it, on where a function's time went; none where nothing dominates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -118,7 +118,7 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
     if part_of < _DOMINATES or most not in (*names, NOBODY):
         return f"{subject} {doing}."
-    return f"{subject} {doing}, woken by {'nobody of this program' if most == NOBODY else _quoted(names[most])}."
+    return f"{subject} {doing}, woken by {'no thread of this program' if most == NOBODY else _quoted(names[most])}."
 
 
 def _rivals(queued: float, reasons: Reasons, own: int, names: Mapping[int, str]) -> str:

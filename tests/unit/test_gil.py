@@ -225,7 +225,7 @@ def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
         ((50, 50, 0, 0), {"runq": [{"func_id": 0, "ns": 9}]}, "`load` computes; half of its time it has no core: `load` on other threads has them."),
         ((70, 30, 0, 0), {"runq": [{"func_id": why.NOBODY, "ns": 9}]}, "`load` computes; 30 % of its time it has no core: other programs have them."),
         ((95, 5, 0, 0), {"runq": []}, "`load` computes."),
-        ((1, 0, 0, 99), {"blocked": [blocked("net", "recvfrom", why.NOBODY)]}, "`load` is waiting in recvfrom (net), woken by nobody of this program."),
+        ((1, 0, 0, 99), {"blocked": [blocked("net", "recvfrom", why.NOBODY)]}, "`load` is waiting in recvfrom (net), woken by no thread of this program."),
         ((20, 0, 0, 80), {"blocked": [blocked("lock", "futex", 2)]}, "80 % of `load` is waiting for a lock, woken by `put`."),
         ((0, 0, 0, 99), {"blocked": [blocked("sleep", "clock_nanosleep", -1)]}, "`load` is sleeping."),
         ((30, 20, 20, 30), {}, ""),

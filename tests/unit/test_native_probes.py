@@ -124,7 +124,7 @@ def test_not_without_privileges(words: tuple[str, ...]) -> None:
 def test_an_unknown_layer(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--layers", "numpy")
-    assert "numpy is no layer; there are torch, blas, cuda" in capsys.readouterr().err
+    assert "numpy is not a layer; there are torch, blas, cuda" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("release", "ok"), [("6.5.13", "warning"), ("6.10.0-1-amd64", "ok"), ("6.6.60", "ok")])

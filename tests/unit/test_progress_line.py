@@ -52,6 +52,16 @@ def test_without_a_known_total_no_share_is_shown(monkeypatch: pytest.MonkeyPatch
     assert lines == [("Rebuilding", 1.0, 0.25), ("Summing", None, 0), ("Rebuilding", 1.0, 0.5)]
 
 
+def test_a_pipe_is_no_terminal_whatever_force_color_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", out := io.StringIO())
+    with progress.shown("Reading") as report, progress.turns(1) as begin:
+        report("Reading", 0.5)
+        begin("a", "")
+    assert out.getvalue() == ""
+
+
 def test_quick_work_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 1000.0)
     assert said(sample(tmp_path), terminal=True).strip() == ""

@@ -201,7 +201,7 @@ def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: C
         assert calls["runq_wait_ns"].dropna().ge(0).all()
     why = run.trace.scheduling["why"]
     for command in ("report", "info"):
-        assert f"Run queue, GIL wait and blocked are not told apart: {why}." in run.says(command)
+        assert f"Run queue, GIL wait and blocked are not distinguished: {why}." in run.says(command)
 
 
 @pytest.mark.parametrize("source", ["perf"], indirect=True)
