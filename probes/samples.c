@@ -1,15 +1,15 @@
 /* Python stacks of the threads that have a core, at equal intervals.
  *
- * Each core's clock interrupts whatever runs there; of a sampled process's thread the frames are read from the interpreter's
- * own structures. The thread stands still meanwhile, but may stand between two writes that belong together: what does not
- * fit together is torn, and counted. A stack's frames are reported once, later samples name them by a hash.
+ * Each core's clock interrupts whatever runs there. If that is a thread of a sampled process, its frames are read from the
+ * interpreter's own structures. The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
+ * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  */
 #include <uapi/linux/bpf_perf_event.h>
 #include "common.h"
 #include "frames.h"
 
 struct settings {
-    __u32 fsbase; /* offset in the kernel's struct task_struct: the current thread's pthread_t */
+    __u32 fsbase; /* offset of the thread's pthread_t in the kernel's struct task_struct */
     __u32 pad;
 };
 LAYOUT(settings);
@@ -19,10 +19,10 @@ LAYOUT(sample_event);
 BPF_RINGBUF_OUTPUT(stacks, RING_PAGES);
 LAYOUT(stack_event);
 
-/* Offsets of one version, by the names that record/cpython/layout.py has for them. */
+/* Offsets in the structures of one version of CPython, named as in record/cpython/layout.py. */
 struct sample_layout {
     struct frame_layout frames;
-    __s32 frame_size; /* bytes of a frame in which all that is read lies */
+    __s32 frame_size; /* bytes of a frame to read: all fields used here lie within them */
     __s32 frame_running;
     __u32 running_values;
     __s32 interpreter_threads;
@@ -42,43 +42,43 @@ struct sample_layout {
 #define LAYOUTS 64
 BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
 
-/* What user space says of a process. */
+/* A sampled process, as described by user space. */
 struct sampled {
     __u64 main;      /* address of the pointer to the main interpreter */
-    __u64 holder;    /* address of the pointer to the thread state that had the GIL last; 0 = not known */
-    __u64 code_type; /* PyCode_Type; 0 = not known */
+    __u64 holder;    /* address of the pointer to the last holder of the GIL, a thread state; 0 = unknown */
+    __u64 code_type; /* address of PyCode_Type; 0 = unknown */
     __u32 layout;
-    __u32 number; /* of the program that runs there */
+    __u32 number; /* of the program: a process gets a new one with each exec */
 };
 BPF_HASH(processes, __u32, struct sampled, 16384);
 
 /* thread id -> its thread state */
 struct state {
-    __u64 address; /* 0 = it had none */
-    __u64 looked;  /* when */
+    __u64 address; /* 0 = none */
+    __u64 looked;  /* when the list of thread states was last searched for it */
 };
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define LOOK_AGAIN_NS 5000000000ULL
 #define STATES_A_LOOK 512
 
-/* Stacks that were told. */
+/* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 
-BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns in these programs */
+BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
 
-/* A walk on this core, which no other one interrupts. */
-#define HEAD 128 /* bytes of a frame and of a code object in which all that is read lies */
+/* The walk on this core; a program is not interrupted by another one of its kind. */
+#define HEAD 128 /* bytes of a frame, and of a code object, to read: all fields used here lie within them */
 struct walk {
     __u64 began;
     __u64 pid_tgid;
-    __u64 frame; /* next */
+    __u64 frame; /* the next one to read */
     __u64 hash;
     __u64 code_type;
     __u32 program;
     __u32 layout;
     __u32 count;
     __u16 opcode;
-    __u8 outermost; /* a stack may end with the last frame */
+    __u8 outermost; /* the last frame read may be the outermost one of a stack */
     __u8 outcome;
     char head[HEAD + 8];
     char code[HEAD + 8];
@@ -89,7 +89,7 @@ BPF_PERCPU_ARRAY(walks, struct walk, 1);
 BPF_PROG_ARRAY(steps, 2);
 #define STEP 0
 #define FINISH 1
-#define FRAMES_A_STEP 64 /* the kernel allows 33 steps */
+#define FRAMES_A_STEP 64 /* the kernel allows 33 tail calls in a row */
 
 /* walk.outcome */
 #define MORE 0
@@ -99,7 +99,7 @@ BPF_PROG_ARRAY(steps, 2);
 
 #define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
 #define OWNED_BY_OBJECT 2
-#define BYTES_OF_BYTES 32 /* offset in a bytes object */
+#define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
 #define MIX 0x9e3779b97f4a7c15ULL
 
 static __always_inline __u64 mixed(__u64 hash, __u64 value)
@@ -108,13 +108,13 @@ static __always_inline __u64 mixed(__u64 hash, __u64 value)
     return hash ^ hash >> 32;
 }
 
-/* A thread state is the current thread's where it has its pthread_t. */
+/* Whether a thread state belongs to the thread with this pthread_t. */
 static __always_inline int is_of(const struct sample_layout *layout, __u64 state, __u64 pthread)
 {
     return state && TAKE(__u64, state + layout->thread_pthread) == pthread;
 }
 
-/* The current thread's thread state; 0 = it has none. */
+/* The current thread's thread state; 0 = none. */
 static __always_inline __u64 thread_state(const struct sampled *process, const struct sample_layout *layout, __u32 tid, __u64 now)
 {
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
@@ -146,10 +146,10 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
     return found.address;
 }
 
-/* Is the frame one that was left already? Of those in the data stack none lies behind its end. */
+/* Whether the frame has been left already: it lies in the unused part of the thread's data stack. */
 static __always_inline int is_left(const struct sample_layout *layout, __u64 state, __u64 frame)
 {
-    __u64 ends[3] = {}; /* of the chunk: begin; end of its frames, end */
+    __u64 ends[3] = {}; /* of the chunk: begin, end of the part in use, end */
 
     if (layout->thread_datastack == ABSENT || bpf_probe_read_user(ends, sizeof(ends), (void *)(state + layout->thread_datastack)))
         return 0;
@@ -198,8 +198,8 @@ int sample(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-/* Of the code object that was read: one that takes a freed one's place often has its name at the freed name's place, too, so the
- * name's hash is taken, which every name of code has. */
+/* Identifies the code object just read among those that have been at its address. Addresses of strings are reused along with
+ * that of the code object, so the name enters by its hash, which CPython has computed for every name of a code object. */
 static __always_inline __u32 identity(struct walk *walk, const struct sample_layout *layout)
 {
     __u64 name = TAKE(__u64, FIELD_OF(__u64, walk->code, layout->code_name) + layout->string_hash);
@@ -208,7 +208,7 @@ static __always_inline __u32 identity(struct walk *walk, const struct sample_lay
     return mixed(mixed(mix, FIELD_OF(__u32, walk->code, layout->frames.code_first_line)), *(__u64 *)(walk->code + 16));
 }
 
-/* Reads the frame that is next. */
+/* Reads the next frame. */
 static __always_inline int take_frame(struct walk *walk, const struct sample_layout *layout)
 {
     const struct frame_layout *frames = &layout->frames;
@@ -224,7 +224,7 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
 
         walk->outermost = layout->ends_with_shim ? owner >= frames->owner_shim : owner != OWNED_BY_GENERATOR;
         if (owner == OWNED_BY_OBJECT)
-            return TORN; /* it is on no stack any more */
+            return TORN; /* it is no longer on a stack */
         if (owner >= frames->owner_shim) {
             walk->frame = next;
             return MORE;
@@ -289,13 +289,13 @@ int step(struct bpf_perf_event_data *ctx)
     }
     if (now == MORE)
         steps.call(ctx, STEP);
-    walk->outcome = now == MORE ? DEEP : now; /* behind the last step that the kernel allows */
+    walk->outcome = now == MORE ? DEEP : now; /* the kernel allowed no further step */
     steps.call(ctx, FINISH);
     return 0;
 }
 
-/* Tells user space the frames of a stack; 0 = there was no room. */
-static __always_inline int tell(struct walk *walk)
+/* Reports the frames of a stack to user space; 0 = the ring is full. */
+static __always_inline int report(struct walk *walk)
 {
     __u32 count = walk->count, i;
 
@@ -337,7 +337,7 @@ int finish(struct bpf_perf_event_data *ctx)
         count_loss(LOSS_STACK_DEPTH);
     walk->hash = stack;
     if (stack > SAMPLE_TORN && !known.lookup(&stack)) {
-        if (tell(walk))
+        if (report(walk))
             known.update(&stack, &one);
         else
             count_loss(LOSS_SAMPLE_RING);
@@ -360,7 +360,7 @@ int finish(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-/* Nothing of the program before exec counts for the one after it. */
+/* What user space knows of the process does not hold for its new program. */
 TRACEPOINT(sched_process_exec)
 {
     __u32 pid = bpf_get_current_pid_tgid() >> 32;

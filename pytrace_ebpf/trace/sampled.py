@@ -4,7 +4,7 @@ from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
 SAMPLES = Table(
     "samples",
-    "One row per sample of a thread that had a core, at equal intervals (the manifest's sampling.period_ns) of each core's time: each stands for so much time on a core.",
+    "One row per sample of a thread that had a core, at equal intervals (the manifest's sampling.period_ns) of each core's time: each stands for one period on a core.",
     (),
     (
         Column("ts", "int64", "ns", "when"),
@@ -15,7 +15,7 @@ SAMPLES = Table(
             "stack_id",
             "int64",
             "",
-            "its Python frames: the innermost one's row in stacks; -1 it ran no Python; -2 they could not be read just then",
+            "its Python frames: the row of the innermost one in stacks; -1 it ran no Python; -2 they could not be read",
         ),
         Column(
             "opcode",

@@ -31,7 +31,7 @@ def words(sampled: dict[str, int]) -> str:
 
 
 def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
-    """What sampling cost, in one sentence."""
+    """What sampling cost, as a sentence."""
     if spent_ns is None:
         return "not measured."
     return f"Reading stacks took {text.duration(spent_ns)} of the cores ({text.percent(spent_ns, wall_ns)} of the time recorded), interruptions not counted."
@@ -45,7 +45,7 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
 
 
 def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
-    """The modules with most self time, for sure more than chance gives them, and a command that records their calls; None for none."""
+    """The modules with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None if there are none."""
     by_module = table[table["module"].notna()].groupby("module")[["self_ns", "self_error_ns"]].sum().sort_values("self_ns", ascending=False)
     whole = int(table["self_ns"].sum())
     sure = by_module[(by_module["self_ns"] - 2 * by_module["self_error_ns"] > _LEAST_SHARE * whole)].head(_MOST_NAMED)

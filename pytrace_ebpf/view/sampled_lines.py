@@ -15,7 +15,7 @@ from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error
 from pytrace_ebpf.view.source_text import lines_of
 
-_BETWEEN = 3  # lines without a sample that are shown between two that have some
+_BETWEEN = 3  # at most so many lines without a sample are shown between two with samples
 _OPCODES = 4  # of a function
 _NONE = "No sample was taken of Python code."
 

@@ -1,4 +1,4 @@
-"""Samples by line: how many stood at it, and how many at it or in what it called."""
+"""Samples by source line: at the line itself, and in the functions called from it."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ _PLACE = ["func_id", "line"]
 
 
 def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
-    """One row per function and line that a sample stood at, function by function, those with most time of their own first, there by line.
+    """One row per function and line that a sample was taken at, function by function, those with most time of their own first, there by line.
 
     func_id, qualname, file, first_line, module, line (-1 unknown); total_ns (a line that recursion comes to again counts once) and
     self_ns, with X_samples and X_error_ns as errors.with_errors has them, of `of` samples in all.

@@ -1,4 +1,4 @@
-"""How far the time that samples say may be off: their statistical error."""
+"""The statistical error of sampled times."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def standard_error(samples: npt.ArrayLike, of: int) -> Floats:
-    """Of a number of samples out of `of`, in samples: of a binomial, with the share as Agresti and Coull estimate it, so that none and all have one too."""
+    """The standard error of a count of samples out of `of`, in samples.
+
+    That of a binomial distribution, its share estimated after Agresti and Coull (1998): so 0 and `of` samples have an error as well.
+    """
     share = (np.asarray(samples, np.float64) + 2) / (of + 4)
     return np.sqrt(of * share * (1 - share))
 

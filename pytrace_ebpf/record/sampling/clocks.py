@@ -1,4 +1,4 @@
-"""The clocks of the cores, which run a BPF program at equal intervals."""
+"""Timers of the cores that run a BPF program at equal intervals."""
 
 import os
 from pathlib import Path
@@ -11,10 +11,10 @@ _ONLINE = Path("/sys/devices/system/cpu/online")
 
 
 class Clocks:
-    """One of each core that is online now, until they are closed."""
+    """One timer on each core that is online now, until close()."""
 
     def __init__(self, program: int, period_ns: int) -> None:
-        """Raises HostError where the kernel refuses."""
+        """Raises HostError if the kernel refuses."""
         self._descriptors: list[int] = []
         try:
             for cpu in listed_cpus(_ONLINE):

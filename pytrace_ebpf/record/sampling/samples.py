@@ -1,4 +1,4 @@
-"""Samples of the Python stacks of threads that have a core: read by samples.c from outside, nothing in the process."""
+"""Sampled Python stacks, read by samples.c from outside: nothing is put into the process."""
 
 import time
 from contextlib import suppress
@@ -25,9 +25,9 @@ from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
-_INTERVAL_S = 0.25  # of code that was discarded meanwhile there is no name
-_SETTLING_NS = 10_000_000  # younger samples wait for the next segment, in which their stacks stand too
-_MOST_KNOWN = 1 << 20  # frames and lines that are kept here of one program, which then is told anew
+_INTERVAL_S = 0.25  # code discarded before its name was read stays unnamed
+_SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
+_MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
 _ABSENT = -(1 << 31)
 _LAYOUT = (
     "interpreter_threads",
@@ -40,7 +40,7 @@ _LAYOUT = (
     "code_name",
     "code_bytes",
 )
-_NO_STACKS = 2  # sample_event.stack from here on is one
+_NO_STACKS = 2  # a sample_event.stack from here on refers to a stack
 _TORN = 1
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
@@ -53,12 +53,12 @@ class _Sampled:
 
 
 class Samples(Recorder):
-    """The programs of samples.c on the clock of every core, recording the processes in their map."""
+    """Runs the programs of samples.c on a timer of every core, for the processes in their map."""
 
     interval_s = _INTERVAL_S
 
     def __init__(self, recording: Recording, hz: float) -> None:
-        """Raises HostError where the kernel cannot."""
+        """Raises HostError if the kernel cannot do it."""
         self._recording, self._period_ns = recording, round(1e9 / hz)
         kernel = KernelTypes()
         settings = {"fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"), "pad": 0}
@@ -78,14 +78,14 @@ class Samples(Recorder):
             steps.set(place, self._programs.program(name, system_calls.PERF_EVENT))
         self._clocks = Clocks(self._programs.program("sample", system_calls.PERF_EVENT), self._period_ns)
 
-    # -- who is sampled --------------------------------------------------------------
+    # -- which processes are sampled --------------------------------------------------------------
 
     def add(self, pid: int) -> None:
-        """Sample this process, which is known; others are found among those that are."""
+        """Sample all Python processes of the recording from now on."""
         self._look()
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
-        """It is another program."""
+        """The process runs another program now."""
         self._forget(pid)
 
     def _look(self) -> None:
@@ -97,19 +97,19 @@ class Samples(Recorder):
             if sampled is None or self._known[sampled.number].size > _MOST_KNOWN:
                 self._begin(target)
             elif not sampled.holder:
-                self._tell(target, sampled.number)
+                self._describe(target, sampled.number)
 
     def _begin(self, target: Target) -> None:
-        """Sample a process, or have its stacks told anew, under a new number."""
+        """Sample a process under a new number, so that all its stacks are reported (again)."""
         if not serves(target)[0] or target.layout is None:
             return
         self._numbers += 1
         unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
-        self._tell(target, self._numbers)
+        self._describe(target, self._numbers)
 
-    def _tell(self, target: Target, number: int) -> None:
-        """Tell the kernel half where a process has what it reads; a program that was just started has no GIL yet."""
+    def _describe(self, target: Target, number: int) -> None:
+        """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
         layout, (gil, _) = target.layout, target.gil_range()
         if layout is None or target.runtime is None:
             return
@@ -117,7 +117,7 @@ class Samples(Recorder):
         code_type = target.binary.symbol("PyCode_Type")
         where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
         self._sampled[target.pid] = _Sampled(target, number, holder)
-        with suppress(OSError):  # more processes than the map has room for
+        with suppress(OSError):  # the map is full
             self._processes.set(target.pid, (*where, self._layout(layout), number))
 
     def _layout(self, layout: Layout) -> int:
@@ -131,23 +131,23 @@ class Samples(Recorder):
         if self._sampled.pop(pid, None) is not None:
             self._processes.delete(pid)
 
-    # -- what was sampled ------------------------------------------------------------
+    # -- the samples ------------------------------------------------------------
 
     def drain(self) -> Rows:
-        """No rows: they wait for the end of the segment, which is to have their stacks too."""
+        """No rows: samples are kept until the segment is closed, and written together with their stacks."""
         self._look()
         self._drained_ns = time.monotonic_ns()
-        samples = self._samples.drain(np.copy)  # before the stacks: then all that these name were told
-        told = self._stacks.drain(np.copy)
-        for number in np.unique(told["program"]).tolist():
+        samples = self._samples.drain(np.copy)  # before the stacks, so that those of all these samples have been reported
+        reported = self._stacks.drain(np.copy)
+        for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                self._known[number].learn(told[told["program"] == number])
+                self._known[number].learn(reported[reported["program"] == number])
         if len(samples):
             self._waiting.append(samples)
         return {}
 
     def cut(self) -> Rows:
-        """Rows of `samples`, and of `stacks` those that they name."""
+        """Rows of `samples`, and of `stacks` those that they refer to."""
         if not self._waiting:
             return {}
         samples = np.concatenate(self._waiting)
@@ -170,7 +170,7 @@ class Samples(Recorder):
         return UNREAD
 
     def _let_go(self) -> None:
-        """Forget programs that are not sampled any more once nothing of them waits."""
+        """Forget programs that are no longer sampled and of which no sample is left to write."""
         if not self._waiting:
             living = {each.number for each in self._sampled.values()}
             for number in self._known.keys() - living:
@@ -185,16 +185,16 @@ class Samples(Recorder):
         return {"sampling": {"period_ns": self._period_ns}}
 
     def cost(self) -> dict[str, Any]:
-        """Time that sampling took of the cores."""
+        """CPU time spent in the programs."""
         return {"sampling_ns": int(self._programs.map("spent").get(0).sum())}
 
     def stop(self) -> None:
-        """Sample nothing from now on."""
+        """Take no more samples."""
         self._clocks.close()
         self._stopped = True
 
     def close(self) -> None:
-        """End sampling and unload the programs."""
+        """Stop sampling and unload the programs."""
         self._clocks.close()
         self._programs.close()
 
@@ -209,12 +209,12 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
 
 
 def _position_unit(layout: Layout) -> int:
-    """3.10 counts instructions in its f_lasti, all others bytes."""
+    """Bytes per unit of f_lasti: 3.10 counts instructions, all others bytes."""
     return 2 if layout.version == (3, 10) else 1
 
 
 def _described(layout: Layout) -> tuple[object, ...]:
-    """struct sample_layout."""
+    """A Python's struct sample_layout."""
     running, values = layout.frame_running or (_ABSENT, b"")
     ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
     offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in _LAYOUT}
