@@ -26,6 +26,7 @@ from pytrace_ebpf.record.agent.arena import (
 from pytrace_ebpf.record.agent.leftovers import take
 from pytrace_ebpf.record.agent.library import Library
 from pytrace_ebpf.trace.schema import CallKind
+from tests.conftest import PATIENCE_S
 
 __all__ = ["ACTIVE", "AGENT", "ENTRY", "OPEN", "QUIET", "REFUSED", "RESUME", "Arena", "Session", "unbalanced"]
 
@@ -170,7 +171,7 @@ class Session:
                 (turn,) = struct.unpack_from("I", header, place["_turn"])
                 struct.pack_into("I", header, place["_turn"], turn + 1)
                 self._wake(header)
-                end = time.monotonic() + 20
+                end = time.monotonic() + PATIENCE_S
                 while struct.unpack_from("I", header, place["_done"]) != (turn + 1,):
                     assert time.monotonic() < end
                     time.sleep(0.001)

@@ -15,10 +15,9 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES, CallKind
-from tests.conftest import Target
+from tests.conftest import PATIENCE_S, Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
-QUIET_S = 2  # after which the agent of a tracer that was killed has left
 FUTEX, WAIT = "202", "0x0"  # as /proc/PID/task/TID/syscall has them; CPython waits by other operations of it
 
 
@@ -35,7 +34,7 @@ class Recorder:
 
     def finish(self) -> Path:
         """Wait for its own end, the target being gone, and return the trace directory."""
-        assert self.process.wait(60) == 0, self.process.communicate()[1]
+        assert self.process.wait(PATIENCE_S) == 0, self.process.communicate()[1]
         return self.directory
 
     def stop(self) -> Path:
@@ -83,16 +82,16 @@ def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProces
 
     def start(command: list[str], *options: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
         words = [*COMMAND, "run", "-o", str(tmp_path / "trace"), *options, "--", *command]
-        return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=120)
+        return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
 
     return start
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
-    """Return when the condition holds; fail when it does not in time."""
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; fail when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
         time.sleep(0.02)
 
 

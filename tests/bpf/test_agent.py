@@ -16,7 +16,7 @@ from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
-from tests.conftest import Python, Target, links_of
+from tests.conftest import PATIENCE_S, Python, Target, links_of
 
 pytestmark = pytest.mark.sources("agent")
 
@@ -57,10 +57,10 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
         assert during["slowness"] > before["slowness"] * 1.35
         assert len(places) == 2 and all(place.is_dir() for place in places)
         recorder.process.send_signal(how)
-        recorder.process.wait(30)
+        recorder.process.wait(PATIENCE_S)
         wait_until(lambda: not has_agent(process.pid))
         # The target's user is root here: its agent may remove all.
-        wait_until(lambda places=places: not any(place.exists() for place in places), 0.5)
+        wait_until(lambda places=places: not any(place.exists() for place in places))
         assert_as_before(look(process), before)
     trace = pytrace_ebpf.open(recorder.directory)
     assert trace.manifest["state"] == ("complete" if how == signal.SIGINT else "recording")
@@ -132,7 +132,7 @@ def test_filters_leave_out_what_they_name_and_keep_the_rest_correct(name: str, p
             "--",
             *python.command("layers"),
         ]
-        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, timeout=PATIENCE_S, stdout=subprocess.DEVNULL)
         traces.append(pytrace_ebpf.open(directory))
     assert edges(traces[1], lambda file, depth: True) == edges(traces[0], wanted)
     calls = traces[1].calls()
@@ -168,7 +168,7 @@ def test_signals_and_exit_codes_are_the_programs_own(number: signal.Signals | No
     assert process.stdout.readline() == "ready\n"
     if number is not None:
         process.send_signal(number)
-    said, _ = process.communicate("\n", timeout=30)
+    said, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == code
     assert said.startswith("done") == (code == 0)
     assert pytrace_ebpf.open(tmp_path / "trace").manifest["state"] == "complete"

@@ -14,7 +14,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, has_agent, wait_until
 from tests.bpf.test_agent import look
 from tests.bpf.test_detach import breakpoints, semaphores
-from tests.conftest import HOST_PYTHON, Python, Target, built_pythons
+from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 from tests.sums_hold import assert_sums_hold
 
 # The newest Python at hand from 3.12 on, where a function that is left out costs nothing.
@@ -22,7 +22,6 @@ PYTHONS = [Python(HOST_PYTHON), *[each for each in built_pythons() if each.minor
 # In a round of hot.py. By the agent: so many that `within`, called once in a round, is never hot. By probes: so few that whole rounds
 # fit into an interval of exact recording.
 CALLS = {"agent": 100_000, "usdt": 100}
-EVENTUALLY_S = 100
 
 
 def in_a_round(calls: int) -> dict[str, int]:
@@ -61,7 +60,7 @@ def recorded(request: pytest.FixtureRequest, target: Callable[..., Target], atta
     process = target("hot", "--wait", str(CALLS["agent"]), python=request.param)
     recorder = attach(process.pid, "--source", "agent", "--budget", "2%")
     process.go()
-    wait_until(lambda: len(left_out(recorder.directory)) > 0, EVENTUALLY_S)
+    wait_until(lambda: len(left_out(recorder.directory)) > 0)
     process.go()
     said = process.done()
     return pytrace_ebpf.open(recorder.finish()), said["calls"]
@@ -99,9 +98,9 @@ def test_by_probes_a_budget_is_kept_by_intervals_of_exact_recording(
     inspected = inspect(process.pid)
     recorder = attach(process.pid, "--source", source, "--budget", "10%")
     process.go()
-    wait_until(lambda: left_out(recorder.directory)["to_ns"].notna().sum() >= 2, EVENTUALLY_S)
-    wait_until(lambda: left_out(recorder.directory)["to_ns"].isna().any(), EVENTUALLY_S)  # paused again
-    wait_until(lambda: not any(semaphores(inspected)) and breakpoints(inspected) == [0x90, 0x90], EVENTUALLY_S)
+    wait_until(lambda: left_out(recorder.directory)["to_ns"].notna().sum() >= 2)
+    wait_until(lambda: left_out(recorder.directory)["to_ns"].isna().any())  # paused again
+    wait_until(lambda: not any(semaphores(inspected)) and breakpoints(inspected) == [0x90, 0x90])
     trace = pytrace_ebpf.open(recorder.stop())
     assert not any(semaphores(inspected)) and breakpoints(inspected) == [0x90, 0x90]
     process.go()
@@ -124,9 +123,9 @@ def test_a_tracer_that_ends_while_functions_are_left_out_leaves_no_filter_behind
 ) -> None:
     process = target("inward", python=python)
     recorder = attach(process.pid, "--source", "agent", "--budget", "1%")
-    wait_until(lambda: len(left_out(recorder.directory)) > 0, EVENTUALLY_S)
+    wait_until(lambda: len(left_out(recorder.directory)) > 0)
     recorder.process.send_signal(how)
-    recorder.process.wait(30)
+    recorder.process.wait(PATIENCE_S)
     wait_until(lambda: not has_agent(process.pid))
     found = look(process)
     assert (found["hooks"], found["agents"], found["arenas"]) == ([], 0, 0)

@@ -12,7 +12,7 @@ import pytrace_ebpf
 from pytrace_ebpf.record.process.target import inspect
 from tests.bpf.conftest import COMMAND, Recorder, agent_records, has_agent, wait_until
 from tests.bpf.test_detach import semaphores
-from tests.conftest import REPOSITORY, Python, Target
+from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target
 
 WORKS = """
 import sys
@@ -97,7 +97,7 @@ def words(python: Python, shown: Path, *args: str) -> list[str]:
 
 
 def ends_well(process: "subprocess.Popen[str]") -> None:
-    said, _ = process.communicate("\n", timeout=60)
+    said, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert (said, process.returncode) == ("done\n", 0)
 
 
@@ -121,7 +121,9 @@ def test_in_a_folder_that_is_not_utf_8_the_probes_are_refused_up_to_3_11(
         return
     process = started(python, odd)
     of = ["--pid", str(process.pid)] if command == "attach" else ["--", *words(python, tmp_path, str(odd))]
-    ended = subprocess.run([*COMMAND, command, "--source", "usdt", "-o", str(tmp_path / "t"), *of], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [*COMMAND, command, "--source", "usdt", "-o", str(tmp_path / "t"), *of], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == 3
     assert "works.py', which is no valid UTF-8" in ended.stderr and "use --source agent" in ended.stderr
     assert ended.stdout == "" and not (tmp_path / "t").exists()
@@ -140,11 +142,11 @@ def test_exec_of_a_program_that_probes_would_harm(
     process.stdin.write("\n")
     process.stdin.flush()
     with odd.open("w") as file:  # returns when the program has opened it for reading
-        wait_until(lambda: not any(semaphores(inspect(process.pid))), 10)
+        wait_until(lambda: not any(semaphores(inspect(process.pid))))
         file.write(WORKS)
     assert process.stdout.readline() == "ready\n"
     if source == "auto":
-        wait_until(lambda: agent_records(process.pid), 10)
+        wait_until(lambda: agent_records(process.pid))
     ends_well(process)
     last = pytrace_ebpf.open(recorder.finish()).manifest["sources"][-1]
     if source == "auto":

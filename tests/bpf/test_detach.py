@@ -2,14 +2,13 @@
 
 import signal
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytrace_ebpf
 from pytrace_ebpf.record.process.target import Target as Inspected
 from pytrace_ebpf.record.process.target import inspect
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, wait_until
 from tests.conftest import Python, Target
 
 
@@ -23,13 +22,6 @@ def breakpoints(target: Inspected) -> list[int]:
     """The bytes at the function probes, 0x90 where no uprobe is."""
     probes = (p for name in ("function__entry", "function__return") for p in target.binary.probes[name])
     return [target.memory.read(p.location_vaddr + target.bias, 1)[0] for p in probes]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 1
-    while not condition():
-        assert time.monotonic() < deadline, "not within a second"
-        time.sleep(0.01)
 
 
 def test_stopping_restores_the_target(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
@@ -81,7 +73,4 @@ def test_killing_the_target_keeps_everything_up_to_then(
 
 def wait_for_segments(directory: Path, count: int) -> None:
     """Wait until the manifest names `count` segments."""
-    deadline = time.monotonic() + 30
-    while len(pytrace_ebpf.open(directory).manifest["segments"]) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(pytrace_ebpf.open(directory).manifest["segments"]) >= count)

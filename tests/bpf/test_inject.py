@@ -16,12 +16,11 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.inject import Injection, begin, ptrace
 from pytrace_ebpf.record.process.target import inspect
-from tests.conftest import ROOTS, Python
+from tests.conftest import PATIENCE_S, ROOTS, Python
 
 HERE = Path(__file__).parent
 PYENV = Path.home() / ".pyenv" / "versions"
 ATTACHES = 5
-PATIENCE_S = 60
 
 # Works until its input ends, checking itself all the time.
 BUSY = """

@@ -54,7 +54,7 @@ def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
     process.go()
     process.ready()
     if source == "agent":  # the agent is injected once the program runs its own code; probes are attached before
-        wait_until(lambda: agent_records(process.pid), 10)
+        wait_until(lambda: agent_records(process.pid))
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())

@@ -12,7 +12,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder
-from tests.conftest import SOURCES, Target
+from tests.conftest import PATIENCE_S, SOURCES, Target
 
 NOBODY, ANYBODY = 65534, 65533
 PYTHON = "/usr/bin/python3.11"
@@ -51,7 +51,7 @@ class Stepping:
     def end(self) -> None:
         assert self.process.stdin
         self.process.stdin.close()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(PATIENCE_S) == 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -205,7 +205,7 @@ def test_a_killed_and_an_untraceable_process_cost_the_others_nothing(stepping: C
 def test_no_traceable_process_is_an_error(tmp_path: Path) -> None:
     with subprocess.Popen(["/bin/sleep", "60"]) as first, subprocess.Popen(["/bin/sleep", "60"]) as second:
         words = [*COMMAND, "attach", "--pid", f"{first.pid},{second.pid}", "-o", str(tmp_path / "trace")]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         first.kill()
         second.kill()
     assert ended.returncode == 3 and ended.stderr.count("\n") == 1 and "none of 2 processes can be traced" in ended.stderr
@@ -231,7 +231,7 @@ def test_processes_that_match_are_traced_now_and_later(word: str, stepping: Call
 def test_a_pattern_without_a_match_is_an_error(word: str, tmp_path: Path) -> None:
     with subprocess.Popen(["/bin/sh", "-c", "read line", word], stdin=subprocess.PIPE) as shell:  # matches, but is not a Python
         words = [*COMMAND, "attach", "--match", word, "-o", str(tmp_path / "trace")]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         shell.kill()
     assert ended.returncode == 3 and ended.stderr.count("\n") == 1 and "no Python process has a command line that fits" in ended.stderr
     assert not (tmp_path / "trace").exists()
@@ -239,5 +239,5 @@ def test_a_pattern_without_a_match_is_an_error(word: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", [[], ["--pid", "1,x"], ["--match", "("]])
 def test_usage_errors(words: list[str]) -> None:
-    ended = subprocess.run([*COMMAND, "attach", *words], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*COMMAND, "attach", *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr

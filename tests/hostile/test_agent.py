@@ -18,7 +18,7 @@ from pytrace_ebpf.record.agent.arena import CHUNK_TABLE, CHUNKS_START, FUNCTIONS
 from pytrace_ebpf.record.process.namespaces import Ids, Shared
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
-from tests.conftest import links_of
+from tests.conftest import PATIENCE_S, links_of
 from tests.unit.agent_pythons import built
 from tests.unit.test_arena_forged import chunk, event, function, header
 
@@ -142,7 +142,9 @@ def nothing_left() -> Iterator[None]:
 
 def as_user(script: str, *words: str, user: int = NOBODY) -> str:
     """Run a shell script as a user; what it says on both outputs."""
-    done = subprocess.run(["sh", "-c", script, "sh", *words], user=user, group=user, extra_groups=[], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], user=user, group=user, extra_groups=[], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     return done.stdout + done.stderr
 
 
@@ -230,7 +232,7 @@ def test_a_forged_arena_does_not_end_the_recording_of_others(start: Callable[...
     forgers = [start(FORGES, first=json.dumps((str(arenas), SIZE, as_hex(*parts)))) for parts in FORGERIES.values()]
     # These are cut when the tracer reads them already: what is gone would be a SIGBUS in a map.
     cut = [start(FORGES, first=json.dumps((str(arenas), SIZE, as_hex((0, header()), (CHUNK_TABLE, chunk(WRITING, 3)))))) for _ in range(3)]
-    wait_until(lambda: not list(arenas.glob("*.arena")), 20)  # it has them
+    wait_until(lambda: not list(arenas.glob("*.arena")))  # it has them
     for forger, left in zip(cut, (0, 8, CHUNK_TABLE), strict=True):
         forger.ask(json.dumps([(left, "")]), "done")
     trace = assert_goes_on(recorder, process)
@@ -253,7 +255,7 @@ def test_forged_threads_processes_and_times_are_not_believed(start: Callable[...
         *((CHUNKS_START + 4096 * n, future * 2) for n in range(3)),
     )
     forger = start(FORGES, first=json.dumps((str(arenas), SIZE, forgery)))
-    wait_until(lambda: not list(arenas.glob("*.arena")), 20)
+    wait_until(lambda: not list(arenas.glob("*.arena")))
     trace = pytrace_ebpf.open(recorder.stop())
     calls = trace.calls()
     assert not (calls["pid"] == forger.pid).any()
@@ -314,7 +316,7 @@ def test_nobody_keeps_the_agent_by_holding_the_lock(start: Callable[..., Process
     recorder.process.send_signal(signal.SIGKILL)
     recorder.process.wait()
     assert other.said() == "locked"
-    wait_until(lambda: not has_agent(process.pid), 20)
+    wait_until(lambda: not has_agent(process.pid))
     assert not arenas.exists()  # the agent removes what is its user's
     traced(process).stop()  # and the next command the rest, although the lock is held
     assert not session.exists()
@@ -365,7 +367,7 @@ def test_a_process_that_acts_for_several_users_is_refused(start: Callable[..., P
 
 def refused(process: Process, tmp_path: Path, sentence: str) -> None:
     words = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "agent", "-o", str(tmp_path / "trace"), "--duration", "1"]
-    tracer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    tracer = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert tracer.returncode == 3, tracer.stderr
     assert sentence in tracer.stderr
     assert not has_agent(process.pid)
@@ -382,7 +384,7 @@ print(subprocess.Popen(child, user={NOBODY}, group={NOBODY}, extra_groups=[]).wa
 
 def test_a_child_of_another_user_is_reported(tmp_path: Path) -> None:
     words = [*COMMAND, "run", "-q", "--source", "agent", "-o", str(tmp_path / "trace"), "--", PYTHON, "-c", SPAWNS]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr
     sources = pytrace_ebpf.open(tmp_path / "trace").manifest["sources"]
     assert sorted(str(each["source"]) for each in sources) == ["None", "agent"]

@@ -11,6 +11,7 @@ from pytrace_ebpf.record.cpython.encodable import unencodable, unencodable_path
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.process.target import inspect
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3.11"
@@ -93,7 +94,7 @@ def test_a_long_command_line_is_read_in_part() -> None:
 def test_a_forged_name_affects_only_the_process_that_forged_it(tmp_path: Path) -> None:
     process = started(FORGED.format(word="id(string)"))
     words = ["attach", "--source", "usdt", "--pid", str(process.pid), "-o", str(tmp_path / "t")]
-    ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 3
     assert "no valid UTF-8" in ended.stderr and "use --source agent" in ended.stderr
     recorder = subprocess.Popen([*COMMAND, "attach", "--pid", str(process.pid), "-o", str(tmp_path / "t")], stderr=subprocess.PIPE, text=True)

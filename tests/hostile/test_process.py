@@ -19,6 +19,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.rights import lowered
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3.11"
@@ -96,7 +97,7 @@ def setuid(folder: Path) -> Path:
 def test_a_process_that_becomes_a_setuid_program_is_released(folder: Path, setuid: Path, tmp_path: Path, opened: int) -> None:
     with running(folder, SWAPS, str(folder / "python"), str(setuid), str(opened)) as process:
         words = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "usdt", "--duration", "1", "-o", str(tmp_path / "trace")]
-        tracer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        tracer = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         assert process.poll() is None
     assert tracer.returncode in (0, 3), tracer.stderr
     assert "Traceback" not in tracer.stderr
@@ -161,7 +162,7 @@ def test_what_is_run_again_has_the_targets_rights_and_nothing_of_roots(folder: P
             (folder / "python").unlink()  # what has the name now is not what was pinned
             (folder / "python").write_text("#!/bin/sh\nid >/dev/null\n")
             child = lowered.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
-            said = json.loads(child.communicate(timeout=20)[0])
+            said = json.loads(child.communicate(timeout=PATIENCE_S)[0])
     finally:
         os.close(kept)
     nobody = [str(NOBODY)] * 4

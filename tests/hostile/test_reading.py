@@ -20,6 +20,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import MANIFEST
+from tests.conftest import PATIENCE_S
 from tests.hostile import USER, as_user, needs_root
 from tests.unit.synthetic import sample
 
@@ -251,7 +252,10 @@ def test_an_export_replaces_a_link_and_writes_to_a_device(path: Path, tmp_path: 
     assert (tmp_path / "victim").read_text() == "precious"
     assert stat.S_IMODE((tmp_path / "out").lstat().st_mode) == 0o600
     subprocess.run(
-        [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", "/dev/null"], check=True, capture_output=True, timeout=60
+        [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", "/dev/null"],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
@@ -268,7 +272,9 @@ def test_under_sudo_an_export_is_the_users_and_made_with_the_users_rights(path: 
     codes = {}
     for out in (home / "out", home / "own" / "out", private / "out"):
         words = [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", str(out)]
-        codes[out.parent.name] = subprocess.run(words, env=os.environ | {"SUDO_UID": str(nobody.pw_uid)}, capture_output=True, timeout=60).returncode
+        codes[out.parent.name] = subprocess.run(
+            words, env=os.environ | {"SUDO_UID": str(nobody.pw_uid)}, capture_output=True, timeout=PATIENCE_S
+        ).returncode
     assert codes == {"home": 0, "own": 2, "private": 2} and list(private.iterdir()) == []
     assert (home / "out").stat().st_uid == nobody.pw_uid
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
+from tests.conftest import PATIENCE_S
 from tests.unit.agent_pythons import PYTHONS, TARGETS, built, every_python, run
 
 pytestmark = built
@@ -24,7 +25,7 @@ PROGRAMS = [
 
 def truth(interpreter: str, program: str) -> Counter[str]:
     words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", str(TARGETS / f"{program}.py")]
-    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1]))
+    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S).stdout.splitlines()[-1]))
 
 
 def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
@@ -98,7 +99,7 @@ def test_every_way_to_name_the_program(interpreter: str, tmp_path: Path) -> None
             text=True,
             cwd=tmp_path,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0
         counts = session.arenas()[0].counts()

@@ -7,6 +7,7 @@ from pathlib import Path
 from pytrace_ebpf.record.agent.arena import CALLS
 from pytrace_ebpf.record.cpython.functions import module_of
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, REFUSED, Arena, Session, unbalanced
+from tests.conftest import PATIENCE_S
 from tests.unit.agent_pythons import MINOR, PYTHONS, attached, built, every_python, run
 
 pytestmark = built
@@ -89,7 +90,7 @@ def test_a_raw_thread_that_began_later_is_found(interpreter: str, tmp_path: Path
         program.load(session)
         before = len(session.arenas()[0].threads)
         program.ask("_thread.start_new_thread(work, (stop,))")
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while len(session.arenas()[0].threads) <= before:
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -103,7 +104,7 @@ def test_it_ends_when_the_tracer_is_gone(interpreter: str, tmp_path: Path) -> No
         session = Session(tmp_path / "session")
         program.load(session)
         session.close()
-        end = time.monotonic() + 2
+        end = time.monotonic() + PATIENCE_S
         while session.directory.exists():
             assert time.monotonic() < end, list(session.directory.iterdir())
             time.sleep(0.02)
@@ -237,7 +238,7 @@ def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_pat
         assert program.process.stdin is not None and program.process.stdout is not None
         program.process.stdin.write("steps()\n")
         steps = 0
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while steps < 4500:
             assert time.monotonic() < end
             (arena,) = session.arenas()

@@ -17,7 +17,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.conftest import REPOSITORY, TARGETS
+from tests.conftest import PATIENCE_S, REPOSITORY, TARGETS
 from tests.unit.agent_pythons import built
 
 NOBODY = 65534
@@ -60,7 +60,7 @@ class Run:
         self.out = self.err = ""
 
     def end(self) -> "Run":
-        self.out, self.err = self.process.communicate(timeout=110)
+        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
         return self
 
     @property
@@ -79,7 +79,7 @@ class Run:
         """What another command of the same user says about the trace, its line breaks as blanks."""
         words = [sys.executable, "-m", "pytrace_ebpf", command, str(self.directory)]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        ended = subprocess.run([*self._before, *words], env=environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run([*self._before, *words], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.returncode == 0, ended.stderr
         return " ".join(ended.stdout.split())
 
@@ -131,7 +131,7 @@ def target(name: str) -> list[str]:
 
 def left_behind(beside: set[str]) -> set[str]:
     """The agent's directories that stay, of those that were not there before; recordings beside this one have theirs for a while."""
-    end, stay = time.monotonic() + 30, directories() - beside
+    end, stay = time.monotonic() + PATIENCE_S, directories() - beside
     while stay and time.monotonic() < end:
         time.sleep(0.1)
         stay &= directories()

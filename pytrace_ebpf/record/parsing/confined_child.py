@@ -68,9 +68,15 @@ def drop_rights() -> None:
     _check(_libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
-    for option, value in (("dumpable", 0), ("no_new_privs", 1), ("pdeathsig", signal.SIGKILL)):
+    for option, value in (("dumpable", 0), ("no_new_privs", 1)):
         _check(_libc.prctl(_PR[option], value, 0, 0, 0))
+    end_with_the_tracer()
     _allow(_SYSTEM_CALLS)
+
+
+def end_with_the_tracer() -> None:
+    """Be killed when the tracer ends, also while stopped. To be asked for again after each change of rights, which resets it."""
+    _check(_libc.prctl(_PR["pdeathsig"], signal.SIGKILL, 0, 0, 0))
 
 
 def _leave_the_host() -> None:
@@ -135,6 +141,7 @@ def _receive(connection: socket.socket) -> "tuple[str, object, list[int]] | None
 
 
 if __name__ == "__main__":
+    end_with_the_tracer()
     sys.path[:] = sys.argv[3:]
     served = importlib.import_module(sys.argv[2]).TASKS
     for codec in _CODECS:
