@@ -164,6 +164,8 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
         if (!activations_push(&thread->open, thread->calls[k].frame))
             return false;
     }
+    if (is_own(engine, thread) && (engine->by_cputime || thread->line.count) && !engine_due(engine, thread))
+        return false;
     return !engine->wants_tree || calls_plant(engine, thread);
 }
 
@@ -204,6 +206,9 @@ static void pass_through(struct bytes *bytes, struct engine *engine)
 /* Write the state between two segments, of the engine's own threads, to `at`, as far as there is room; returns how many bytes it takes. */
 OFFERED size_t rebuild_save(struct engine *engine, uint8_t *at, size_t room_for)
 {
+    for (size_t k = 0; k < engine->threads; k++)
+        if (is_own(engine, engine->thread[k]) && !engine_catch_up(engine, engine->thread[k]))
+            return 0; /* which no engine loads */
     struct bytes bytes = {.at = at, .left = room_for, .fine = true};
     pass_through(&bytes, engine);
     return bytes.wanted;

@@ -77,7 +77,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "threads": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "switches": (c_bool, [c_void_p, POINTER(Switches), c_int64]),
     "cputimes": (c_bool, [c_void_p, POINTER(CpuTimes), c_bool, c_int64, c_int64]),
-    "states": (c_bool, [POINTER(Switches), c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
+    "states": (c_bool, [POINTER(Switches), c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p]),
     "segment": (None, [c_void_p, c_int64]),
     "events": (c_bool, [c_void_p, POINTER(Events), c_bool]),
     "take": (c_int64, [c_void_p, c_size_t, POINTER(c_bool)]),

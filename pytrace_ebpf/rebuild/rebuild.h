@@ -258,8 +258,11 @@ struct thread {
     struct timeline line;
     struct moment mark; /* FIRST: when the thread began. Else from when on anything may have happened in the next loss */
     struct moment last; /* its last event */
+    size_t rows;        /* so many scheduling rows in the segment that is being sorted */
+    uint64_t drawn;     /* curve.c: after so many segments of the engine's `draws` */
     uint32_t root;      /* of its tree */
     bool has_root, has_held;
+    bool due; /* among the engine's `due` */
     enum phase phase;
     int64_t edge;           /* the next event at or after this moment may cross the window's edge */
     struct moment from, to; /* these edges */
@@ -470,6 +473,10 @@ struct engine {
     size_t threads, thread_capacity;
     uint32_t *thread_slot; /* by hash of the key: the number plus one */
     size_t thread_slots;
+    struct thread **due; /* threads that the next segment's scheduling concerns even if they have no rows in it */
+    size_t dues, due_capacity;
+    uint64_t draws; /* segments of CPU time so far, and the start of the last one */
+    int64_t drawn_from;
     /* what is asked for */
     struct window window;
     int32_t only_pid, only_tid;
@@ -500,6 +507,8 @@ struct engine {
 
 bool room(void *array, size_t *capacity, size_t wanted, size_t size);
 struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid);
+bool engine_due(struct engine *engine, struct thread *thread);
+bool engine_catch_up(struct engine *engine, struct thread *thread);
 void engine_watch(const struct engine *engine, struct thread *thread);
 
 /* Of several engines each has some of the threads. All meet the same threads in the same order, so their numbers are the same. */

@@ -26,8 +26,11 @@ class Limits:
             return all(not word.is_valid or word.as_py() in self.words for chunk in values.chunks for word in _distinct(chunk))
         if self == Limits() or not len(values) or values.null_count == len(values):
             return True
-        found = pc.min_max(values).as_py()
-        return bool(self.least <= found["min"] and found["max"] <= self.most)
+        if values.null_count or not pa.types.is_integer(values.type):
+            found = pc.min_max(values).as_py()
+            return bool(self.least <= found["min"] and found["max"] <= self.most)
+        chunks = [chunk.to_numpy() for chunk in values.chunks if len(chunk)]  # of few values a tenth of the time
+        return all(self.least <= chunk.min() and chunk.max() <= self.most for chunk in chunks)
 
 
 def _distinct(chunk: pa.Array) -> pa.Array:

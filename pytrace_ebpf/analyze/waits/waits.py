@@ -4,7 +4,7 @@ The scheduling rows are read a segment at a time, as for the calls, and the same
 within a call add up to its runq_wait_ns, gil_wait_ns and blocked_ns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, WAITS, SchedKind
 
 ROW_GROUP = 1 << 16
+_AT_ONCE = 1 << 17  # rows of as many segments as have them: what is done for each open wait is not done for each segment
 HOLDER_UNKNOWN = -1
 _SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid")
 _ROW = np.dtype(
@@ -55,15 +56,19 @@ def derive(trace: Trace, into: Path) -> None:
 
 def _all(trace: Trace) -> Iterator[_Rows]:
     stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
-    for place, segment in enumerate(trace.segments):
-        trace.progress("Reading switches", place / len(trace.segments))
-        sched = trace.part("sched", segment["index"], _SCHED)
-        yield stream.segment(sched, segment["end_ns"])
+    segments, waiting, rows = trace.segments, list[pa.Table](), 0
+    for count, segment in enumerate(segments, 1):
+        trace.progress("Reading switches", count / len(segments))
+        waiting.append(trace.part("sched", segment["index"], _SCHED))
+        rows += len(waiting[-1])
+        if rows >= _AT_ONCE or count == len(segments):
+            yield stream.take(waiting, [each["end_ns"] for each in segments[count - len(waiting) : count]])
+            waiting, rows = [], 0
     yield stream.finish(trace.end_ns)
 
 
 class Waits:
-    """Waits (_WAIT) from scheduling rows, a segment at a time."""
+    """Waits (_WAIT) from scheduling rows, some segments at a time."""
 
     def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str) -> None:
         """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
@@ -73,15 +78,16 @@ class Waits:
         self._number: dict[int, int] = {}
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
 
-    def segment(self, sched: pa.Table, end_ns: int) -> _Rows:
-        """The waits that ended in the segment up to end_ns, whose rows of schema.SCHED are `sched`."""
+    def take(self, parts: Sequence[pa.Table], ends_ns: Sequence[int]) -> _Rows:
+        """The waits that ended in some segments that follow each other, from their rows of schema.SCHED and their ends."""
+        sched, segment = pa.concat_tables(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         unique, inverse = np.unique(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
         new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
         self._number.update(zip(new.tolist(), range(len(self._keys), len(self._keys) + len(new)), strict=True))
         self._keys = np.concatenate((self._keys, new))
         self._states.grow(split.gil_ranges(self._processes, new >> 32))
         thread = np.array([self._number[key] for key in unique.tolist()], np.int64)[inverse]
-        rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, end_ns), sched)))
+        rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, segment, ends_ns), sched)))
         rows = rows[np.argsort(rows["thread"], kind="stable")]
         begin, end, continues = _intervals(rows)
         over = end < len(rows)
