@@ -8,6 +8,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.waits.reasons import NOBODY, UNKNOWN
 from pytrace_ebpf.view import text
+from pytrace_ebpf.view.names import in_full
 
 _OF_A_LOCK = 0.02  # of all time, in which idle threads count too
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
@@ -75,12 +76,13 @@ def called_to_wait(wait: Part, table: pd.DataFrame, functions: pd.DataFrame) -> 
     rows = functions.set_index("func_id")
     whole = table.loc[table["func_id"] == wait["caller_func_id"], "total_ns"].sum()
     share = f"{_part(wait['ns'] / whole)} of its time, " if whole else ""
-    waiting, called = (_quoted(rows["qualname"].get(wait[name])) for name in ("caller_func_id", "primitive_func_id"))
-    said = f"{waiting} waits {share}{text.duration(wait['ns'])}, in {called}"
+    library = in_full(functions)
+    waiting, called = rows["qualname"].get(wait["caller_func_id"]), library.get(wait["primitive_func_id"])
+    said = f"{_quoted(waiting)} waits {share}{text.duration(wait['ns'])}, in {_quoted(called)}"
     if wait["waker_ns"] < _DOMINATES * wait["ns"] or wait["waker_caller_func_id"] not in rows.index:
         return f"{said}."
     by = rows.loc[wait["waker_caller_func_id"]]
-    through = f"{_quoted(rows['qualname'][wait['waker_primitive_func_id']])} by " if wait["waker_primitive_func_id"] in rows.index else ""
+    through = f"{_quoted(library[wait['waker_primitive_func_id']])} by " if wait["waker_primitive_func_id"] in rows.index else ""
     return f"{said} for {through}{_quoted(by['qualname'])} ({_place(by)})."
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.names import PLACE, named
+from pytrace_ebpf.view.names import PLACE, in_full, named
 
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
@@ -20,8 +20,7 @@ def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.
     table = by_wait(trace.waits(columns=list(WAITS)), trace.whole.threads(), trace.neighbours())
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
-    qualname = functions.set_index("func_id")["qualname"].astype("object")
-    called = {f"{side}primitive": table[f"{side}primitive_func_id"].map(qualname) for side in ("", "partner_")}
+    called = {f"{side}primitive": table[f"{side}primitive_func_id"].map(in_full(functions)) for side in ("", "partner_")}
     return table.assign(**called), {}
 
 

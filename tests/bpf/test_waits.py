@@ -80,12 +80,12 @@ def test_the_report_names_the_lock_its_waiter_and_its_holder(
 
 # By the function that waits: what it calls to wait, what ends the wait, and whose call that is.
 PRIMITIVES = {
-    "consume": ("Queue.get", "Queue.put", "produce"),
-    "watch": ("Event.wait", "Event.set", "signal"),
-    "acquire": ("Semaphore.acquire", "Semaphore.release", "release"),
-    "listen": ("Condition.wait", "Condition.notify", "announce"),
-    "meet": ("Barrier.wait", "Barrier.wait", "arrive"),
-    "collect": ("Future.result", "Future.set_result", "answer"),
+    "consume": ("get", "put", "produce"),
+    "watch": ("wait", "set", "signal"),
+    "acquire": ("acquire", "release", "release"),
+    "listen": ("wait", "notify", "announce"),
+    "meet": ("wait", "wait", "arrive"),
+    "collect": ("result", "set_result", "answer"),
 }
 
 
@@ -98,7 +98,7 @@ def test_a_wait_is_named_by_what_was_called_and_by_who_ended_it(
     process.done()
     folder = str(recorder.finish())
     trace = pytrace_ebpf.open(folder)
-    waits, names = trace.waits(), trace.functions().set_index("func_id")["qualname"]
+    waits, names = trace.waits(), trace.functions().set_index("func_id")["name"]
     waits = waits[(waits["kind"] == "lock") & (waits["primitive_func_id"] >= 0)]
     for column in ("caller", "primitive", "waker_primitive", "waker_caller"):
         waits[column] = waits[f"{column}_func_id"].map(names)
@@ -108,8 +108,8 @@ def test_a_wait_is_named_by_what_was_called_and_by_who_ended_it(
     main.main(["report", folder, "--by", "wait"])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for waiting, (called, ended, by) in PRIMITIVES.items():
-        (line,) = (line for line in lines if f" {called} {waiting} " in line)
-        assert f" {ended} by {by} " in line
+        (line,) = (line for line in lines if f".{called} {waiting} " in line)
+        assert f".{ended} by {by} " in line
 
 
 @pytest.mark.usually("agent")

@@ -11,6 +11,7 @@ from synthetic import Script, write_trace
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.view import waits
+from pytrace_ebpf.view.names import in_full
 
 FUTEX, MS = 202, 10**6
 WORKER, PRODUCE, GET, PUT, WAIT, NOTIFY, BOOTSTRAP = range(7)
@@ -72,6 +73,13 @@ def test_at_any_width_the_names_are_there(trace: Any, width: int, capsys: pytest
     main.main(["report", str(trace.directory), "--by", "wait"])
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "Queue.get" in line)
     assert "worker" in line and "by produce" in line and len(line.rstrip()) < width
+
+
+def test_without_its_class_a_function_is_called_by_its_module() -> None:
+    functions = pd.DataFrame(
+        {"func_id": [4, 2, 3], "qualname": ["get", "Queue.get", None], "module": ["queue", "queue", None]},
+    )
+    assert in_full(functions).to_dict() == {4: "queue.get", 2: "Queue.get", 3: "?.?"}
 
 
 def test_a_recording_without_the_library_has_its_locks(tmp_path: Path) -> None:
