@@ -81,6 +81,40 @@ def test_the_report_names_the_lock_its_waiter_and_its_holder(
     assert line.split()[4] == "lock" and "flush  " in line.partition("  log_line  ")[2]
 
 
+# By the function that waits: what it calls to wait, what ends the wait, and whose call that is.
+PRIMITIVES = {
+    "consume": ("get", "put", "produce"),
+    "watch": ("wait", "set", "signal"),
+    "acquire": ("acquire", "release", "release"),
+    "listen": ("wait", "notify", "announce"),
+    "meet": ("wait", "wait", "arrive"),
+    "collect": ("result", "set_result", "answer"),
+}
+
+
+def test_a_wait_is_named_by_what_was_called_and_by_who_ended_it(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = target("primitives", "--wait", python=python)
+    recorder = attach(process.pid, "--source", source, "--no-follow")
+    process.go()
+    process.done()
+    folder = str(recorder.finish())
+    trace = pytrace_ebpf.open(folder)
+    waits, names = trace.waits(), trace.functions().set_index("func_id")["name"]
+    waits = waits[(waits["kind"] == "lock") & (waits["primitive_func_id"] >= 0)]
+    for column in ("caller", "primitive", "waker_primitive", "waker_caller"):
+        waits[column] = waits[f"{column}_func_id"].map(names)
+    waits["ns"] = waits["blocked_until_ns"] - waits["start_ns"]
+    longest = waits.sort_values("ns").groupby("caller").tail(1).set_index("caller")[["primitive", "waker_primitive", "waker_caller"]]
+    assert {name: tuple(longest.loc[name]) for name in PRIMITIVES} == PRIMITIVES
+    main.main(["report", folder, "--by", "wait"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for waiting, (called, ended, by) in PRIMITIVES.items():
+        (line,) = (line for line in lines if f".{called} {waiting} " in line)
+        assert f".{ended} by {by} " in line
+
+
 @pytest.mark.usually("agent")
 def test_a_lock_is_the_same_in_all_its_waiters(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     _, trace = recorded("lock", python, source, target, attach)
