@@ -71,7 +71,8 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
     for rows, names in ((own[outermost], wanted[0]), (own, wanted[1])):
         table = table.merge(rows.groupby(key, dropna=False)[names].sum(), how="left", left_on=key, right_index=True)
     table = with_errors(table, sampled["period_ns"], sampled["samples"])
-    return table, {"deserving": deserving(table, trace) if len(table) else None}
+    merged = int(own.loc[own["merged"], "self_ns"].sum())
+    return table, {"deserving": deserving(table, trace) if len(table) else None, "merged_ns": merged}
 
 
 def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
@@ -161,6 +162,9 @@ def error(ns: int) -> str:
 
 
 def _advice(facts: dict[str, Any]) -> Iterator[Text]:
+    if merged := facts.get("merged_ns"):
+        share = text.percent(merged, facts["split"]["wall_ns"])
+        yield Text(f"{share} of it is at paths that are too many to be told apart: the rarest stand as (unknown) below their callers.")
     if deserves := facts.get("deserving"):
         modules = ", ".join(text.clean(module) for module in deserves["modules"])
         yield Text()

@@ -12,6 +12,7 @@ from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 UNKNOWN = -1  # of `func_id`
+OTHER = -2  # in Paths: what stands for the paths that were merged
 SOURCE = "sample"
 
 Ints = npt.NDArray[np.int64]
@@ -70,6 +71,23 @@ class Paths:
         for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
             found[stack] = self.number(found[parent], func_id)
         return found
+
+    def merged(self, total: Ints, most: int) -> "tuple[Paths, Ints]":
+        """The paths with the largest `total`, a caller's being at least its callees' together, `most` of them or a few more; and what each became.
+
+        Those below the caller that is left become one path of it, OTHER.
+        """
+        rank = np.lexsort((np.arange(len(total)), -total))
+        kept = np.zeros(len(total), bool)
+        kept[rank[:most]] = True
+        out, became = Paths(), np.full(len(total), -1, np.int64)
+        for at, (parent, function) in enumerate(zip(self.parents, self.functions, strict=True)):  # a caller comes before its callees
+            above = int(became[parent]) if parent >= 0 else -1
+            if above >= 0 and out.functions[above] == OTHER:
+                became[at] = above
+            else:
+                became[at] = out.number(above, function if kept[at] else OTHER)
+        return out, became
 
     def outermost(self, key: Ints) -> npt.NDArray[np.bool_]:
         """Of each path, whether its last function's key is not also one before it; `key`: by path."""

@@ -7,14 +7,15 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, Paths, segments
-from pytrace_ebpf.analyze.samples.weights import SQUARES, SUMS, named, off_core
+from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, OTHER, UNKNOWN, Paths, segments
+from pytrace_ebpf.analyze.samples.weights import COLUMNS, SQUARES, SUMS, named, off_core
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.trace.states import SPLIT
 
 Ints = npt.NDArray[np.int64]
+MOST_PATHS = 1 << 18  # some 400 bytes each
 _ROOT = -1  # stands for the path of a thread's own row
 
 
@@ -29,19 +30,22 @@ def grow(trace: Trace) -> pa.Table:
     )
 
 
-def nodes(trace: Trace) -> pd.DataFrame:
-    """The rows of the tree, with schema.TREE's columns and weights.named's of total and self times; by thread, a caller before its callees."""
-    paths, found = Paths(), []
+def nodes(trace: Trace, most: int = MOST_PATHS) -> pd.DataFrame:
+    """The rows of the tree, with schema.TREE's columns and weights.named's of total and self times; by thread, a caller before its callees.
+
+    Of more than `most` paths the rarest become one row below the caller that is left, as an unknown function, `merged`.
+    """
+    paths, own = Paths(), _Own()
     for samples, stacks in segments(trace):
         samples = samples[samples["stack_id"] != NO_FRAMES]
         of_stack = paths.of_stacks(stacks)
         path = np.array([of_stack[stack] for stack in samples["stack_id"].tolist()], np.int64)
-        found.append(samples[[*SUMS, *SQUARES]].groupby([thread_keys(samples["pid"].to_numpy(), samples["tid"].to_numpy()), path]).sum())
-    own = pd.concat(found) if found else pd.DataFrame(columns=[*SUMS, *SQUARES], index=pd.MultiIndex.from_arrays([[], []]))
-    own = own.groupby(level=[0, 1]).sum()
-    key, path = (own.index.get_level_values(level).to_numpy(np.int64) for level in (0, 1))
+        own.add(thread_keys(samples["pid"].to_numpy(), samples["tid"].to_numpy()), path, samples)
+        if len(paths.parents) > most:
+            paths, became = paths.merged(_by_path(paths, own), most // 2)
+            own.rename(became)
+    key, path, sums = own.rows()
     threads, thread = np.unique(key, return_inverse=True)
-    sums = own[list(SUMS)].to_numpy(np.int64), own[list(SQUARES)].to_numpy(np.float64)
     thread_of, path_of, selves, totals = _summed(paths, thread.reshape(-1), path, sums)
     columns = {
         name: column
@@ -49,6 +53,54 @@ def nodes(trace: Trace) -> pd.DataFrame:
         for name, column in zip(named(*prefix), (column for part in parts for column in part.T), strict=True)
     }
     return _frame(paths, threads, thread_of, path_of, columns, functions_of(trace))
+
+
+class _Own:
+    """Sums of samples by thread and by the path that they were taken at."""
+
+    def __init__(self) -> None:
+        self._parts: list[pd.DataFrame] = []
+        self._waiting = self._size = 0
+
+    def add(self, thread: Ints, path: Ints, samples: pd.DataFrame) -> None:
+        """Samples with weights.COLUMNS, of these threads (thread_keys) and at these paths."""
+        self._parts.append(_grouped(samples[[*COLUMNS]], thread, path))
+        self._waiting += len(self._parts[-1])
+        if self._waiting > self._size:
+            self._fold()
+
+    def rename(self, became: Ints) -> None:
+        """Paths got other numbers, or became one."""
+        self._fold()
+        whole = self._parts[0]
+        self._parts = [_grouped(whole, *(np.array(whole.index.get_level_values(0)), became[whole.index.get_level_values(1)]))]
+
+    def rows(self) -> tuple[Ints, Ints, tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Thread and path of each row, and its SUMS and SQUARES."""
+        self._fold()
+        whole = self._parts[0]
+        thread, path = (whole.index.get_level_values(level).to_numpy(np.int64) for level in (0, 1))
+        return thread, path, (whole[list(SUMS)].to_numpy(np.int64), whole[list(SQUARES)].to_numpy(np.float64))
+
+    def _fold(self) -> None:
+        blank = pd.DataFrame(columns=[*COLUMNS], index=pd.MultiIndex.from_arrays([[], []]))
+        self._parts = [pd.concat(self._parts).groupby(level=[0, 1]).sum() if self._parts else blank]
+        self._waiting, self._size = 0, len(self._parts[0])
+
+
+def _grouped(rows: pd.DataFrame, thread: Ints, path: Ints) -> pd.DataFrame:
+    return rows.groupby([thread, path]).sum()
+
+
+def _by_path(paths: Paths, own: _Own) -> Ints:
+    """The time at each path or below, of all threads."""
+    _, path, (sums, _) = own.rows()
+    total = np.zeros(len(paths.parents), np.int64)
+    np.add.at(total, path, sums[:, SUMS.index("total_ns")])
+    for at in range(len(total) - 1, -1, -1):
+        if paths.parents[at] >= 0:
+            total[paths.parents[at]] += total[at]
+    return total
 
 
 def functions_of(trace: Trace) -> "pd.Series[str]":
@@ -99,10 +151,11 @@ def _frame(paths: Paths, threads: Ints, thread: Ints, path: Ints, values: dict[s
     roots = path == _ROOT
     parent = np.searchsorted(thread * width + path, thread * width + parents)
     numbers = pd.Series(pd.factorize(modules)[0], modules.index)
-    of_path = np.array(paths.functions, np.int64)
+    merged, function = function == OTHER, np.maximum(function, UNKNOWN)
+    of_path = np.maximum(np.array(paths.functions, np.int64), UNKNOWN)
     whole, of_module = (np.append(True, paths.outermost(key))[path + 1] for key in (of_path, numbers.reindex(of_path).fillna(-1).to_numpy(np.int64)))
     return pd.DataFrame({
         "node_id": place, "parent_id": np.where(roots, -1, parent), "depth": depths,
         "pid": threads[thread] >> 32, "tid": threads[thread] & 0xFFFFFFFF, "func_id": function,
-        "outermost": whole, "outermost_of_module": of_module, "calls": np.where(roots, 0, values["total_samples"]), **values,
+        "outermost": whole, "outermost_of_module": of_module, "merged": merged, "calls": np.where(roots, 0, values["total_samples"]), **values,
     })  # fmt: skip

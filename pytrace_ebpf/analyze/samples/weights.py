@@ -21,6 +21,7 @@ SUMS = ("samples", "total_ns", *SPLIT, "unknown_ns")
 """What adds up: samples on a core and off it, the time that they stand for, and that by state; unknown_ns where no wait is known."""
 SQUARES = tuple(name.replace("_ns", "_square") for name in SUMS[1:])
 """The variance of each of these times, ns^2, as far as it comes from samples off the core."""
+COLUMNS = (*SUMS, *SQUARES)
 
 
 def named(whole: str, prefix: str) -> list[str]:
