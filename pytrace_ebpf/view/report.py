@@ -42,7 +42,7 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
     said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
     states = states_of(facts)
     if facts["sampled"]:
-        title = f"Where the {text.duration(split['wall_ns'])} in Python{sampled.where(facts)} went by samples, all threads together"
+        title = f"Where the {text.duration(split['wall_ns'])} in Python{sampled.where(facts['sampled'])} went by samples, all threads together"
         titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
     if facts["sampled"] and not facts["sampled"]["with_off_core"]:
         return [*titles, *said, Text()]

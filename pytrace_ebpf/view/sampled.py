@@ -39,9 +39,9 @@ def counted(trace: Any, period: int) -> dict[str, int]:
     }
 
 
-def where(facts: dict[str, Any]) -> str:
-    """Of which time the samples are."""
-    return "" if facts["sampled"]["with_off_core"] else " on a core"
+def where(sampled: dict[str, int]) -> str:
+    """Of which time the samples (counted) are."""
+    return "" if sampled["with_off_core"] else " on a core"
 
 
 def words(sampled: dict[str, int]) -> str:
@@ -133,7 +133,7 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
             what,
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
-    title = Text.assemble((f"{facts['by'].capitalize()}s by sampled {sort} time{where(facts)}", "bold"), f"   {shown}")
+    title = Text.assemble((f"{facts['by'].capitalize()}s by sampled {sort} time{where(facts['sampled'])}", "bold"), f"   {shown}")
     return [title, out, *_advice(facts)]
 
 

@@ -21,9 +21,9 @@ _NONE = "No sample was taken of Python code."
 
 
 def found_lines(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.samples.by_line's rows; none where nothing was sampled."""
+    """analyze.samples.by_line's rows, none where nothing was sampled; and `of_samples`, as view.sampled.counted has it."""
     sampled = _sampled(trace)
-    return by_line(trace, sampled["period_ns"], sampled["samples"]), {}
+    return by_line(trace, sampled["period_ns"], sampled["samples"]), {"of_samples": sampled}
 
 
 def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -54,9 +54,11 @@ def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_o
     """Source lines of the functions with most time of their own, until `top` lines with samples are shown."""
     if not len(table):
         return [Text(_NONE)]
-    parts: list[RenderableType] = [Text.assemble((f"Source lines by sampled time{where(facts)}", "bold"), f"   total: with what it called; {ERRORS}")]
+    parts: list[RenderableType] = [
+        Text.assemble((f"Source lines by sampled time{where(facts['of_samples'])}", "bold"), f"   total: with what it called; {ERRORS}")
+    ]
     longest, shown = int(table["self_ns"].max()), 0
-    states = states_of(facts) if (facts["sampled"] or {"with_off_core": 0})["with_off_core"] else ()
+    states = states_of(facts) if facts["of_samples"]["with_off_core"] else ()
     for _, rows in table.groupby("func_id", sort=False):
         if shown >= top:
             break

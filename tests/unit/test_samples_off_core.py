@@ -141,3 +141,16 @@ def test_sums_are_unbiased_and_their_errors_true(seed: int, longest: int) -> Non
     assert abs(sums.mean() - lengths.sum()) <= 5 * true / np.sqrt(len(runs)) + 1
     assert np.allclose(errors.mean(), true, rtol=0.2)
     assert 0.5 * true <= sums.std() + 1 and sums.std() <= 1.8 * true + 1
+
+
+def test_lines_of_samples_beside_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say what the time of an exact call was spent in."""
+    monkeypatch.setenv("COLUMNS", "160")
+    manifest = {"sampling": {"period_ns": PERIOD, "off_core": 1}, "sources": [{"pid": 7, "source": "agent", "why": "asked"}]}
+    events = [(2, 7, 7, 0, 0, 1, 1), (3, 7, 7, 0, 1, 2, 11), (29 * MS, 7, 7, 1, 1, 2, 13), (29 * MS + 1, 7, 7, 1, 0, 1, 5)]
+    trace = sampled(tmp_path, manifest=manifest, events=events)
+    facts = report(trace, capsys, "--by", "line")
+    assert facts["sampled"] is None and facts["of_samples"]["off_core"] == 4
+    assert sum(row["self_blocked_ns"] for row in facts["rows"]) == 11 * MS
+    assert main(["report", str(trace.directory), "--by", "line"]) == 0
+    assert "blocked" in capsys.readouterr().out
