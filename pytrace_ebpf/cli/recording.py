@@ -67,7 +67,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", choices=SOURCES, help="where function events come from (auto; with --sample nowhere)")
     parser.add_argument(
         "--sample", type=_rate, nargs="?", const=_HZ, metavar="HZ",
-        help=f"sample the Python stacks of what has a core, HZ times a second ({_HZ:g}), instead of recording calls, or beside them with --source",
+        help=f"sample the Python stacks of threads, HZ times a second ({_HZ:g}), on a core and off it, instead of recording calls, or beside them with --source",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_share, metavar="N%",

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling.clocks import Clocks
+from pytrace_ebpf.record.sampling import away
+from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.source import serves
-from pytrace_ebpf.record.sampling.stacks import Program, Tree
+from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
 
@@ -40,8 +43,7 @@ _LAYOUT = (
     "code_name",
     "code_bytes",
 )
-_NO_STACKS = 2  # a sample_event.stack from here on refers to a stack
-_TORN = 1
+_NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -50,6 +52,7 @@ class _Sampled:
     target: Target
     number: int
     holder: int  # address; 0 while it has no GIL
+    since_ns: int
 
 
 class Samples(Recorder):
@@ -57,13 +60,19 @@ class Samples(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float) -> None:
+    def __init__(self, recording: Recording, hz: float, follow: bool) -> None:
         """Raises HostError if the kernel cannot do it."""
         self._recording, self._period_ns = recording, round(1e9 / hz)
         kernel = KernelTypes()
-        settings = {"fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"), "pad": 0}
+        settings = {
+            "period": self._period_ns,
+            "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
+            **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
+            "follow": follow,
+        }
         self._programs = Programs("samples.c", settings, _RINGS)
-        self._samples = self._programs.ring("samples", self._programs.dtype("sample_event"))
+        self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
+        self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
         self._layouts: dict[Layout, int] = {}
@@ -73,10 +82,15 @@ class Samples(Recorder):
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
         self._stopped = False
-        steps = self._programs.map("steps")
+        self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
+        self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
+
+    def _load(self, first: str, kind: int, steps: str) -> int:
+        """The descriptor of a program, whose next steps are loaded too."""
+        suffix = steps.removeprefix("steps")
         for place, name in enumerate(("step", "finish")):
-            steps.set(place, self._programs.program(name, system_calls.PERF_EVENT))
-        self._clocks = Clocks(self._programs.program("sample", system_calls.PERF_EVENT), self._period_ns)
+            self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
+        return self._programs.program(first, kind)
 
     # -- which processes are sampled --------------------------------------------------------------
 
@@ -116,9 +130,11 @@ class Samples(Recorder):
         holder = gil + layout.gil_holder if gil else 0
         code_type = target.binary.symbol("PyCode_Type")
         where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
-        self._sampled[target.pid] = _Sampled(target, number, holder)
+        before = self._sampled.get(target.pid)
+        since_ns = before.since_ns if before else time.monotonic_ns()
+        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns)
         with suppress(OSError):  # the map is full
-            self._processes.set(target.pid, (*where, self._layout(layout), number))
+            self._processes.set(target.pid, (*where, since_ns, self._layout(layout), number))
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -162,7 +178,7 @@ class Samples(Recorder):
         return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
 
     def _number(self, tree: Tree, stack: int) -> int:
-        if stack < _NO_STACKS:
+        if stack < FIRST_STACK:
             return UNREAD if stack == _TORN else NO_FRAMES
         for program in self._known.values():
             if (places := program.stacks.get(stack)) is not None:
@@ -180,23 +196,58 @@ class Samples(Recorder):
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
 
+    def missing(self) -> tuple[str, ...]:
+        """Why there are no stacks of threads off the core, where there are none."""
+        return (self._returns.why_not,) if self._returns.why_not else ()
+
     def facts(self) -> dict[str, Any]:
-        """The manifest's `sampling`."""
-        return {"sampling": {"period_ns": self._period_ns}}
+        """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too."""
+        return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not)}}
 
     def cost(self) -> dict[str, Any]:
         """CPU time spent in the programs."""
         return {"sampling_ns": int(self._programs.map("spent").get(0).sum())}
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Take no more samples, but those of threads that are off the core."""
+        if not self._returns.why_not:
+            for pid, each in self._sampled.items():
+                self._waiting.append(self._still_away(pid, each))
         self._clocks.close()
+        self._returns.close()
         self._stopped = True
+
+    def _still_away(self, pid: int, sampled: _Sampled) -> np.ndarray:
+        """sample_event records of a process's threads that have been off the core for at least a period."""
+        before = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
+        stacks = away.stacks_of(sampled.target, self._frame) if before else {}
+        rows, now, program = [], time.monotonic_ns(), self._known[sampled.number]
+        for tid, since in before.items():
+            if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
+                stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
+                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, 0))
+        return np.array(rows, self._event)
+
+    def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
+        """When a thread left the core; 0: it has one."""
+        left = self._programs.map("away").get(tid)
+        if left is None:  # it has not left it since sampling began
+            return 0 if _runs(pid, tid) else sampled.since_ns
+        return max(int(left), sampled.since_ns) if left else 0
 
     def close(self) -> None:
         """Stop sampling and unload the programs."""
         self._clocks.close()
+        self._returns.close()
         self._programs.close()
+
+
+def _runs(pid: int, tid: int) -> bool:
+    """Whether a thread has a core or waits for one; of one that is gone, too."""
+    try:
+        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] == "R"
+    except (OSError, IndexError):
+        return True
 
 
 def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
@@ -204,6 +255,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         **tables.when_and_who(samples),
         "cpu": samples["cpu"].astype(np.int16),
         "stack_id": stack_id,
+        "off_ns": samples["off_ns"].astype(np.int64),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
     }
 

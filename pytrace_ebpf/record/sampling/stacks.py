@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
 from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines
 from pytrace_ebpf.record.output.tables import Columns
 
+FIRST_STACK = 2  # a sample_event.stack from here on refers to a stack
 Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
 _UNREAD: Place = (UNKNOWN, NO_LINE)
@@ -57,6 +59,13 @@ class Program:
                 continue
             self.stacks[stack] = (*((_UNREAD,) if stack in deep else ()), *inwards)
             self.size += len(inwards)
+
+    def add(self, frames: np.ndarray) -> int:
+        """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by."""
+        stack = int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") | FIRST_STACK
+        self._read_codes(np.unique(frames[["code", "identity"]]).tolist())
+        self.stacks[stack] = tuple(self._places(frames[::-1]))
+        return stack
 
     def _read_codes(self, keys: list[Key]) -> None:
         wanted = [key for key in keys if key not in self._codes]
