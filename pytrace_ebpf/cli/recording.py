@@ -257,7 +257,9 @@ def _changing_line(hint: str, cheaper: str) -> Iterator[Callable[["Status"], Non
 def line(status: "Status") -> str:
     """One line of progress."""
     lost = f"{status.lost:,} LOST" if status.lost else "0 lost"
-    return f"{status.seconds:6.1f} s  {status.calls:>12,} call events  {status.sched:>10,} scheduling events  {lost}"
+    recorded = [f"{status.calls:>12,} call events"] if status.calls or not status.samples else []
+    recorded += [f"{status.samples:>10,} samples"] if status.samples else []
+    return "  ".join((f"{status.seconds:6.1f} s", *recorded, f"{status.sched:>10,} scheduling events", lost))
 
 
 def cheaper(args: argparse.Namespace) -> str:

@@ -21,6 +21,7 @@ from pytrace_ebpf.view import colours, text
 _PARTS = {column: (label, colour) for column, label, _, _, colour in text.STATES}
 _WORKERS = colours.WORKERS
 _NAME = 90
+_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # of words that a line would cross
 FORMATS = ("png", "svg")
 
 
@@ -94,7 +95,7 @@ def _gained(axes: Axes, y: float, row: Mapping[str, Any], first: Mapping[str, An
     ends = [min(base / row[name], 3 * speed_up) if row[name] else speed_up for name in ("high_ns", "low_ns")]
     axes.plot(ends, [y, y], color="black", linewidth=1)
     said = f"{speed_up:.2f}" + ("" if row is first else f"   eff. {text.percent(row['efficiency'], 1)}") + ("  (chance)" if chance else "")
-    axes.annotate(said, (max(speed_up, *ends), y), (4, 0), textcoords="offset points", fontsize=8, va="center")
+    axes.annotate(said, (max(speed_up, *ends), y), (4, 0), textcoords="offset points", fontsize=8, va="center", bbox=_ON_WHITE)
 
 
 def _axes(spent: Axes, gained: Axes, ticks: Mapping[float, str], end: float, sort: str) -> None:

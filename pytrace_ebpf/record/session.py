@@ -44,6 +44,7 @@ class Status:
     price: Price | None = None  # what tracing costs at the moment; None where nothing is known of it
     unserved: tuple[str, ...] = ()  # why some processes have no calls, or no native ones, a sentence each
     said: tuple[str, ...] = ()  # what happened to processes since the last status, a sentence each
+    samples: int = 0
 
 
 class Session:
@@ -165,6 +166,7 @@ class Session:
             self._cost.price(),
             tuple(sentence for sentence in missing if sentence not in self._said),
             tuple(said),
+            trace.collector.counts["sample"],
         )
 
     def _drain(self) -> None:

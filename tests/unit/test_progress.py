@@ -56,6 +56,15 @@ def test_the_first_lines(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == ("" if quiet else f"tracing process 1 by {source}\nit will cost much\n")
 
 
+def test_a_line_says_what_is_recorded() -> None:
+    lines = {(calls, samples): recording.line(Status(1, calls, 30, 0, samples=samples)).split() for calls in (0, 20) for samples in (0, 5)}
+    tail = ["30", "scheduling", "events", "0", "lost"]
+    assert lines[0, 0] == ["1.0", "s", "0", "call", "events", *tail]
+    assert lines[20, 0] == ["1.0", "s", "20", "call", "events", *tail]
+    assert lines[0, 5] == ["1.0", "s", "5", "samples", *tail]
+    assert lines[20, 5] == ["1.0", "s", "20", "call", "events", "5", "samples", *tail]
+
+
 def test_no_option_is_named_that_this_recording_would_refuse() -> None:
     words = argparse.ArgumentParser()
     recording.add_common_arguments(words)
