@@ -54,7 +54,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             names = [str(name) for name in action.choices]
-            what = "command" if isinstance(action, argparse._SubParsersAction) else f"value of {'/'.join(action.option_strings)}"
+            is_command = isinstance(action, argparse._SubParsersAction)
+            what = "command" if is_command else f"value of {'/'.join(action.option_strings)}"
+            names += ["help"] if is_command else []
             raise argparse.ArgumentError(None, f"{value} is not a {what}" + (_meant(str(value), names) or f": there are {', '.join(names)}"))
 
 

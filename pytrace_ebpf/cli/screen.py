@@ -12,7 +12,7 @@ from pytrace_ebpf.printable import printable
 _PIPE = 1000  # cells of a line in a pipe: names are not cut
 
 
-_ASCII = str.maketrans({"µ": "u", "…": "~"})
+_ASCII = str.maketrans({"µ": "u", "…": "~", "±": "~"})  # each of one cell, as what it stands for
 
 
 class Screen(Console):

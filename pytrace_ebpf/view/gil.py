@@ -96,14 +96,13 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
     shown = Listing(width, fixed, ["thread", "mostly behind"], may_go=("mean", "convoys"))
     for row in threads[:top]:
         take = mostly.get((row["pid"], row["tid"]))
-        name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
         figures = [
             text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 6),
             text.duration(row["waited_ns"]), text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7),
             str(row["tid"]),
         ]  # fmt: skip
         holder = names.get((take["pid"], take["holder_tid"]), str(take["holder_tid"])) if take else text.NOTHING
-        shown.add(figures, partial(text.fit, name), partial(text.fit, holder))
+        shown.add(figures, partial(text.thread, row["name"], row["pid"] if several else None), partial(text.fit, holder))
     note = f"{min(top, len(threads)):,} of {len(threads):,}; mostly behind: which thread had it; convoys: waits right after a short hold"
     return [text.title("Threads by time waited", note, width), shown]
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -52,7 +53,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *scheduling_lines(facts, width),
         *native_lines(facts, width),
         Text(text.fit(traced(facts), width), "bold"),
-        *(Text(line) for line in _wrap("   ".join(about), width)),
+        *(Text(line) for line in _in_lines(about, width)),
         *cost_lines(facts, calls, width),
         *left_out_lines(facts, width),
     ]
@@ -213,6 +214,15 @@ def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
 
 def _listed(pids: list[str]) -> str:
     return ", ".join(pids[:_PIDS_SHOWN]) + (", ..." if pids[_PIDS_SHOWN:] else "")
+
+
+def _in_lines(items: Sequence[str], width: int) -> list[str]:
+    """Items apart from each other, as many in a line as it holds; one that is longer than a line is broken."""
+    lines = [""]
+    for item in items:
+        joined = f"{lines[-1]}   {item}" if lines[-1] else item
+        lines[-1:] = [joined] if len(joined) <= width else [line for line in (lines[-1], item) if line]
+    return [part for line in lines for part in _wrap(line, width)]
 
 
 def _plural(number: int, one: str, many: str = "") -> str:

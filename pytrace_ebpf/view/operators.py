@@ -32,8 +32,8 @@ def _sentence(table: pd.DataFrame, layers: list[dict[str, Any]]) -> str | None:
         return None
     first = table.iloc[0]
     share = text.percent(first["self_ns"], int(table["self_ns"].sum()))
-    what = text.clean(first["name"]) + (f"` of {text.clean(first['library'])}" if text.known(first["library"]) else "`")
-    return f"PyTorch's operators took {text.duration(layers[0]['total_ns'])}; of the time of native code {share} is `{what}'s own."
+    what = f"`{text.clean(first['name'])}`" + (f" ({text.clean(first['library'])})" if text.known(first["library"]) else "")
+    return f"PyTorch's operators took {text.duration(layers[0]['total_ns'])}; {share} of the time of native code is {what} itself."
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

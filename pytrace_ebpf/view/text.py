@@ -157,6 +157,12 @@ def _split(row: dict[str, Any], prefix: str, states: States) -> list[int]:
     return [0 if value is None or not known(value) else int(value) for value in values]
 
 
+def thread(name: Any, pid: int | None, width: int) -> str:
+    """A thread's name, and which process it is of where that is not None, in at most `width` cells; the number is never cut."""
+    of = "" if pid is None else f" of pid {pid}"
+    return fit(name, width - len(of)) + of
+
+
 def fit(name: Any, width: int) -> str:
     """A free text in at most `width` cells, cut at its end."""
     name = clean(name)

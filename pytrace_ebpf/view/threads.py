@@ -30,11 +30,10 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     several = table["pid"].nunique() > 1
     longest = int(table["wall_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
-        name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
         bar = text.bar(row, bar_width, ascii_only, longest=longest, states=states)
         out.add(
             [bar, text.count(row[counted], count_width), text.duration(row["wall_ns"]), *figures(row, "", states), str(row["tid"])],
-            partial(text.fit, name),
+            partial(text.thread, row["name"], row["pid"] if several else None),
         )
     shown = min(top, len(table))
     return [text.title("Threads by time on a core", f"{shown:,} of {len(table):,}", width), out]

@@ -62,6 +62,7 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
     ("words", "said"),
     [
         (("reprot",), "reprot is not a command; did you mean report?"),
+        (("hlep",), "hlep is not a command; did you mean help?"),
         (("report", "x", "--bby", "core"), "--bby is not an option or argument of pytrace-ebpf report; did you mean --by?"),
         (("report",), "TRACE is missing; pytrace-ebpf report --help says more"),
         (("export", "x", "--to"), "--to needs a value; pytrace-ebpf export --help says more"),

@@ -83,7 +83,7 @@ def test_sums_by_operator(tmp_path: Path) -> None:
         ["aten::addmm", 2, 68, 8, 8, product],
     ]
     assert table["flops_per_s"].fillna(-1).tolist() == [round(product * 1e9 / ns) if ns else -1 for ns in (60, 80, 0, 68)]
-    assert facts["sentence"] == "PyTorch's operators took 90ns; of the time of native code 67 % is `sgemm` of MKL's own."
+    assert facts["sentence"] == "PyTorch's operators took 90ns; 67 % of the time of native code is `sgemm` (MKL) itself."
     layers = [[row[key] for key in ("layer", "calls", "total_ns", "self_ns", "flops")] for row in facts["layers"]]
     assert layers == [["operator", 5, 90, 30, product], ["blas", 2, 60, 60, product]]
 

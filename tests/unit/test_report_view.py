@@ -277,3 +277,14 @@ def test_what_native_layers_could_not_get_is_said_first() -> None:
     sentence = "no library of PyTorch was loaded, so --layers torch recorded nothing"
     assert [str(line) for line in native_lines({"native": {"missing": [sentence]}}, 200)] == [sentence]
     assert native_lines({"native": None}, 200) == []
+
+
+def test_the_process_of_a_thread_is_never_cut() -> None:
+    assert [text.thread("MainThread", pid, 20) for pid in (None, 12, 123456)] == ["MainThread", "MainThread of pid 12", "MainT… of pid 123456"]
+
+
+def test_what_was_traced_is_broken_between_its_parts() -> None:
+    facts = {"target": {"pid": 7, "python_version": "3.11.2", "command": "app"}, "processes": 1, "threads": 12, "wall_ns": 10**9, "lost": {}}
+    facts |= {"losses": [], "state": "complete"}
+    lines = [line.plain for line in head(facts, 12_345, 60)]
+    assert "Python 3.11.2   pid 7   1.00s recorded   12 threads" in lines and "12,345 calls" in lines

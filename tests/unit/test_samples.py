@@ -240,3 +240,13 @@ def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytes
     assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []
     assert main(["report", str(trace.directory)]) == 0
     assert "of it is at paths that are too many" in " ".join(capsys.readouterr().out.split())
+
+
+def test_where_the_locale_is_c_their_reports_are_ascii(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("COLUMNS", "100")
+    folder = str(sampled(tmp_path).directory)
+    for words in ([], ["--by", "line"], ["--by", "opcode"]):
+        main(["report", folder, *words])
+        out = capsys.readouterr().out
+        assert out.isascii() and "~ is one standard error" in out
