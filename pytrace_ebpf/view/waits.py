@@ -76,4 +76,5 @@ def _partner(row: dict[str, Any], width: int) -> Text:
 
 
 def _share(part: int, whole: int) -> str:
-    return f" {text.percent(part, whole)}" if part < whole else ""
+    share = text.percent(part, whole)
+    return f" {share}" if share != "100 %" else ""

@@ -53,6 +53,8 @@ def test_the_main_function_and_the_main_partner(tmp_path: Path) -> None:
     assert (first["waits"], first["qualname"], first["func_ns"], first["longest_ns"]) == (2, "Worker.run", 5_500, 5_500)
     assert (first["partner_tid"], first["partner_name"], first["partner_ns"]) == (8, "other", 5_500)
     assert "other 8 51 %" in "\n".join(shown(pd.DataFrame([first, second]), 99))
+    nearly = {**first, "partner_ns": first["total_ns"] - 5}  # 100 % would say nothing
+    assert shown(pd.DataFrame([nearly]), 99)[-1].rstrip().endswith("other 8")
 
 
 @pytest.mark.parametrize("width", [60, 80, 99])
