@@ -95,6 +95,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def traced_by(directory: Path, source: str) -> set[int]:
+    """The processes whose calls are recorded by a source by now, in a trace that is being written."""
+    processes = pytrace_ebpf.open(directory).processes()
+    return set(processes.loc[processes["source"] == source, "pid"])
+
+
 def has_agent(pid: int) -> bool:
     """Whether the agent's thread runs in a process."""
     return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())

@@ -78,7 +78,7 @@ def agent_threads(pid: int) -> int:
 
 def settled(pid: int) -> dict[str, int]:
     """What is left in the process a few seconds later."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         left = {"semaphores": raised(pid), "agents": agent_threads(pid)}
         if not any(left.values()) or time.monotonic() > deadline:
@@ -121,7 +121,7 @@ def kill_many(kind: str, source: str, kills: int, seed: int, python: list[str]) 
     target.stdin.close()
     return {
         "whole": whole, "killed": killed, "ends_early": ends_early, "after": after, **left,
-        "exit_code": target.wait(60), "files": files,
+        "exit_code": target.wait(300), "files": files,
     }  # fmt: skip
 
 

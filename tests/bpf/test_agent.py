@@ -43,6 +43,7 @@ def assert_as_before(found: dict, before: dict) -> None:
     assert found == {name: before[name] for name in found}
 
 
+@pytest.mark.measured  # what a hook costs
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
 def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_again(
     how: signal.Signals, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
@@ -72,7 +73,6 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
         assert (calls["name"] == "step").sum() > 1000
 
 
-@pytest.mark.measured  # a child that ends while it is inspected may have no source in the manifest
 def test_every_kind_of_child_of_a_launched_program_brings_the_agent_along(python: Python, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("family"), "--source", "agent")
     assert ended.returncode == 0, ended.stderr

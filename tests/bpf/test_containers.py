@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, traced_by, wait_until
 from tests.bpf.test_counts import counted, ours
 from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, REPOSITORY, ROOTS, TARGETS, Python, Target
 
@@ -107,15 +107,13 @@ def test_children_born_in_it_are_followed(
     process = container("forks", "--wait", "--hold", python=inside)
     recorder = attach(process.pid, "--source", source)
     process.go()
+    process.ready()
+    wait_until(lambda: len(traced_by(recorder.directory, source)) == 6)
+    process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.stop())
     calls = trace.calls().merge(trace.functions(), on="func_id")
-    found = Counter(calls[calls["name"] == "step"].groupby("pid").size())
-    # A child begins after a fifth of a second: on a busy machine that can be before it is attached to. What was
-    # forked has the agent from its first call on.
-    always = [31, 37, 37, 37, 43] if source == "agent" else [31]
-    assert Counter(always) <= found <= Counter(facts["steps"].values())
-    assert found.total() > 1
+    assert Counter(calls[calls["name"] == "step"].groupby("pid").size()) == Counter(facts["steps"].values())
     assert set(calls["pid"]) <= set(trace.processes()["pid"])
     assert process.left_behind() == []
 

@@ -9,7 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, agent_records, wait_until
+from tests.bpf.conftest import Recorder, agent_records, traced_by, wait_until
 from tests.conftest import SOURCES, TARGETS, Python, Target
 
 
@@ -19,8 +19,17 @@ def steps(trace: Trace) -> dict[int, int]:
     return calls[calls["name"] == "step"].groupby("pid").size().to_dict()
 
 
-def test_forked_and_executed_children_are_followed(python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]) -> None:
-    trace, facts = traced(target("forks", "--wait", python=python), "--source", source)
+def test_forked_and_executed_children_are_followed(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("forks", "--wait", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    process.ready()
+    wait_until(lambda: len(traced_by(recorder.directory, source)) == 6)
+    process.go()
+    facts = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
     expected = {int(pid): count for pid, count in facts["steps"].items()}
     if python.root is None:  # else the target counts by the process ids of its own namespace
         assert steps(trace) == expected
@@ -38,9 +47,13 @@ def test_forked_and_executed_children_are_followed(python: Python, source: str, 
         assert names[:3] == ["<module>", "main", "forked"]
 
 
-def test_no_follow_records_the_one_process(target: Callable[..., Target], traced: Callable[..., tuple]) -> None:
+def test_no_follow_records_the_one_process(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("forks", "--wait")
-    trace, _ = traced(process, "--no-follow")
+    recorder = attach(process.pid, "--no-follow")
+    for _ in range(2):
+        process.go()
+    process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
     assert steps(trace) == {process.pid: 31}
     assert set(trace.sched()["pid"]) == {process.pid}
 

@@ -11,7 +11,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import COMMAND, Recorder
+from tests.bpf.conftest import COMMAND, Recorder, traced_by, wait_until
 from tests.conftest import PATIENCE_S, SOURCES, Target
 
 NOBODY, ANYBODY = 65534, 65533
@@ -113,6 +113,10 @@ def record(tmp_path: Path) -> Iterator[Callable[..., Matching]]:
         each.close()
 
 
+def workers_of(master: Target) -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()}
+
+
 def calls_of(trace: Trace, name: str) -> dict[int, int]:
     """Calls of a function per process."""
     calls = trace.calls(columns=["pid", "func_id"]).merge(trace.functions(), on="func_id")
@@ -137,9 +141,12 @@ def test_the_workers_that_a_master_has_already_are_traced(source: str, target: C
 
 def test_a_worker_that_replaces_another_is_traced_too(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     master = target("prefork", "replace", "--wait")
-    worker = int(Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()[0])
+    worker = min(workers_of(master))
     recorder = attach(master.pid, "--source", "usdt")
     os.kill(worker, signal.SIGKILL)
+    master.go()
+    master.ready()
+    wait_until(lambda: workers_of(master) <= traced_by(recorder.directory, "usdt"))
     master.go()
     handled = {int(pid): count for pid, count in master.done()["handled"].items()}
     trace = pytrace_ebpf.open(recorder.finish())
@@ -149,13 +156,13 @@ def test_a_worker_that_replaces_another_is_traced_too(target: Callable[..., Targ
 
 def test_a_worker_that_is_named_beside_its_master_is_traced_once(target: Callable[..., Target], record: Callable[..., Matching]) -> None:
     master = target("prefork", "--wait")
-    workers = Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()
-    recorder = record("--pid", f"{master.pid},{workers[1]}", "--source", "usdt")
+    worker = max(workers_of(master))
+    recorder = record("--pid", f"{master.pid},{worker}", "--source", "usdt")
     master.go()
     handled = {int(pid): count for pid, count in master.done()["handled"].items()}
     trace = pytrace_ebpf.open(recorder.finish())
     assert calls_of(trace, "handle") == handled and not trace.manifest["lost"]
-    assert [each["pid"] for each in trace.manifest["targets"]] == [master.pid, int(workers[1])]
+    assert [each["pid"] for each in trace.manifest["targets"]] == [master.pid, worker]
 
 
 def test_without_following_the_workers_are_left_alone(target: Callable[..., Target], traced: Callable[..., tuple]) -> None:

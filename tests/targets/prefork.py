@@ -1,7 +1,6 @@
 """A master that forked its workers before anybody looked, as a web server does: they wait for requests, each counts what it served."""
 import os
 import socket
-import time
 
 from ready import done, ready, words
 
@@ -54,7 +53,7 @@ def main():
     if "replace" in words():  # as a master does whose worker was killed
         os.waitpid(workers[0], 0)
         workers[0] = work(listeners[0])
-        time.sleep(0.6)  # a child is probed a moment after it was born
+        ready()
     for _ in range(REQUESTS):
         for listener in listeners:
             ask(listener, b"request")

@@ -1,13 +1,22 @@
 """When threads began, as the kernel reported it or as they were first seen."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.process import target
+from pytrace_ebpf.record.process.following import Following
+from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.target import Target, inspect, its_own_doing
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import SCHED, SchedKind
 
@@ -19,6 +28,37 @@ def test_a_late_fork_event_does_not_remove_the_source_of_calls_that_came_before_
     assert known.processes[pid]["source"] == "agent" and known.is_recorded(pid, 5500)
     known.add_other(pid, 1, 7000)  # it is another program since
     assert known.processes[pid]["source"] is None
+
+
+def test_a_child_that_ends_while_it_is_looked_at_keeps_the_source_of_its_calls() -> None:
+    def ends(pid: int) -> Target:
+        with its_own_doing(pid):
+            raise FileNotFoundError
+
+    recording, pid = Recording(Functions(), Processes()), os.getpid()
+    recording.processes.set_source(pid, "agent", "3.11.2", 6000)
+    recording.declare(pid, "agent", "it came with the agent of its creator")
+    following = Following(recording, Sources(Options(None), recording), ())
+    following._adopt({"pid": pid, "tid": pid, "ts": 5000, "other_pid": 1}, ends)
+    assert recording.processes.processes[pid]["source"] == "agent" == recording.chosen[0]["source"]
+    following._adopt({"pid": pid, "tid": pid, "ts": 7000, "other_pid": 1}, ends)  # another program since
+    assert recording.processes.processes[pid]["source"] is None and "ended" in recording.chosen[0]["why"]
+
+
+def test_a_forked_child_that_has_ended_is_a_target_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline()
+    parent, pinned = inspect(child.pid), target._pinned
+
+    def pins(pid: int) -> Pinned:
+        found = pinned(pid)
+        child.kill()
+        child.communicate()
+        return found
+
+    monkeypatch.setattr(target, "_pinned", pins)
+    with pytest.raises(TargetError, match="ended"):
+        parent.forked(child.pid, child.pid)
 
 
 def test_a_thread_that_was_seen_before_its_fork_was_read_began_with_that() -> None:

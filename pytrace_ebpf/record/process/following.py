@@ -82,7 +82,7 @@ class Following:
                 self._recording.declare(pid, source.name, why)
         except (TargetError, HostError) as error:  # its scheduling is recorded all the same
             self._processes.add_other(pid, row["other_pid"], row["ts"])
-            if not isinstance(error, NotPython | Ended):
+            if not isinstance(error, NotPython | Ended) and not self._processes.is_recorded(pid, row["ts"]):
                 self._recording.declare(pid, None, str(error))
 
     def _choose(self, target: Target, executed: bool) -> tuple[CallSource, str]:

@@ -95,7 +95,9 @@ class Target:
     def forked(self, pid: int, tid: int) -> "Target":
         """The child `pid` that its thread `tid` has just forked: a copy, which may not have run yet. Raises as inspect() does."""
         child = _pinned(pid)
-        if not child.runs(self.process.executable):
+        with its_own_doing(pid):
+            same = child.runs(self.process.executable)
+        if not same:
             raise TargetError(f"process {pid} is not what process {self.pid} was when it forked it")
         return replace(self, process=child, pid=pid, ppid=self.pid, threads=(pid,), copied_id=own_id(self.pid, tid))
 
