@@ -150,7 +150,9 @@ class Sources(Recorder):
     def interval_s(self) -> float:  # type: ignore[override]
         """A process that has just begun is inspected first, while it surely exists."""
         begins = not self._recording.chosen and time.monotonic() - self._began_s < _BEGINNING_S
-        return _BUSY_INTERVAL_S if begins or self._busy else _INTERVAL_S
+        if begins or self._busy:
+            return _BUSY_INTERVAL_S
+        return Recorder.interval_s if self._options.source == sampled.NAME else _INTERVAL_S
 
     def drain(self) -> Rows:
         """The events of all sources."""

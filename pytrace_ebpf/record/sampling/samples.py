@@ -28,7 +28,8 @@ from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
-_INTERVAL_S = 0.25  # code discarded before its name was read stays unnamed
+# Code discarded before its name was read stays unnamed, so the rings are read often while new code comes, or much at all.
+_INTERVAL_S, _CALM_S, _MUCH = 0.25, 1.0, 500  # _MUCH: stacks a time
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
 _ABSENT = -(1 << 31)
@@ -120,7 +121,11 @@ class Samples(Recorder):
         self._numbers += 1
         unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
+        creator = self._sampled.get(target.ppid)
+        if creator and creator.target.binary_file is target.binary_file:  # Target.forked
+            self._known[self._numbers].copy(self._known[creator.number])
         self._describe(target, self._numbers)
+        self.interval_s = _INTERVAL_S
 
     def _describe(self, target: Target, number: int) -> None:
         """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
@@ -155,9 +160,11 @@ class Samples(Recorder):
         self._drained_ns = time.monotonic_ns()
         samples = self._samples.drain(np.copy)  # before the stacks, so that those of all these samples have been reported
         reported = self._stacks.drain(np.copy)
+        new = 0
         for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                self._known[number].learn(reported[reported["program"] == number])
+                new += self._known[number].learn(reported[reported["program"] == number])
+        self.interval_s = _INTERVAL_S if new or len(reported) > _MUCH else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
         return {}

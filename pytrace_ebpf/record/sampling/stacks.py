@@ -14,6 +14,7 @@ from pytrace_ebpf.record.output.tables import Columns
 FIRST_STACK = 2  # a sample_event.stack from here on refers to a stack
 Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
+Frame = tuple[int, int, int]  # struct sample_frame: those, and the position
 _UNREAD: Place = (UNKNOWN, NO_LINE)
 
 
@@ -38,38 +39,55 @@ class Program:
         """`read` returns the contents of code objects, without those that are gone; `unit`: the bytes that one unit of the reported positions stands for."""
         self._functions, self._read, self._qualify, self._unit = functions, read, qualify, unit
         self._codes: dict[Key, Code] = {}
+        self._place: dict[Frame, Place | None] = {}  # None: of the interpreter's own code
         self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
         self.size = 0  # frames and lines kept
 
-    def learn(self, reported: np.ndarray) -> None:
-        """Take in stack_event records of this program."""
-        new = reported[np.array([stack not in self.stacks for stack in reported["stack"].tolist()], bool)]
-        frames = [event["frames"][: event["count"]] for event in new]
-        if not frames:
-            return
-        self._read_codes(np.unique(np.concatenate(frames)[["code", "identity"]]).tolist())
-        parts: dict[int, dict[int, np.ndarray]] = {}
-        for event, some in zip(new, frames, strict=True):  # one step per new stack, not per sample
-            parts.setdefault(int(event["stack"]), {})[int(event["first"])] = some
-        deep = set(new["stack"][new["deep"] != 0].tolist())
-        totals = dict(zip(new["stack"].tolist(), new["total"].tolist(), strict=True))
+    def copy(self, other: "Program") -> None:
+        """Know the code objects of the program that forked this one, which may have ended before they can be read."""
+        self._codes = {**other._codes, **self._codes}
+
+    def learn(self, reported: np.ndarray) -> int:
+        """Take in stack_event records of this program; returns how many code objects were new."""
+        before = len(self._codes)
+        parts: dict[int, dict[int, list[Frame]]] = {}
+        totals: dict[int, tuple[int, int]] = {}
+        columns = (reported[name].tolist() for name in ("stack", "first", "count", "total", "deep"))
+        for *event, frames in zip(*columns, reported["frames"], strict=True):  # one step per new stack, not per sample
+            stack, first, count, total, deep = event
+            if stack not in self.stacks:
+                parts.setdefault(stack, {})[first] = frames[:count].tolist()
+                totals[stack] = total, deep
+        self._read_places({frame for by_first in parts.values() for frames in by_first.values() for frame in frames})
         for stack, by_first in parts.items():
-            inwards = [place for first in sorted(by_first, reverse=True) for place in self._places(by_first[first][::-1])]
-            if sum(map(len, by_first.values())) < totals[stack]:  # the ring was full before its last frames
-                continue
-            self.stacks[stack] = (*((_UNREAD,) if stack in deep else ()), *inwards)
-            self.size += len(inwards)
+            inwards = [frame for first in sorted(by_first, reverse=True) for frame in reversed(by_first[first])]
+            total, deep = totals[stack]
+            if len(inwards) == total:  # else the ring was full before its last frames
+                self.stacks[stack] = (*((_UNREAD,) if deep else ()), *self._places(inwards))
+                self.size += total
+        return len(self._codes) - before
 
     def add(self, frames: np.ndarray) -> int:
         """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by."""
-        stack = int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") | FIRST_STACK
-        self._read_codes(np.unique(frames[["code", "identity"]]).tolist())
-        self.stacks[stack] = tuple(self._places(frames[::-1]))
+        stack, inwards = int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") | FIRST_STACK, frames[::-1].tolist()
+        self._read_places(set(inwards))
+        self.stacks[stack] = tuple(self._places(inwards))
         return stack
+
+    def _read_places(self, frames: set[Frame]) -> None:
+        new = frames - self._place.keys()
+        self._read_codes(sorted({(code, identity) for code, identity, _ in new}))
+        for code, identity, position in new:
+            known = self._codes[code, identity]
+            self._place[code, identity, position] = None if known.func_id is None else (known.func_id, known.line(position * self._unit))
+        self.size += len(new)
+
+    def _places(self, frames: list[Frame]) -> Iterator[Place]:
+        return (place for frame in frames if (place := self._place[frame]) is not None)
 
     def _read_codes(self, keys: list[Key]) -> None:
         wanted = [key for key in keys if key not in self._codes]
-        found = self._read(wanted)
+        found = self._read(wanted) if wanted else {}
         for key in wanted:
             read = found.get(key)
             if read is None:
@@ -81,12 +99,6 @@ class Program:
                 func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
                 self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
                 self.size += len(read.ranges)
-
-    def _places(self, frames: np.ndarray) -> Iterator[Place]:
-        for code, identity, position in frames.tolist():
-            known = self._codes[code, identity]
-            if known.func_id is not None:
-                yield known.func_id, known.line(position * self._unit)
 
 
 class Tree:
