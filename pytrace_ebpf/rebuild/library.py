@@ -88,7 +88,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "shard": (None, [c_void_p, c_uint32, c_uint32]),
     "spent": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
-    "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p]),
+    "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
     "want_edges": (None, [c_void_p]),
     "edges": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_cores": (c_bool, [c_void_p, c_void_p, c_size_t]),

@@ -311,8 +311,10 @@ bool window_end(struct engine *engine, struct thread *thread, int64_t ns);
 struct moments {
     const int64_t *key, *ts;
     size_t count;
+    const uint8_t *library; /* by function: whether it is one that others wait through */
+    size_t functions;
     int64_t *call_id;
-    int32_t *func;
+    int32_t *func, *entry, *caller;
 };
 
 void moments_open(const struct engine *engine, struct thread *thread);

@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
+from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.view import sampled, text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sentence import contended_lock, top_function
+from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake of one sentence
@@ -52,7 +53,9 @@ def sentence(trace: Any, table: pd.DataFrame) -> str | None:
         """Of very many calls nobody is named."""
         return reasons(trace, top["func_id"]) if few else {"gil": [], "blocked": [], "runq": []}
 
-    return " ".join(filter(None, (said, top_function(top, int(table["self_ns"].sum()), why, names)))) or None
+    rest = top_function(top, int(table["self_ns"].sum()), why, names)
+    wait = main_wait(trace, top["func_id"]) if rest and few and among(functions, LIBRARY)[top["func_id"]] else None
+    return " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest))) or None
 
 
 def _name(row: dict[str, Any], facts: dict[str, Any]) -> str:

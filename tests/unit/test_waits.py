@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import GIL, Row, Script, sample, write_trace
+from synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.waits import wait_kinds
@@ -152,7 +152,9 @@ def test_segments_change_nothing_nor_how_many_are_read_at_once(tmp_path: Path, m
     events, sched = (list(getattr(whole, name)().itertuples(index=False, name=None)) for name in ("events", "sched"))
     step = (whole.end_ns - whole.start_ns) // pieces
     cuts = [whole.start_ns + step * number for number in range(1, pieces)]
-    cut = write_trace(tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts)
+    cut = write_trace(
+        tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts, functions=SAMPLE_FUNCTIONS
+    )
     pd.testing.assert_frame_equal(pytrace_ebpf.open(cut).waits(), whole.waits())
 
 

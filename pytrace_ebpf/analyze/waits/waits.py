@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
-from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, innermost
+from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Innermost, innermost
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.analyze.waits import wait_kinds
+from pytrace_ebpf.analyze.waits.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, WAITS, SchedKind
 
@@ -152,25 +153,40 @@ def _table(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> pa.
     until = np.where(preempted, start, np.where(waits["blocked_until_ns"] < 0, waits["end_ns"], waits["blocked_until_ns"]))
     held = np.flatnonzero(waits["holder_tid"] > 0)
     ended = np.flatnonzero(~gil & (waits["waker_tid"] > 0) & np.isin(waits["waker_pid"], trace.processes()["pid"]))
-    asked = [
-        (pid, tid, start),
-        (pid[held], waits["holder_tid"][held], start[held]),
-        (waits["waker_pid"][ended], waits["waker_tid"][ended], until[ended]),
-    ]
-    call_id, func_id = innermost(trace, *(np.concatenate(column) for column in zip(*asked, strict=True)))
+    asked = np.array(
+        [
+            np.concatenate((pid, pid[held], waits["waker_pid"][ended])),
+            np.concatenate((tid, waits["holder_tid"][held], waits["waker_tid"][ended])),
+            np.concatenate((start, start[held], until[ended])),
+        ]
+    )
+    functions = trace.functions()
+    found = innermost(trace, asked[0], asked[1], asked[2], among(functions, LIBRARY))
     borders = np.cumsum([len(waits), len(held)])
+    own, holder, waker = (Innermost(*each) for each in zip(*(np.split(column, borders) for column in found), strict=True))
+    named = _primitive(own, among(functions, PRIMITIVES))
     columns: dict[str, pa.Array] = {
         "pid": pa.array(pid),
         "tid": pa.array(tid),
-        "call_id": pa.array(call_id[: len(waits)]),
-        "func_id": pa.array(func_id[: len(waits)].astype(np.int32)),
+        "call_id": pa.array(own.call_id),
+        "func_id": pa.array(own.func_id.astype(np.int32)),
+        "primitive_func_id": pa.array(named.astype(np.int32)),
+        "caller_func_id": pa.array(np.where(named >= 0, own.caller, own.func_id).astype(np.int32)),
         "kind": pa.DictionaryArray.from_arrays(waits["kind"].astype(np.int32), list(WAIT_KINDS)),
         "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
-        "holder_call_id": _at(held, call_id[borders[0] : borders[1]], len(waits)),
-        "holder_func_id": _at(held, func_id[borders[0] : borders[1]], len(waits)).cast(pa.int32()),
-        "waker_func_id": _at(ended, func_id[borders[1] :], len(waits)).cast(pa.int32()),
+        "holder_call_id": _at(held, holder.call_id, len(waits)),
+        "holder_func_id": _at(held, holder.func_id, len(waits)).cast(pa.int32()),
+        "waker_func_id": _at(ended, waker.func_id, len(waits)).cast(pa.int32()),
+        "waker_primitive_func_id": _at(ended, np.where(waker.caller >= 0, waker.entry, NO_CALL), len(waits)).cast(pa.int32()),
+        "waker_caller_func_id": _at(ended, np.where(waker.caller >= 0, waker.caller, waker.func_id), len(waits)).cast(pa.int32()),
     }
     return to_arrow(WAITS, waits, columns)
+
+
+def _primitive(own: Innermost, primitives: npt.NDArray[np.bool_]) -> Ints:
+    """The function of PRIMITIVES that the program called and that waits; NO_CALL for none."""
+    called = (own.entry >= 0) & (own.caller >= 0)
+    return np.where(called & np.append(primitives, False)[np.where(called, own.entry, len(primitives))], own.entry, NO_CALL)
 
 
 def _at(places: Ints, values: Ints, length: int) -> pa.Array:
