@@ -7,10 +7,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.rebuilt.core_sums import CoreSums, core_sums
 from pytrace_ebpf.analyze.time import cores
-from pytrace_ebpf.analyze.time.by_core import by_core
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named, plain
@@ -20,20 +18,21 @@ _BAR, _SHORT_BAR = 20, 6
 
 def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.time.by_core's rows; and `cores`, what `facts` gives."""
-    timeline = timeline_of(trace)
-    return by_core(timeline, trace.threads()), {"cores": facts(trace, timeline)}
+    sums = core_sums(trace)
+    rows = sums.threads.merge(trace.threads()[["pid", "tid", "name"]], how="left", on=["pid", "tid"])
+    return rows[["cpu", "pid", "tid", "name", "busy_ns", "slices"]], {"cores": facts(trace, sums)}
 
 
-def facts(trace: Any, timeline: pd.DataFrame) -> dict[str, Any]:
-    """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its timeline (analyze.time.split).
+def facts(trace: Any, sums: CoreSums) -> dict[str, Any]:
+    """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its sums.
     busy_cores is None where no switches were recorded."""
     names, waits = trace.functions(), trace.waits(columns=cores.WAITS)
     known = trace.scheduling["source"] in ("bpf", "perf")
-    spent = cores.parallelism(timeline, trace.start_ns, trace.end_ns)
+    spent = sums.at_a_time
     return {
         "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
         "cores_at_a_time": plain(spent) if known else [],
-        "functions": plain(named(functions_on_cores(trace, timeline), names)) if known else [],
+        "functions": plain(named(sums.functions, names)),
         "migrations": plain(named(cores.migrations(waits), names)),
         "preempted_by": plain(cores.preemptions(waits, trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),

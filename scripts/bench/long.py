@@ -1,10 +1,11 @@
 """What a long recording costs: segments (a day has 90,000) written by the recorder's own writer, then opened by a process that does only that.
 
-    python scripts/bench/long.py [--segments 10000] [--keep 1800] [--into DIR]
+    python scripts/bench/long.py [--segments 10000] [--keep 1800] [--into DIR] [--report]
 
 The segments are made up, not recorded: each has a second of a quiet service, 300 events of 40 functions, 200 switches of 4
 threads of its own that begin and end in it, usage, and now and then a new function. The writer works as while recording, each
-segment on the disk before the next; --into /dev/shm leaves the disk out. --keep: seconds, as `--keep` of the commands.
+segment on the disk before the next; --into /dev/shm leaves the disk out. --keep: seconds, as `--keep` of the commands. --report: then the first report of it is
+made, which derives everything.
 """
 
 import argparse
@@ -42,14 +43,24 @@ facts = contents(trace)
 print(f"CPU time: open {opened - imported:.2f} s, small tables ({sum(small):,} rows) {read - opened:.2f} s, usage ({usage:,} rows) {used - read:.2f} s, "
       f"info {time.process_time() - used:.2f} s; {len(trace.segments):,} segments, {facts['calls']:,} calls, dropped: {facts['dropped']}")
 """
+REPORT = """
+import resource, sys
+from pathlib import Path
+from pytrace_ebpf.cli.main import main
+main(["report", sys.argv[1]])
+use = resource.getrusage(resource.RUSAGE_SELF)
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(f"first report: {use.ru_utime + use.ru_stime:.0f} s of CPU time, {int(peak.split()[1]) >> 10} MiB at most", file=sys.stderr)
+"""
 
 
 def main() -> None:
-    """Write, and open."""
+    """Write, open, and report."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--segments", type=int, default=10_000)
     arguments.add_argument("--keep", type=float)
     arguments.add_argument("--into", type=Path)
+    arguments.add_argument("--report", action="store_true")
     asked = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-long-", dir=asked.into))
     try:
@@ -57,6 +68,9 @@ def main() -> None:
         files = sum(1 for each in (folder / "trace").rglob("*") if each.is_file())
         print(f"{files:,} files, manifest {(folder / 'trace' / 'manifest.json').stat().st_size:,} bytes")
         print(subprocess.run([sys.executable, "-c", READ, folder / "trace"], check=True, capture_output=True, text=True).stdout.strip())
+        if asked.report:
+            done = subprocess.run([sys.executable, "-c", REPORT, folder / "trace"], check=True, capture_output=True, text=True)
+            print(done.stderr.strip().splitlines()[-1])
     finally:
         shutil.rmtree(folder)
 

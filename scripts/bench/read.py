@@ -189,7 +189,7 @@ def command(*words: str, program: str = COMMAND, python: str = sys.executable) -
 
 def measures(path: Path, rows: bool) -> Iterator[tuple[str, Measured]]:
     trace, middle = str(path), str(len(read_manifest(open_directory(path))[0]["segments"]) // 2)
-    for name in ("sums", "gil", "tree", "thread_times", "waits", "tasks", "operators", "calls"):
+    for name in ("sums", "gil", "cores", "tree", "thread_times", "waits", "tasks", "operators", "calls"):
         shutil.rmtree(path / name, ignore_errors=True)
     yield "report, first", command("report", trace)
     yield "report, again", command("report", trace)

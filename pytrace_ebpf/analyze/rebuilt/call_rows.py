@@ -1,7 +1,7 @@
 """Rows of calls as the library makes them, as the Arrow table of schema.CALLS, and how it is encoded in a file.
 
-Encodings are the smallest of those that read fast, 4 M calls of a program of four threads (json, sqlite, asyncio, a tree): 11 bytes
-a call, of which the six times are 9. With row groups of 128 Ki they are 0.15 less, but a step in analyze/functions/call_sequence.py takes four times as long.
+Encodings are the smallest of those that read fast: 11.4 bytes a call in the trace of scripts/bench/read.py, of which the six times are 8.4. Brotli for
+the three ids that link calls would save 0.4 of these and take twice as long to write, row groups of 128 Ki 0.1.
 DuckDB reads BYTE_STREAM_SPLIT of integers from 2.0 on.
 """
 
@@ -18,10 +18,11 @@ from pytrace_ebpf.trace.states import STATES
 
 _Array = npt.NDArray[Any]
 
-ROW_GROUP = 1 << 15
+ROW_GROUP = 1 << 16
 _RISING = ("call_id", "last_descendant_id", "start_ns")  # ascending within a thread
 # Numbers whose low bytes are as good as random.
-_RANDOM = ("parent_id", "next_sibling_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns")
+_RANDOM = ("parent_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns")
+_PLAIN = ("next_sibling_id",)  # -1 or one more than last_descendant_id: whole numbers that come again, which splitting them would hide
 _SMALL = ("depth", "pid", "tid", "func_id", "migrations", "preemptions", "waits", "line")  # takes a third of a dictionary's time
 _SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
@@ -77,12 +78,13 @@ def writer(path: Path) -> pq.ParquetWriter:
     """Of tables of schema.CALLS, to be written ROW_GROUP rows at a time."""
     names = CALLS.arrow.names
     split = dict.fromkeys(_RANDOM + _SMALL, "BYTE_STREAM_SPLIT")
+    numbers = dict.fromkeys(_RISING, "DELTA_BINARY_PACKED") | dict.fromkeys(_PLAIN, "PLAIN") | split
     return pq.ParquetWriter(
         path,
         CALLS.arrow,
-        compression=dict.fromkeys(names, "lz4") | dict.fromkeys(split, "zstd"),
-        compression_level=dict.fromkeys(split, 3),
-        use_dictionary=[name for name in names if name not in split and name not in _RISING],
-        column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED") | split,
+        compression=dict.fromkeys(names, "lz4") | dict.fromkeys(numbers, "zstd"),
+        compression_level=dict.fromkeys(numbers, 3),
+        use_dictionary=[name for name in names if name not in numbers],
+        column_encoding=numbers,
         write_statistics=list(_SOUGHT),
     )
