@@ -67,7 +67,7 @@ void write_open_frames(struct writer *w, void *innermost)
             function = NULL;
         if (!function || too_deep(w, true))
             continue;
-        write_event(w, function->id, frame_number(frames[i]), function->first_line, CALL_OPEN);
+        write_event(w, function->id, frame_number(frames[i]), line_called_from(frames[i]), CALL_OPEN);
         w->open_frame = frame_number(frames[i]);
     }
     munmap(frames, size);

@@ -14,7 +14,6 @@ struct function_entry {
     uint32_t flags; /* UNREPORTED: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import;
                        LEFT_OUT: by the tracer, for a time; LEAVING: since just now; RETURNING: it was until just now; BACK: since then
                        there are calls, `odd`, whose ends are not to be written */
-    uint32_t first_line;
     uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
     bool resumable; /* a generator, a coroutine, or both */
     struct {

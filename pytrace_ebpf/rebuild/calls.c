@@ -8,6 +8,7 @@
  * outermost          no call of the same function is open on the thread: such times may be added up, recursion is counted once.
  *                    What is open counts for the function that its entry named; all that are not known count as one
  * call_id            the thread's number, then its place in the thread's preorder: the count of calls entered before
+ * call_line          where its caller is a function of Python: only those have lines
  * next_sibling_id    shows with the thread's next event: if that is an entry, it is the sibling's
  */
 #include <stdlib.h>
@@ -116,7 +117,7 @@ static bool stack_room(struct engine *engine, struct thread *thread)
     return false;
 }
 
-static bool node_of(struct engine *engine, struct thread *thread, int32_t func, uint8_t outermost, uint32_t *node)
+static bool node_of(struct engine *engine, struct thread *thread, const struct call *call, int32_t func, uint32_t *node)
 {
     if (!thread->has_root) {
         if (!tree_root(&engine->tree, thread->number, &thread->root))
@@ -124,7 +125,7 @@ static bool node_of(struct engine *engine, struct thread *thread, int32_t func, 
         thread->has_root = true;
     }
     uint32_t parent = thread->depth ? thread->calls[thread->depth - 1].node : thread->root;
-    if (tree_child(&engine->tree, parent, func, outermost, node))
+    if (tree_child(&engine->tree, parent, (struct place){func, engine->tree.node[parent].place.func, call->line, call->outermost}, node))
         return true;
     engine->error = NO_MEMORY;
     return false;
@@ -141,25 +142,34 @@ bool calls_plant(struct engine *engine, struct thread *thread)
         struct call *call = &thread->calls[k];
         uint32_t function = function_of(engine, call->func);
         call->outermost &= 3;
-        if (!tree_child(&engine->tree, node, function == engine->functions ? -1 : call->func, call->outermost, &node))
+        struct place place = {function == engine->functions ? -1 : call->func, engine->tree.node[node].place.func, call->line, call->outermost};
+        if (!tree_child(&engine->tree, node, place, &node))
             return false;
         call->node = node;
     }
     return true;
 }
 
-/* A call is entered. */
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int64_t frame, uint8_t flags)
+/* The line of the innermost call that another one is called from: -1 where there is none, or it is no function of Python. */
+static int32_t line_of_caller(const struct engine *engine, const struct thread *thread, int32_t line)
 {
+    return line > 0 && thread->depth && engine->layer[function_of(engine, thread->calls[thread->depth - 1].func)] == PYTHON ? line : -1;
+}
+
+/* A call is entered. */
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, const struct begin *begin)
+{
+    int32_t func = begin->func;
     if (thread->depth == thread->capacity && !stack_room(engine, thread))
         return false;
     if (!LIKELY(when.ns <= thread->asked_ns))
         moments_answer(engine, thread, when.ns);
     uint32_t function = function_of(engine, func), module = engine->module[function];
     engine->met_unknown |= function == engine->functions && func >= 0;
-    struct call call = {.start_ns = when.ns, .sequence = thread->sequence++, .frame = frame, .func = func, .flags = flags};
+    struct call call = {.start_ns = when.ns, .sequence = thread->sequence++, .frame = begin->frame, .func = func, .flags = begin->flags};
+    call.line = line_of_caller(engine, thread, begin->line);
     call.outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
-    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call.outermost, &call.node))
+    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, &call, function == engine->functions ? -1 : func, &call.node))
         return false;
     if (engine->wants_rows && LIKELY(thread->phase == WITHIN)) {
         if (!rows_slot(&engine->rows, &call.slot))
@@ -272,6 +282,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .outermost = ended->outermost & 1,
         .flags = flags,
         .line = end->line,
+        .call_line = call->line,
         .status = status_of(flags),
         .known = (uint8_t)(split->known | ended->known_self << 4),
     };
@@ -298,8 +309,10 @@ static void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint
 static bool add_to_tree(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
 {
     struct tree *tree = &engine->tree;
-    if (function_of(engine, ended->func) != function_of(engine, call->func) &&
-        !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &call->node))
+    struct place place = tree->node[call->node].place;
+    place.func = ended->func;
+    place.outermost = ended->outermost;
+    if (function_of(engine, ended->func) != function_of(engine, call->func) && !tree_child(tree, tree->node[call->node].parent, place, &call->node))
         return engine->error = NO_MEMORY, false;
     struct node *node = &tree->node[call->node];
     node->calls++;

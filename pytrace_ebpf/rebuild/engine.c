@@ -363,12 +363,15 @@ static bool open_chunk(struct engine *engine)
     if (!thread->mark.stamped && !calls_take(engine, thread, thread->mark.ns))
         return false;
     const struct end unseen = {.func = -1, .line = -1, .flags = REPAIRED};
+    struct begin older = {.line = -1, .flags = thread->begins == FIRST ? OPEN_AT_START : REPAIRED};
     for (uint32_t k = 0; k < thread->open.ended_before; k++)
         if (!calls_leave(engine, thread, moment(&thread->mark), &unseen))
             return false;
-    for (size_t k = engine->older_count; k--;)
-        if (!calls_enter(engine, thread, moment(&thread->mark), engine->older[k].func, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
+    for (size_t k = engine->older_count; k--;) {
+        older.func = engine->older[k].func;
+        if (!calls_enter(engine, thread, moment(&thread->mark), &older))
             return false;
+    }
     return true;
 }
 
@@ -403,13 +406,14 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
         if (!calls_leave(engine, thread, when, &unseen))
             return false;
     struct end end = {.frame = events->frame[row], .func = events->func[row], .line = events->line[row], .flags = flags_of[kind]};
+    const struct begin begin = {end.frame, end.func, engine->has_call_lines ? end.line : -1, end.flags}, orphan = {0, end.func, -1, REPAIRED};
     bool fine = true;
     switch (step.does) {
     case ENTERS:
-        fine = calls_enter(engine, thread, when, end.func, end.frame, end.flags);
+        fine = calls_enter(engine, thread, when, &begin);
         break;
     case ORPHAN:
-        fine = calls_enter(engine, thread, moment(&thread->last), end.func, 0, REPAIRED) && calls_leave(engine, thread, when, &end);
+        fine = calls_enter(engine, thread, moment(&thread->last), &orphan) && calls_leave(engine, thread, when, &end);
         break;
     case LEAVES:
     case LEAVES_OLDER:
@@ -525,6 +529,12 @@ OFFERED bool rebuild_functions(struct engine *engine, const int32_t *layer, cons
     }
     engine->module[count] = (int32_t)modules;
     return true;
+}
+
+/* The line of an entry is that of its caller which it was called from. */
+OFFERED void rebuild_has_call_lines(struct engine *engine)
+{
+    engine->has_call_lines = true;
 }
 
 /* Once, before the threads. */

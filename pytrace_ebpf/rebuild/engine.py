@@ -57,6 +57,10 @@ class Engine:
         modules, self._functions = int(module.max(initial=-1)) + 1, len(layer)
         self._check(self._library.functions(self._engine, layer.ctypes.data, module.ctypes.data, len(layer), modules))
 
+    def has_call_lines(self) -> None:
+        """The lines of entries are those that their callers called from. To be called before anything is taken."""
+        self._library.has_call_lines(self._engine)
+
     def processes(self, pid: Any, start_ns: Any, gil_start: Any, gil_end: Any) -> None:
         """Columns of schema.PROCESSES."""
         arrays: list[npt.NDArray[Any]] = [
@@ -201,10 +205,10 @@ class Engine:
             raise _error(1)
         return out
 
-    def merge(self, nodes: npt.NDArray[np.void], keys: Ints) -> None:
-        """Add what packed() and keys() of another engine gave to this one's tree. Raises TraceError where it is none."""
+    def merge(self, nodes: npt.NDArray[np.void], keys: Ints, *, sites: bool = True) -> None:
+        """Add what packed() and keys() of another engine gave to this one's tree, without `sites` wherever calls came from. Raises TraceError where it is none."""
         nodes, keys = np.ascontiguousarray(nodes, NODE), np.ascontiguousarray(keys, np.int64)
-        self._check(self._library.merge(self._engine, nodes.ctypes.data, len(nodes), keys.ctypes.data, len(keys)))
+        self._check(self._library.merge(self._engine, nodes.ctypes.data, len(nodes), sites, keys.ctypes.data, len(keys)))
 
     def rows(self) -> dict[str, npt.NDArray[Any]]:
         """The rows of the last piece by column (rebuild.h, ROW), in the library's own memory, as long as take() says: copy what is to last."""

@@ -51,11 +51,11 @@ _SUMS = [(name, "i8") for name in ("wall", *NAMES, "unknown_wall", "unknown", "u
 NODE = np.dtype(
     [
         ("calls", "i8"), ("total", _SUMS), ("self", _SUMS), ("parent", "u4"), ("thread", "u4"),
-        ("func_id", "i4"), ("depth", "i4"), ("newest", "u4"), ("outermost", "u1"),
+        ("func_id", "i4"), ("caller_id", "i4"), ("line", "i4"), ("outermost", "u1"), ("depth", "i4"), ("newest", "u4"),
     ],
     align=True,
 )  # fmt: skip
-"""struct node. The first is the root of all; `thread` is NO_THREAD but in a thread's root."""
+"""struct node, the columns of its place among the others. The first is the root of all; `thread` is NO_THREAD but in a thread's root."""
 NO_THREAD = 0xFFFFFFFF
 EDGE = np.dtype([("ts", "i8"), ("func_id", "i4"), ("thread", "u4")])
 """struct edge; func_id ENDS where the innermost call ends."""
@@ -73,6 +73,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "error": (c_int, [c_void_p]),
     "losses": (c_bool, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t]),
     "functions": (c_bool, [c_void_p, c_void_p, c_void_p, c_uint32, c_uint32]),
+    "has_call_lines": (None, [c_void_p]),
     "processes": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "threads": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "switches": (c_bool, [c_void_p, POINTER(Switches), c_int64]),
@@ -96,7 +97,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "met_unknown": (c_bool, [c_void_p]),
     "new_tree": (c_bool, [c_void_p]),
     "packed": (c_size_t, [c_void_p, c_void_p]),
-    "merge": (c_bool, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "merge": (c_bool, [c_void_p, c_void_p, c_size_t, c_bool, c_void_p, c_size_t]),
     "row_count": (c_size_t, [c_void_p]),
     "column": (c_void_p, [c_void_p, c_size_t]),
     "columns": (c_char_p, []),

@@ -29,6 +29,7 @@
 
 #define OFFERED __attribute__((visibility("default")))
 #define NS_NEVER INT64_MAX
+#define PYTHON 0 /* layer of its functions, as in trace/layers.py */
 #define THREAD_BITS 40 /* of a call_id above them, below a call's place on its thread */
 
 /* events.kind and sched.kind, as in trace/schema.py */
@@ -231,6 +232,7 @@ struct call {
     size_t slot;    /* of its row, where `piece` is the engine's */
     uint32_t piece;
     int32_t func;
+    int32_t line; /* of its caller's; -1 not known */
     uint32_t node;
     uint8_t flags, unknown_below; /* enum known: what some child does not know */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
@@ -288,7 +290,14 @@ struct end {
     uint8_t flags;
 };
 
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int64_t frame, uint8_t flags);
+/* How a beginning was reported; `line`: that it was called from, -1 unknown. */
+struct begin {
+    int64_t frame;
+    int32_t func, line;
+    uint8_t flags;
+};
+
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, const struct begin *begin);
 bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
 bool calls_stamp(struct engine *engine, struct thread *thread);
 void calls_got_core(struct thread *thread);
@@ -373,7 +382,7 @@ void cores_free(struct cores *cores);
     X(int64_t, call_id) X(int64_t, parent_id) X(int64_t, last_descendant_id) X(int64_t, next_sibling_id) X(int32_t, depth) \
     X(int32_t, layer) X(int32_t, pid) X(int32_t, tid) X(int32_t, func_id) X(int64_t, start_ns) X(int64_t, end_ns) \
     X(int64_t, wall_ns) STATES(OF_CALL) X(int64_t, self_wall_ns) STATES(OF_SELF) X(int16_t, first_cpu) X(int16_t, last_cpu) X(int32_t, migrations) X(int32_t, preemptions) \
-    X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, status) \
+    X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, call_line) X(int32_t, status) \
     X(uint8_t, known)
 
 struct row {
@@ -419,13 +428,19 @@ struct sums {
     int64_t wall, part[PARTS], unknown_wall, unknown, unsplit_runq, unsplit_waits;
 };
 
+/* What tells a node from the others below its caller's: its function, and the line of the caller's that it was called from (-1 unknown). */
+struct place {
+    int32_t func, caller, line; /* caller: its function; -1 none or unknown */
+    uint8_t outermost;          /* as of a call */
+};
+
 struct node {
     int64_t calls;
     struct sums total, self;
     uint32_t parent, thread; /* thread: of a thread's root; else NO_THREAD */
-    int32_t func, depth;     /* depth: of its calls; -1 of a thread's root, whose total is that of its outermost calls */
+    struct place place;
+    int32_t depth;           /* of its calls; -1 of a thread's root, whose total is that of its outermost calls */
     uint32_t newest;         /* the child that was entered last; 0 none */
-    uint8_t outermost;       /* as of a call */
 };
 
 #define NO_THREAD UINT32_MAX
@@ -433,12 +448,12 @@ struct node {
 struct tree {
     struct node *node; /* the first is the root of all */
     size_t count, capacity, most;
-    uint64_t *slot; /* by hash of parent, function and `outermost`: 32 bits of it, and the node's number */
+    uint64_t *slot; /* by hash of parent and place: 32 bits of it, and the node's number */
     size_t slots;
 };
 
 bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node);
-bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node);
+bool tree_child(struct tree *tree, uint32_t parent, struct place place, uint32_t *node);
 void tree_free(struct tree *tree);
 
 /* --- engine.c --- */
@@ -456,6 +471,7 @@ struct engine {
     enum rebuild_error error;
     int64_t start_ns;
     bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores;
+    bool has_call_lines; /* the line of an entry is that of its caller */
     bool met_unknown; /* a function that was not described */
     /* of the trace */
     struct window *losses, *blind; /* of function events and of scheduling, disjoint and in the order of time */

@@ -12,9 +12,8 @@ from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error
-from pytrace_ebpf.view.source_text import lines_of
+from pytrace_ebpf.view.source_text import between, line_of, lines_of
 
-_BETWEEN = 3  # lines without a sample that are shown between two that have some
 _OPCODES = 4  # of a function
 _NONE = "No sample was taken of Python code."
 
@@ -74,23 +73,13 @@ def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> 
     source = lines_of(str(rows["file"].iloc[0]))
     before = None
     for row in rows.to_dict("records"):
-        if before is not None and source is not None and row["line"] - before > 1:
-            gap = range(before + 1, row["line"])
-            for number in gap if len(gap) <= _BETWEEN else ():
-                out.add(["", "", "", "", "", str(number)], partial(text.fit, _line(source, number)), style="dim")
-            if len(gap) > _BETWEEN:
-                out.add(["", "", "", "", "", "..."], partial(text.fit, ""), style="dim")
+        for number, line in between(source, before, row["line"]):
+            out.add(["", "", "", "", "", number], partial(text.fit, line), style="dim")
         figures = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
         known = str(row["line"]) if row["line"] >= 0 else "?"
-        out.add([bar(row["self_ns"], longest, fixed[0][0], ascii_only), *figures, known], partial(text.fit, _line(source, row["line"])))
+        out.add([bar(row["self_ns"], longest, fixed[0][0], ascii_only), *figures, known], partial(text.fit, line_of(source, row["line"])))
         before = row["line"]
     return out
-
-
-def _line(source: list[str] | None, number: int) -> str:
-    if source is None:
-        return "(its source is not here)"
-    return source[number - 1].expandtabs(4) if 0 < number <= len(source) else ""
 
 
 def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

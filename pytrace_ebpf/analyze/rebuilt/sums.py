@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,10 @@ from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.window import Window
 
-MOST_NODES = 1 << 20  # 170 bytes each while the tree grows
+MOST_NODES = 1 << 20  # 180 bytes each while the tree grows
 BYTES_AN_EVENT = 1.0  # at most, of what is kept: the states of deep stacks are large
+
+_FEW_NODES = 1 << 17  # of sums that are held as long as their trace is: several tables are made of them
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,8 +35,25 @@ class Sums:
     spenders: Ints
 
 
+_DERIVED: WeakKeyDictionary[Trace, Sums] = WeakKeyDictionary()
+
+
 def sums_of(trace: Trace, most: int = MOST_NODES) -> Sums:
-    """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again."""
+    """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again.
+
+    Their nodes are told apart by the lines of their callers, too: those of the plain tree are what Engine.merge() without sites makes of them.
+    """
+    if most != MOST_NODES:
+        return _derived(trace, most)
+    if trace not in _DERIVED:
+        sums = _derived(trace, most)
+        if len(sums.nodes) > _FEW_NODES:
+            return sums
+        _DERIVED[trace] = sums
+    return _DERIVED[trace]
+
+
+def _derived(trace: Trace, most: int) -> Sums:
     if most == MOST_NODES and trace.whole is trace:
         engines, tree = _advance(trace, len(trace.segments))
         engines.finish(trace.end_ns)
@@ -122,7 +142,7 @@ def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
         keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))
         if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and tree)):
-            part = _empty_tree(trace)
+            part = empty_tree(trace)
             engines.add_to(part)
             engines.new_tree()
             checkpoint = Checkpoint(part.packed(), part.keys(), engines.save())
@@ -132,13 +152,14 @@ def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree
             rows = 0
 
 
-def _empty_tree(trace: Trace) -> Engine:
-    return Engine(trace.start_ns, by_cputime=False, rows=False, nodes=MOST_NODES)
+def empty_tree(trace: Trace, most: int = MOST_NODES) -> Engine:
+    """An engine to merge trees into."""
+    return Engine(trace.start_ns, by_cputime=False, rows=False, nodes=most)
 
 
 def _resumed(trace: Trace, kept: Checkpoints, upto: int) -> tuple[Shards, Engine, int]:
     """Engines as of _advance(), as far as the states go that are kept, and how many segments these are."""
-    engines, tree = shards_of(trace, nodes=MOST_NODES), _empty_tree(trace)
+    engines, tree = shards_of(trace, nodes=MOST_NODES), empty_tree(trace)
     saved, done = None, 0
     for count, checkpoint in kept.upto(upto):
         tree.merge(checkpoint.nodes, checkpoint.keys)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, sums_of
+from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, empty_tree, sums_of
 from pytrace_ebpf.analyze.samples import tree as sampled
 from pytrace_ebpf.analyze.samples.paths import period_of
 from pytrace_ebpf.rebuild.library import NO_THREAD
@@ -29,8 +29,9 @@ def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:
     """The tree as schema.TREE; what has no node once there are `most` stands by its function alone. That of samples where no call was recorded."""
     if period := period_of(trace):
         return sampled.grow(trace, period)
-    sums = sums_of(trace, most)
-    return table(sums.nodes, sums.keys)
+    sums, whole = sums_of(trace, most), empty_tree(trace, most)
+    whole.merge(sums.nodes, sums.keys, sites=False)
+    return table(whole.nodes(), whole.keys())
 
 
 def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
@@ -54,7 +55,7 @@ def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
         "calls": np.where(roots, 0, nodes["calls"]),
     }
     for prefix, sums in (("", nodes["total"]), ("self_", nodes["self"])):
-        columns |= dict(_sums(prefix, sums, nodes["calls"]))
+        columns |= dict(columns_of(prefix, sums, nodes["calls"]))
     return pa.table([pa.array(columns[field.name], field.type) for field in TREE.arrow], schema=TREE.arrow).slice(1)
 
 
@@ -68,7 +69,8 @@ def _threads(nodes: npt.NDArray[np.void], roots: npt.NDArray[np.bool_]) -> Ints:
     return thread[above]
 
 
-def _sums(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+def columns_of(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+    """Columns of the times of several `calls`, whose names begin with `prefix`, from `sums` (library.NODE's total or self)."""
     yield f"{prefix or 'total_'}ns", sums["wall"]
     none_known = calls == sums["unknown"]
     unsplit = {ON_CPU: 0, RUN_QUEUE: sums["unsplit_runq"], WAITS: sums["unsplit_waits"]}
