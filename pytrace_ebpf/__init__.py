@@ -23,5 +23,7 @@ def open(directory: str | PathLike[str]) -> Trace:
     from pytrace_ebpf.analyze.waits import waits
     from pytrace_ebpf.trace.reader import Trace
 
-    derive = {module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators)}
+    derive = {
+        module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators)
+    }
     return Trace(Path(directory), derive)

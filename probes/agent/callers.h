@@ -4,6 +4,7 @@
 
 #include "build.h"
 #include "cpython.h"
+#include "functions.h"
 
 #define PLACES 4096 /* that are remembered */
 #define NO_CALLER UINT32_MAX /* place.line: the frame is the interpreter's own, and the caller is the one behind it */
@@ -12,16 +13,9 @@
 struct place {
     uint64_t instruction;
     uint32_t line;
-    uint32_t generation; /* it holds while this equals place_generation */
+    uint32_t generation; /* it holds while this equals functions_generation */
 };
 extern struct place places[PLACES];
-extern uint32_t place_generation;
-
-/* Code died, or what is recorded changed: no place holds any more. */
-static inline void places_forget(void)
-{
-    place_generation++;
-}
 
 /* The line of a frame whose place is not remembered; 0: it is not recorded, or has none. */
 uint32_t line_of_frame(struct place *place, uint64_t instruction, void *frame);
@@ -42,7 +36,7 @@ static inline uint32_t line_called_from(const void *frame)
     for (void *caller = pointer_at(frame, at->frame_previous); caller; caller = pointer_at(caller, at->frame_previous)) {
         uint64_t instruction = instruction_of(caller);
         struct place *place = &places[(instruction * 0x9e3779b97f4a7c15ull) >> 52];
-        bool holds = LIKELY(place->instruction == instruction && place->generation == place_generation);
+        bool holds = LIKELY(place->instruction == instruction && place->generation == functions_generation);
         uint32_t line = holds ? place->line : line_of_frame(place, instruction, caller);
         if (LIKELY(line != NO_CALLER))
             return line;

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include "arena.h"
-#include "callers.h"
 #include "options.h"
 
 #define LONGEST 4096
@@ -15,6 +14,7 @@
 struct function_slot *function_slots;
 void (*function_seen)(const char *file);
 size_t function_mask;
+uint32_t functions_generation = 1;
 static size_t slots_used;
 static struct function_entry *spare;
 static struct function_entry nameless; /* for which there was no memory */
@@ -79,7 +79,7 @@ static void code_dies(void *dying)
         hole = i;
     }
 closed:
-    places_forget();
+    functions_generation++;
     slots_used--;
     entry->code = NULL;
     entry->next = spare;
@@ -97,7 +97,7 @@ const char *functions_begin(void)
     for (size_t i = 0; i <= function_mask; i++)
         if (function_slots[i].code)
             function_slots[i].entry->flags = UNREPORTED;
-    places_forget();
+    functions_generation++;
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
@@ -290,7 +290,7 @@ struct function_entry *function_told(PyObject *code)
 bool functions_leave_out(const uint32_t *ids, uint32_t count)
 {
     bool back = false;
-    places_forget();
+    functions_generation++;
     memset(left_out, 0, sizeof left_out);
     for (uint32_t k = 0; k < count; k++)
         if (ids[k] && ids[k] <= LAST_FUNCTION)

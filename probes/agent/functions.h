@@ -27,6 +27,8 @@ struct function_slot {
 };
 extern struct function_slot *function_slots;
 extern size_t function_mask;
+/* Another one since a code object died, or other functions are recorded: what was found out before need not hold. Never 0. */
+extern uint32_t functions_generation;
 /* Who wants to know the file of each function that is met; NULL = nobody. */
 extern void (*function_seen)(const char *file);
 

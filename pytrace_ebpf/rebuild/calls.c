@@ -74,6 +74,8 @@ static uint32_t function_of(const struct engine *engine, int32_t func)
 static void count_open(struct engine *engine, const struct thread *thread, uint32_t by)
 {
     for (size_t k = 0; k < thread->depth; k++) {
+        if (engine->wants_tree)
+            engine->sites.site[thread->calls[k].site].open += by;
         uint32_t function = function_of(engine, thread->calls[k].func);
         engine->open_of_function[function] += by;
         engine->open_of_module[engine->module[function]] += by;
@@ -117,7 +119,7 @@ static bool stack_room(struct engine *engine, struct thread *thread)
     return false;
 }
 
-static bool node_of(struct engine *engine, struct thread *thread, const struct call *call, int32_t func, uint32_t *node)
+static bool node_of(struct engine *engine, struct thread *thread, int32_t func, uint8_t outermost, uint32_t *node)
 {
     if (!thread->has_root) {
         if (!tree_root(&engine->tree, thread->number, &thread->root))
@@ -125,10 +127,31 @@ static bool node_of(struct engine *engine, struct thread *thread, const struct c
         thread->has_root = true;
     }
     uint32_t parent = thread->depth ? thread->calls[thread->depth - 1].node : thread->root;
-    if (tree_child(&engine->tree, parent, (struct place){func, engine->tree.node[parent].place.func, call->line, call->outermost}, node))
+    if (tree_child(&engine->tree, parent, func, outermost, node))
         return true;
     engine->error = NO_MEMORY;
     return false;
+}
+
+static int32_t named(const struct engine *engine, int32_t func)
+{
+    return (uint32_t)func < engine->functions ? func : -1;
+}
+
+/* The site of a call of `func`, that the one at `depth` - 1 made. */
+static bool site_of(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site)
+{
+    int32_t caller = depth ? named(engine, thread->calls[depth - 1].func) : -1;
+    return sites_find(&engine->sites, caller, line, named(engine, func), site) || (engine->error = NO_MEMORY, false);
+}
+
+/* Sites for the calls that are open. False: no memory. */
+bool calls_place(struct engine *engine, struct thread *thread)
+{
+    for (size_t k = 0; k < thread->depth; k++)
+        if (!site_of(engine, thread, k, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
+            return false;
+    return true;
 }
 
 /* Nodes for the calls that are open. False: no memory. */
@@ -142,49 +165,59 @@ bool calls_plant(struct engine *engine, struct thread *thread)
         struct call *call = &thread->calls[k];
         uint32_t function = function_of(engine, call->func);
         call->outermost &= 3;
-        struct place place = {function == engine->functions ? -1 : call->func, engine->tree.node[node].place.func, call->line, call->outermost};
-        if (!tree_child(&engine->tree, node, place, &node))
+        if (!tree_child(&engine->tree, node, function == engine->functions ? -1 : call->func, call->outermost, &node))
             return false;
         call->node = node;
     }
     return true;
 }
 
-/* The line of the innermost call that another one is called from: -1 where there is none, or it is no function of Python. */
-static int32_t line_of_caller(const struct engine *engine, const struct thread *thread, int32_t line)
-{
-    return line > 0 && thread->depth && engine->layer[function_of(engine, thread->calls[thread->depth - 1].func)] == PYTHON ? line : -1;
-}
-
 /* A call is entered. */
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, const struct begin *begin)
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags)
 {
-    int32_t func = begin->func;
     if (thread->depth == thread->capacity && !stack_room(engine, thread))
         return false;
     if (!LIKELY(when.ns <= thread->asked_ns))
         moments_answer(engine, thread, when.ns);
     uint32_t function = function_of(engine, func), module = engine->module[function];
     engine->met_unknown |= function == engine->functions && func >= 0;
-    struct call call = {.start_ns = when.ns, .sequence = thread->sequence++, .frame = begin->frame, .func = func, .flags = begin->flags};
-    call.line = line_of_caller(engine, thread, begin->line);
-    call.outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
-    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, &call, function == engine->functions ? -1 : func, &call.node))
+    bool has_line = line > 0 && thread->depth && engine->layer[function_of(engine, thread->calls[thread->depth - 1].func)] == PYTHON;
+    struct call *call = &thread->calls[thread->depth];
+    call->start_ns = when.ns; /* one by one: all at once takes as long as the rest of this function */
+    call->sequence = thread->sequence++;
+    call->frame = frame;
+    call->children_wall = 0;
+    for (int part = 0; part < PARTS; part++)
+        call->children[part] = 0;
+    call->func = func;
+    call->line = has_line ? line : -1;
+    call->flags = flags;
+    call->piece = call->slices = call->node = call->site = 0;
+    call->unknown_below = call->outermost_of_site = 0;
+    call->slot = 0;
+    call->busy_ns = 0;
+    call->outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
+    if (engine->wants_tree) {
+        if (!site_of(engine, thread, thread->depth, call->line, func, &call->site))
+            return false;
+        call->outermost_of_site = !engine->sites.site[call->site].open++;
+    }
+    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call->outermost, &call->node))
         return false;
     if (engine->wants_rows && LIKELY(thread->phase == WITHIN)) {
-        if (!rows_slot(&engine->rows, &call.slot))
+        if (!rows_slot(&engine->rows, &call->slot))
             return engine->error = NO_MEMORY, false;
-        call.piece = engine->piece;
+        call->piece = engine->piece;
         if (thread->ended != NONE) {
-            engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call.sequence;
+            engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call->sequence;
             thread->ended = NONE;
         }
     }
     if (engine->wants_edges && thread->phase == WITHIN && !edges_add(engine, thread, when.ns, func))
         return false;
     if (engine->wants_cores)
-        cores_enter(engine, thread, &call, thread->depth ? &thread->calls[thread->depth - 1] : NULL, when.stamp);
-    thread->calls[thread->depth++] = call;
+        cores_enter(engine, thread, call, thread->depth ? call - 1 : NULL, when.stamp);
+    thread->depth++;
     bool older = !engine->by_cputime && when.ns < thread->line.since; /* than what was taken: all below it is stamped */
     if (!LIKELY(!when.stamp && !older)) {
         if (!room(&thread->stamps, &thread->stamps_capacity, thread->depth, sizeof *thread->stamps))
@@ -291,7 +324,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
     return true;
 }
 
-static void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
+static inline void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
 {
     sums->wall += wall;
     if (!(known & HAS_ON_CPU)) {
@@ -309,10 +342,8 @@ static void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint
 static bool add_to_tree(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
 {
     struct tree *tree = &engine->tree;
-    struct place place = tree->node[call->node].place;
-    place.func = ended->func;
-    place.outermost = ended->outermost;
-    if (function_of(engine, ended->func) != function_of(engine, call->func) && !tree_child(tree, tree->node[call->node].parent, place, &call->node))
+    if (function_of(engine, ended->func) != function_of(engine, call->func) &&
+        !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &call->node))
         return engine->error = NO_MEMORY, false;
     struct node *node = &tree->node[call->node];
     node->calls++;
@@ -322,6 +353,21 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
         tree->node[thread->root].calls++;
         add(&tree->node[thread->root].total, ended->wall, ended->split.part, ended->split.known);
     }
+    return true;
+}
+
+static bool add_to_site(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
+{
+    if (ended->func != call->func) { /* its end gave it a name */
+        if (!site_of(engine, thread, thread->depth - 1, call->line, ended->func, &call->site))
+            return false;
+        call->outermost_of_site = !engine->sites.site[call->site].open;
+    }
+    struct site *site = &engine->sites.site[call->site];
+    site->calls++;
+    if (call->outermost_of_site)
+        add(&site->total, ended->wall, ended->split.part, ended->split.known);
+    site->self_wall += ended->wall - call->children_wall;
     return true;
 }
 
@@ -338,6 +384,8 @@ static void sum_up(struct engine *engine, const struct thread *thread, const str
     uint32_t function = function_of(engine, call->func);
     engine->open_of_function[function]--;
     engine->open_of_module[engine->module[function]]--;
+    if (engine->wants_tree)
+        engine->sites.site[call->site].open--;
     ended->func = call->func;
     ended->outermost = call->outermost;
     if (call->func < 0) {
@@ -364,7 +412,7 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         return false;
     if (engine->wants_rows && counts && !make_row(engine, thread, call, when, end, &ended))
         return false;
-    if (engine->wants_tree && counts && !add_to_tree(engine, thread, call, &ended))
+    if (engine->wants_tree && counts && !(add_to_tree(engine, thread, call, &ended) && add_to_site(engine, thread, call, &ended)))
         return false;
     if (engine->wants_cores && !cores_leave(engine, thread, call, when.ns, &ended))
         return false;

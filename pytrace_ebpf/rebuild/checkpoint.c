@@ -163,7 +163,7 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
         if (!activations_push(&thread->open, thread->calls[k].frame))
             return false;
     }
-    return !engine->wants_tree || calls_plant(engine, thread);
+    return !engine->wants_tree || (calls_place(engine, thread) && calls_plant(engine, thread));
 }
 
 static void pass_through(struct bytes *bytes, struct engine *engine)

@@ -363,15 +363,12 @@ static bool open_chunk(struct engine *engine)
     if (!thread->mark.stamped && !calls_take(engine, thread, thread->mark.ns))
         return false;
     const struct end unseen = {.func = -1, .line = -1, .flags = REPAIRED};
-    struct begin older = {.line = -1, .flags = thread->begins == FIRST ? OPEN_AT_START : REPAIRED};
     for (uint32_t k = 0; k < thread->open.ended_before; k++)
         if (!calls_leave(engine, thread, moment(&thread->mark), &unseen))
             return false;
-    for (size_t k = engine->older_count; k--;) {
-        older.func = engine->older[k].func;
-        if (!calls_enter(engine, thread, moment(&thread->mark), &older))
+    for (size_t k = engine->older_count; k--;)
+        if (!calls_enter(engine, thread, moment(&thread->mark), engine->older[k].func, -1, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
             return false;
-    }
     return true;
 }
 
@@ -406,14 +403,13 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
         if (!calls_leave(engine, thread, when, &unseen))
             return false;
     struct end end = {.frame = events->frame[row], .func = events->func[row], .line = events->line[row], .flags = flags_of[kind]};
-    const struct begin begin = {end.frame, end.func, engine->has_call_lines ? end.line : -1, end.flags}, orphan = {0, end.func, -1, REPAIRED};
     bool fine = true;
     switch (step.does) {
     case ENTERS:
-        fine = calls_enter(engine, thread, when, &begin);
+        fine = calls_enter(engine, thread, when, end.func, engine->has_call_lines ? end.line : -1, end.frame, end.flags);
         break;
     case ORPHAN:
-        fine = calls_enter(engine, thread, moment(&thread->last), &orphan) && calls_leave(engine, thread, when, &end);
+        fine = calls_enter(engine, thread, moment(&thread->last), end.func, -1, 0, REPAIRED) && calls_leave(engine, thread, when, &end);
         break;
     case LEAVES:
     case LEAVES_OLDER:
@@ -482,6 +478,7 @@ OFFERED void rebuild_close(struct engine *engine)
     rows_free(&engine->rows);
     rows_free(&engine->before);
     tree_free(&engine->tree);
+    sites_free(&engine->sites);
     cores_free(&engine->cores);
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);

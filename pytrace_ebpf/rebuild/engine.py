@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
-from pytrace_ebpf.rebuild.library import EDGE, MEANWHILE, NODE, ON_CORE, SPENT, Busy, CpuTimes, Events, Switches, columns, library, view
+from pytrace_ebpf.rebuild.library import EDGE, MEANWHILE, NODE, ON_CORE, SITE, SPENT, Busy, CpuTimes, Events, Switches, columns, library, view
 
 _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
     1: (HostError, "there is not enough memory for the calls that are open at once in this trace"),
@@ -205,15 +205,27 @@ class Engine:
             raise _error(1)
         return out
 
-    def merge(self, nodes: npt.NDArray[np.void], keys: Ints, *, sites: bool = True) -> None:
-        """Add what packed() and keys() of another engine gave to this one's tree, without `sites` wherever calls came from. Raises TraceError where it is none."""
+    def merge(self, nodes: npt.NDArray[np.void], keys: Ints) -> None:
+        """Add what packed() and keys() of another engine gave to this one's tree. Raises TraceError where it is none."""
         nodes, keys = np.ascontiguousarray(nodes, NODE), np.ascontiguousarray(keys, np.int64)
-        self._check(self._library.merge(self._engine, nodes.ctypes.data, len(nodes), sites, keys.ctypes.data, len(keys)))
+        self._check(self._library.merge(self._engine, nodes.ctypes.data, len(nodes), keys.ctypes.data, len(keys)))
 
     def rows(self) -> dict[str, npt.NDArray[Any]]:
         """The rows of the last piece by column (rebuild.h, ROW), in the library's own memory, as long as take() says: copy what is to last."""
         count = self._library.row_count(self._engine)
         return {name: view(self._library.column(self._engine, k), dtype, count) for k, (name, dtype) in enumerate(self._library.row.items())}
+
+    def sites(self) -> npt.NDArray[np.void]:
+        """The call sites of the tree's calls, as library.SITE: a copy, of those that have calls."""
+        address = c_void_p()
+        count = self._library.sites(self._engine, address)
+        sites = view(address.value, SITE, count)
+        return sites[sites["calls"] > 0]
+
+    def merge_sites(self, sites: npt.NDArray[np.void]) -> None:
+        """Add what sites() of another engine gave."""
+        sites = np.ascontiguousarray(sites, SITE)
+        self._check(self._library.merge_sites(self._engine, sites.ctypes.data, len(sites)))
 
     def nodes(self) -> npt.NDArray[np.void]:
         """The tree so far, as library.NODE: a copy."""

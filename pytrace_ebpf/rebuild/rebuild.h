@@ -9,6 +9,7 @@
  *     calls.c        the stack of open calls: the sums of a call, without its children's too
  *     rows.c         calls as columns
  *     tree.c         calls as sums by context: the calling-context tree
+ *     sites.c        calls as sums by where they were called from
  *     window.c       a piece of the recording: what of calls lies within it
  *     moments.c      the innermost call at moments that are asked for
  *     cores.c        which function was on which core
@@ -233,9 +234,10 @@ struct call {
     uint32_t piece;
     int32_t func;
     int32_t line; /* of its caller's; -1 not known */
-    uint32_t node;
+    uint32_t node, site;
     uint8_t flags, unknown_below; /* enum known: what some child does not know */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
+    uint8_t outermost_of_site;
     /* cores.c */
     uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
     int64_t busy_ns; /* of its process up to its entry */
@@ -290,14 +292,8 @@ struct end {
     uint8_t flags;
 };
 
-/* How a beginning was reported; `line`: that it was called from, -1 unknown. */
-struct begin {
-    int64_t frame;
-    int32_t func, line;
-    uint8_t flags;
-};
-
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, const struct begin *begin);
+/* `line`: that it was called from, -1 unknown. */
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags);
 bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
 bool calls_stamp(struct engine *engine, struct thread *thread);
 void calls_got_core(struct thread *thread);
@@ -306,6 +302,7 @@ void calls_pause(struct engine *engine, struct thread *thread);
 bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
 bool calls_plant(struct engine *engine, struct thread *thread);
+bool calls_place(struct engine *engine, struct thread *thread);
 
 /* --- window.c, moments.c --- */
 
@@ -428,19 +425,13 @@ struct sums {
     int64_t wall, part[PARTS], unknown_wall, unknown, unsplit_runq, unsplit_waits;
 };
 
-/* What tells a node from the others below its caller's: its function, and the line of the caller's that it was called from (-1 unknown). */
-struct place {
-    int32_t func, caller, line; /* caller: its function; -1 none or unknown */
-    uint8_t outermost;          /* as of a call */
-};
-
 struct node {
     int64_t calls;
     struct sums total, self;
     uint32_t parent, thread; /* thread: of a thread's root; else NO_THREAD */
-    struct place place;
-    int32_t depth;           /* of its calls; -1 of a thread's root, whose total is that of its outermost calls */
+    int32_t func, depth;     /* depth: of its calls; -1 of a thread's root, whose total is that of its outermost calls */
     uint32_t newest;         /* the child that was entered last; 0 none */
+    uint8_t outermost;       /* as of a call */
 };
 
 #define NO_THREAD UINT32_MAX
@@ -448,13 +439,36 @@ struct node {
 struct tree {
     struct node *node; /* the first is the root of all */
     size_t count, capacity, most;
-    uint64_t *slot; /* by hash of parent and place: 32 bits of it, and the node's number */
+    uint64_t *slot; /* by hash of parent, function and `outermost`: 32 bits of it, and the node's number */
     size_t slots;
 };
 
 bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node);
-bool tree_child(struct tree *tree, uint32_t parent, struct place place, uint32_t *node);
+bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node);
 void tree_free(struct tree *tree);
+void sums_merge(struct sums *sums, const struct sums *more);
+
+/* --- sites.c --- */
+
+/* Where calls come from: the calling function, -1 none or unknown, and its line, -1 unknown; and the function called, -1 unknown. */
+struct site {
+    int32_t caller, line, func;
+    uint32_t open; /* calls of the thread at hand */
+    int64_t calls;
+    struct sums total; /* of those that no other call of the site was open at */
+    int64_t self_wall;
+};
+
+struct sites {
+    struct site *site;
+    size_t count, capacity;
+    uint32_t *slot; /* by hash: the number plus one */
+    size_t slots;
+};
+
+bool sites_find(struct sites *sites, int32_t caller, int32_t line, int32_t func, uint32_t *number);
+void sites_begin_anew(struct sites *sites);
+void sites_free(struct sites *sites);
 
 /* --- engine.c --- */
 
@@ -511,6 +525,7 @@ struct engine {
     struct rows rows, before; /* of this piece, and of the last one, which somebody may still read */
     struct edges edges;
     struct tree tree;
+    struct sites sites; /* of the tree's calls */
     struct cores cores;
 };
 

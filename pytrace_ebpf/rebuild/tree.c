@@ -1,29 +1,19 @@
-/* The calling-context tree: calls and their sums by the functions they were called through, and the lines of these.
+/* The calling-context tree: calls and their sums by the functions they were called through.
  *
  * The first node is the root of all; each thread has a root below it. Programs that walk trees make as many contexts as there
  * are shapes of trees: once there are `most` nodes, what has no node yet goes to one of its function's own, right below the
  * root of all. With `most` = 1 all do: sums by function. Whether a call is the outermost of its function and of its module is
- * part of its node, so these sums are right there too; and so are its caller's function and line, as far as there are not SITES more. */
+ * part of its node, so these sums are right there too. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "rebuild.h"
 
-static const struct place NOWHERE = {-1, -1, -1, 0};
-
 #define FEW 1024
-#define SITES (1 << 18)
 
-static uint64_t hash_of(uint32_t parent, struct place place)
+static uint64_t hash_of(uint32_t parent, int32_t func, uint8_t outermost)
 {
-    uint64_t from = (uint64_t)(uint32_t)place.caller << 32 | (uint32_t)place.line;
-    return hash(((uint64_t)parent << 32 | (uint32_t)place.func) ^ (uint64_t)place.outermost << 30 ^ hash(from));
-}
-
-static bool is_at(const struct node *node, uint32_t parent, struct place place)
-{
-    const struct place *its = &node->place;
-    return node->parent == parent && its->func == place.func && its->line == place.line && its->caller == place.caller && its->outermost == place.outermost;
+    return hash(((uint64_t)parent << 32 | (uint32_t)func) ^ (uint64_t)outermost << 30);
 }
 
 static void put(struct tree *tree, size_t at, uint64_t hashed, uint32_t number)
@@ -44,7 +34,7 @@ static bool more_slots(struct tree *tree)
     tree->slots = slots;
     for (size_t number = 1; number < tree->count; number++) {
         const struct node *node = &tree->node[number];
-        uint64_t hashed = hash_of(node->parent, node->place);
+        uint64_t hashed = hash_of(node->parent, node->func, node->outermost);
         if (node->thread == NO_THREAD)
             put(tree, hashed >> 20 & (slots - 1), hashed, (uint32_t)number);
     }
@@ -57,52 +47,49 @@ static bool root_of_all(struct tree *tree)
         return true;
     if (!room(&tree->node, &tree->capacity, 1, sizeof *tree->node))
         return false;
-    tree->node[tree->count++] = (struct node){.place = NOWHERE, .thread = NO_THREAD, .depth = -1};
+    tree->node[tree->count++] = (struct node){.func = -1, .thread = NO_THREAD, .depth = -1};
     return true;
 }
 
-static bool new_node(struct tree *tree, uint32_t parent, struct place place, uint32_t thread, uint32_t *number)
+static bool new_node(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t thread, uint32_t *number)
 {
     if (tree->count >= UINT32_MAX / 2 || !root_of_all(tree) || !room(&tree->node, &tree->capacity, tree->count + 1, sizeof *tree->node))
         return false;
     int32_t depth = thread == NO_THREAD ? tree->node[parent].depth + 1 : -1;
     *number = (uint32_t)tree->count;
-    tree->node[tree->count++] = (struct node){.parent = parent, .place = place, .thread = thread, .depth = depth};
+    tree->node[tree->count++] = (struct node){.parent = parent, .func = func, .outermost = outermost, .thread = thread, .depth = depth};
     return true;
 }
 
 /* The root of a thread's calls. */
 bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node)
 {
-    return new_node(tree, 0, NOWHERE, thread, node);
+    return new_node(tree, 0, -1, 0, thread, node);
 }
 
 /* The node of a call below `parent`. */
-bool tree_child(struct tree *tree, uint32_t parent, struct place place, uint32_t *node)
+bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node)
 {
     uint32_t newest = tree->node[parent].newest;
-    if (newest && is_at(&tree->node[newest], parent, place))
+    if (newest && tree->node[newest].func == func && tree->node[newest].outermost == outermost && tree->node[newest].parent == parent)
         return *node = newest, true;
     if (tree->count * 2 >= tree->slots && !more_slots(tree))
         return false;
     for (;;) {
-        uint64_t hashed = hash_of(parent, place);
+        uint64_t hashed = hash_of(parent, func, outermost);
         size_t at = hashed >> 20 & (tree->slots - 1);
         for (; tree->slot[at]; at = (at + 1) & (tree->slots - 1)) {
             if ((tree->slot[at] ^ hashed) >> 32)
                 continue;
-            if (is_at(&tree->node[(uint32_t)tree->slot[at]], parent, place))
+            const struct node *here = &tree->node[(uint32_t)tree->slot[at]];
+            if (here->parent == parent && here->func == func && here->outermost == outermost)
                 return tree->node[parent].newest = *node = (uint32_t)tree->slot[at], true;
         }
         if (parent && tree->count >= tree->most) {
             parent = 0;
             continue;
         }
-        if ((place.caller >= 0 || place.line >= 0) && tree->count >= tree->most + SITES) {
-            place.caller = place.line = -1;
-            continue;
-        }
-        if (!new_node(tree, parent, place, NO_THREAD, node))
+        if (!new_node(tree, parent, func, outermost, NO_THREAD, node))
             return false;
         put(tree, at, hashed, *node);
         tree->node[parent].newest = *node;
@@ -114,6 +101,7 @@ bool tree_child(struct tree *tree, uint32_t parent, struct place place, uint32_t
 bool tree_begin_anew(struct engine *engine)
 {
     engine->tree.count = 0;
+    sites_begin_anew(&engine->sites);
     if (engine->tree.slots)
         memset(engine->tree.slot, 0, engine->tree.slots * sizeof *engine->tree.slot);
     for (size_t k = 0; k < engine->threads; k++) {
@@ -162,7 +150,7 @@ OFFERED size_t rebuild_packed(const struct engine *engine, struct node *nodes)
     return made;
 }
 
-static void sum_up(struct sums *sums, const struct sums *more)
+void sums_merge(struct sums *sums, const struct sums *more)
 {
     sums->wall += more->wall;
     for (int part = 0; part < PARTS; part++)
@@ -174,12 +162,10 @@ static void sum_up(struct sums *sums, const struct sums *more)
 }
 
 /* The node of this engine for one of another's, below `parent`. */
-static bool same_node(struct engine *engine, const struct node *other, uint32_t parent, bool sites, const int64_t *keys, size_t threads, uint32_t *node)
+static bool same_node(struct engine *engine, const struct node *other, uint32_t parent, const int64_t *keys, size_t threads, uint32_t *node)
 {
-    if (other->thread == NO_THREAD) {
-        struct place place = {other->place.func, sites ? other->place.caller : -1, sites ? other->place.line : -1, other->place.outermost & 3};
-        return tree_child(&engine->tree, parent, place, node);
-    }
+    if (other->thread == NO_THREAD)
+        return tree_child(&engine->tree, parent, other->func, other->outermost & 3, node);
     if (other->thread >= threads || other->parent)
         return false;
     struct thread *thread = engine_thread(engine, (int32_t)(keys[other->thread] >> 32), (int32_t)keys[other->thread]);
@@ -190,22 +176,22 @@ static bool same_node(struct engine *engine, const struct node *other, uint32_t 
     return true;
 }
 
-/* Add what rebuild_packed() of an engine with the threads `keys` (rebuild_keys) made; without `sites` whatever place its calls came
- * from. False where it is none: then the tree is of no further use. */
-OFFERED bool rebuild_merge(struct engine *engine, const struct node *nodes, size_t count, bool sites, const int64_t *keys, size_t threads)
+/* Add what rebuild_packed() of an engine with the threads `keys` (rebuild_keys) made. False where it is none: then the tree is of no
+ * further use. */
+OFFERED bool rebuild_merge(struct engine *engine, const struct node *nodes, size_t count, const int64_t *keys, size_t threads)
 {
     uint32_t *number = malloc((count + 1) * sizeof *number);
     bool fine = number && engine->wants_tree && (!count || root_of_all(&engine->tree));
     for (size_t k = 0; fine && k < count; k++) {
         const struct node *other = &nodes[k];
         number[k] = 0;
-        fine = k ? other->parent < k && same_node(engine, other, number[other->parent], sites, keys, threads, &number[k]) : true;
+        fine = k ? other->parent < k && same_node(engine, other, number[other->parent], keys, threads, &number[k]) : true;
         if (!fine || !k)
             continue;
         struct node *node = &engine->tree.node[number[k]];
         node->calls += other->calls;
-        sum_up(&node->total, &other->total);
-        sum_up(&node->self, &other->self);
+        sums_merge(&node->total, &other->total);
+        sums_merge(&node->self, &other->self);
     }
     free(number);
     if (!fine && !engine->error)

@@ -301,7 +301,7 @@ CALLS = Table(
         Column("resumed", "bool", "", "a generator or coroutine went on in it that had yielded"),
         Column("yielded", "bool", "", "it ended by yielding"),
         Column("line", "int32", "", "line that returned, yielded or that an exception left from; -1 unknown"),
-        Column("call_line", "int32", "", "line of the calling function that it was called from; null where that is not known (source usdt, native layers), for a call that none called, and where functions between the two were not recorded", True),
+        Column("call_line", "int32", "", "line of the calling function that it was called from; null where that is not known (source usdt, native layers), where no function of Python called it, and where functions between the two were not recorded", True),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
     derived=True,

@@ -59,7 +59,7 @@ CALL_SITES = Table(
         Column("func_id", "int32", "", "the function called, joins functions; -1 unknown"),
         Column("calls", "int64", "", "how many"),
         *_sums("", "wall_ns of those that are not within another call from this place: recursion counts once"),
-        *_sums("self_", "self_wall_ns of all of them"),
+        Column("self_ns", "int64", "ns", "self_wall_ns of all of them"),
     ),
     derived=True,
 )

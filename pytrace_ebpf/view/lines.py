@@ -28,13 +28,14 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """The rows of found(), by function."""
     if "call_line" not in table:
         return sampled_lines.report_lines(facts, table, width, ascii_only, top)
+    table = table[table["caller_id"] >= 0]
     if not len(table):
         return [Text(_NO_CALLS)]
     shown = table.head(top)
-    note = f"{len(shown):,} of {len(table):,}; bar and split are of the self time of what is called there"
+    note = f"{len(shown):,} of {len(table):,}; bar and split are of total time"
     parts: list[RenderableType] = [text.title("Lines that call, by self time of what they call", note, width)]
     parts += [] if table["call_line"].notna().any() else [Text(_NO_LINES)]
-    longest = int(table["self_ns"].max())
+    longest = int(shown["total_ns"].max())
     for _, rows in shown.groupby("caller_id", sort=False):
         first = rows.iloc[0]
         parts += [Text(), text.function(first["caller_qualname"], first["caller_file"], first["caller_first_line"], width)]
@@ -55,11 +56,11 @@ def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int
             out.add([*[""] * (len(fixed) - 1), number], partial(text.fit, between_them.strip()), partial(text.fit, ""), style="dim")
         out.add(
             [
-                text.bar(row, bar_width, ascii_only, "self_", longest, states),
+                text.bar(row, bar_width, ascii_only, "", longest, states),
                 text.count(row["calls"], count_width),
                 text.duration(row["total_ns"]),
                 text.duration(row["self_ns"]),
-                *figures(row, "self_", states),
+                *figures(row, "", states),
                 str(line) if line else "?",
             ],
             partial(text.fit, line_of(source, line).strip() if line != before else ""),

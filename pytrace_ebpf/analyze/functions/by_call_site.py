@@ -6,13 +6,13 @@ _NAMES = ["qualname", "file", "first_line"]
 
 
 def by_call_site(sites: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
-    """`sites` (schema.CALL_SITES) that have a caller, most self time first.
+    """`sites` (schema.CALL_SITES), most self time first.
 
     In addition qualname, file and first_line of the function called, and the same of its caller, with `caller_` before the names.
     """
     names = functions.set_index("func_id")[_NAMES]
     named = sites.join(names, on="func_id").join(names.add_prefix("caller_"), on="caller_id")
-    named = named[named["caller_id"] >= 0].astype({"first_line": "Int64", "caller_first_line": "Int64"})
+    named = named.astype({"first_line": "Int64", "caller_first_line": "Int64"})
     order = ["self_ns", "total_ns", "calls"]
     return named.sort_values(order, ascending=False, kind="stable", ignore_index=True)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, empty_tree, sums_of
+from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, sums_of
 from pytrace_ebpf.analyze.samples import tree as sampled
 from pytrace_ebpf.analyze.samples.paths import period_of
 from pytrace_ebpf.rebuild.library import NO_THREAD
@@ -29,9 +29,8 @@ def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:
     """The tree as schema.TREE; what has no node once there are `most` stands by its function alone. That of samples where no call was recorded."""
     if period := period_of(trace):
         return sampled.grow(trace, period)
-    sums, whole = sums_of(trace, most), empty_tree(trace, most)
-    whole.merge(sums.nodes, sums.keys, sites=False)
-    return table(whole.nodes(), whole.keys())
+    sums = sums_of(trace, most)
+    return table(sums.nodes, sums.keys)
 
 
 def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
