@@ -44,7 +44,7 @@ enum { ARENA_STARTING, ARENA_ACTIVE, ARENA_QUIET, ARENA_REFUSED };
 /* arena.command, written by the tracer; the agent waits for its change by futex, and is woken there for left_out_turn too */
 enum { COMMAND_RECORD, COMMAND_STOP };
 #define MOST_LEFT_OUT 512 /* functions at a time */
-#define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted, and none is looked at where the source can tell the interpreter so */
+#define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
 /* chunk.stream: what its records are. CALLS: struct event */

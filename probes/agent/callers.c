@@ -13,7 +13,7 @@ uint32_t line_of_frame(struct place *place, uint64_t instruction, void *frame)
         *place = (struct place){instruction, NO_CALLER, functions_generation};
         return NO_CALLER;
     }
-    struct function_entry *function = function_told(code);
+    struct function_entry *function = function_reported(code);
     if (!function || function->flags & ~IMPORTS) /* not remembered: that may change */
         return 0;
     int line = within_code ? py.PyCode_Addr2Line(code, (int)position) : py.PyFrame_GetLineNumber((PyObject *)frame);

@@ -20,7 +20,7 @@ extern struct place places[PLACES];
 /* The line of a frame whose place is not remembered; 0: it is not recorded, or has none. */
 uint32_t line_of_frame(struct place *place, uint64_t instruction, void *frame);
 
-/* What tells its current instruction from all others. */
+/* A number of its current instruction, which no other instruction has. */
 static inline uint64_t instruction_of(const void *frame)
 {
     if (at->code_start >= 0)

@@ -281,7 +281,7 @@ struct function_entry *function_unknown(PyObject *code)
     return !entry ? &nameless : entry->flags ? NULL : entry;
 }
 
-struct function_entry *function_told(PyObject *code)
+struct function_entry *function_reported(PyObject *code)
 {
     struct function_entry *entry = slot_for(code)->entry;
     return entry && !(entry->flags & UNREPORTED) ? entry : NULL;

@@ -36,8 +36,8 @@ extern void (*function_seen)(const char *file);
 const char *functions_begin(void);
 /* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
-/* The entry of a code object that was told; NULL = it was not. */
-struct function_entry *function_told(PyObject *code);
+/* The entry of a code object that was reported to this arena; NULL = it was not. */
+struct function_entry *function_reported(PyObject *code);
 /* GIL held. From now on LEFT_OUT are the functions with these ids and no others. True where one is RETURNING. */
 bool functions_leave_out(const uint32_t *ids, uint32_t count);
 /* Nothing is LEAVING or RETURNING any more; `forget`: nor BACK, and no call odd. */
