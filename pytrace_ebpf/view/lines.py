@@ -10,7 +10,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site
 from pytrace_ebpf.view import sampled_lines, text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.source_text import between, line_of, lines_of
+from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _NO_CALLS = "No function called another one."
@@ -49,11 +49,9 @@ def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int
     count_width, bar_width = (6, 4) if width < NARROW else (9, 8)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states), (6, "line")]
     out = Listing(width, fixed, ["source", "calls"])
-    source, before = lines_of(str(rows["caller_file"].iloc[0])), None
+    source, before = lines_of(str(rows["caller_file"].iloc[0])), 0
     for row in rows.to_dict("records"):
         line = int(row["call_line"]) if text.known(row["call_line"]) else 0
-        for number, between_them in between(source, before, line):
-            out.add([*[""] * (len(fixed) - 1), number], partial(text.fit, between_them.strip()), partial(text.fit, ""), style="dim")
         out.add(
             [
                 text.bar(row, bar_width, ascii_only, "", longest, states),
@@ -66,5 +64,5 @@ def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int
             partial(text.fit, line_of(source, line).strip() if line != before else ""),
             partial(text.function, row["qualname"], row["file"], row["first_line"]),
         )
-        before = line or None
+        before = line
     return out

@@ -12,8 +12,9 @@ from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error
-from pytrace_ebpf.view.source_text import between, line_of, lines_of
+from pytrace_ebpf.view.source_text import line_of, lines_of
 
+_BETWEEN = 3  # lines without a sample that are shown between two that have some
 _OPCODES = 4  # of a function
 _NONE = "No sample was taken of Python code."
 
@@ -73,8 +74,12 @@ def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> 
     source = lines_of(str(rows["file"].iloc[0]))
     before = None
     for row in rows.to_dict("records"):
-        for number, line in between(source, before, row["line"]):
-            out.add(["", "", "", "", "", number], partial(text.fit, line), style="dim")
+        if before is not None and source is not None and row["line"] - before > 1:
+            gap = range(before + 1, row["line"])
+            for number in gap if len(gap) <= _BETWEEN else ():
+                out.add(["", "", "", "", "", str(number)], partial(text.fit, line_of(source, number)), style="dim")
+            if len(gap) > _BETWEEN:
+                out.add(["", "", "", "", "", "..."], partial(text.fit, ""), style="dim")
         figures = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
         known = str(row["line"]) if row["line"] >= 0 else "?"
         out.add([bar(row["self_ns"], longest, fixed[0][0], ascii_only), *figures, known], partial(text.fit, line_of(source, row["line"])))

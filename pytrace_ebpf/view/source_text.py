@@ -2,11 +2,9 @@
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 _LARGEST = 4 << 20
-_BETWEEN = 3  # lines that are shown between two others
 
 
 def lines_of(file: str) -> list[str] | None:
@@ -30,12 +28,3 @@ def line_of(source: list[str] | None, number: int) -> str:
     if source is None:
         return "(its source is not here)"
     return source[number - 1].expandtabs(4) if 0 < number <= len(source) else ""
-
-
-def between(source: list[str] | None, before: int | None, number: int) -> Iterator[tuple[str, str]]:
-    """What is shown between the lines `before` (None: nothing) and `number`: a few lines, with their numbers, or a mark that there are more."""
-    gap = range(number if before is None or source is None else before + 1, number)
-    if len(gap) > _BETWEEN:
-        yield "...", ""
-    else:
-        yield from ((str(each), line_of(source, each)) for each in gap)
