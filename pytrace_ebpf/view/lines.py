@@ -13,6 +13,7 @@ from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import figures, states_of, titles
 
+_MOST_LINES = 10**6  # of a file that is one
 _NO_CALLS = "No function called another one."
 _NO_LINES = "The lines are not known: probes (usdt) do not read them; --source agent does."
 
@@ -48,7 +49,7 @@ def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int
     states = states_of(facts)
     count_width, bar_width = (6, 4) if width < NARROW else (9, 8)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states), (6, "line")]
-    out = Listing(width, fixed, ["source", "calls"])
+    out = Listing(width, fixed, ["source", "calls"], may_go=[""])
     source, before = lines_of(str(rows["caller_file"].iloc[0])), 0
     for row in rows.to_dict("records"):
         line = int(row["call_line"]) if text.known(row["call_line"]) else 0
@@ -59,7 +60,7 @@ def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int
                 text.duration(row["total_ns"]),
                 text.duration(row["self_ns"]),
                 *figures(row, "", states),
-                str(line) if line else "?",
+                str(line) if 0 < line < _MOST_LINES else "?",
             ],
             partial(text.fit, line_of(source, line).strip() if line != before else ""),
             partial(text.function, row["qualname"], row["file"], row["first_line"]),
