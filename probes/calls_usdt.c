@@ -119,7 +119,7 @@ int function_return(struct pt_regs *ctx)
         .generation = now->generation, .line = AT_RETURN,
     };
     if (key.file == key.name && line == -1)
-        return 0; /* 3.15: the shim that finishes __init__, no frame of the program */
+        return 0; /* 3.15: CPython's shim around __init__, not a frame of the program */
     ts = bpf_ktime_get_ns();
     pid_tgid = bpf_get_current_pid_tgid();
     key.tgid = pid_tgid >> 32;
@@ -127,7 +127,7 @@ int function_return(struct pt_regs *ctx)
         walk(ts, pid_tgid, frame, 0);
     struct known function = identify(ts, pid_tgid, &key, line, frame);
 
-    if (SETTINGS->creation_entry && function.flags & GENERATOR) { /* a throw() gives no entry to name it: be exact among namesakes */
+    if (SETTINGS->creation_entry && function.flags & GENERATOR) { /* throw() fires no entry that would name it: identified by the code object */
         key.line = BY_CODE | (code_of(FRAMES, frame) >> 4);
         function = identify(ts, pid_tgid, &key, line, frame);
     }

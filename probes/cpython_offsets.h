@@ -79,6 +79,7 @@
     OFFSET(runtime_interpreters_head,NONE, NONE, NONE, NONE, NONE,   40,   40,   40) /* what follows is next to fields of the table above */ \
     OFFSET(code_argcount,            NONE, NONE, NONE, NONE, NONE,  320,  360,  424) \
     OFFSET(interpreter_own_gil,      NONE, NONE, NONE, NONE, NONE,  120,  128,  128) /* the main interpreter's own */ \
-    OFFSET(gil_last_holder,          NONE, NONE, NONE, NONE, NONE,  144,  152,  152)
+    OFFSET(gil_last_holder,          NONE, NONE, NONE, NONE, NONE,  144,  152,  152) \
+    OFFSET(debugger_support,         NONE, NONE, NONE, NONE, NONE, NONE,  712,  840) /* the first of six offsets: record/agent/inject/pep768.py */
 
 #endif

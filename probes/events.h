@@ -107,7 +107,7 @@ struct error_event {
     char text[ERROR_SIZE];
 };
 
-/* The stack of a thread that had a core when it was sampled: its frames are reported once, in stack_events. */
+/* The stack of a thread that had a core when it was sampled, or came back to one: its frames are reported once, in stack_events. */
 #define SAMPLE_NO_FRAMES 0 /* sample_event.stack: it runs no Python */
 #define SAMPLE_TORN 1      /* its frames were changing just then, or not in memory */
 #define OPCODE_UNKNOWN 0xffff
@@ -115,7 +115,8 @@ struct error_event {
 struct sample_event {
     __u64 ts;
     __u64 pid_tgid;
-    __u64 stack; /* hash of the frames, or SAMPLE_* */
+    __u64 stack;  /* hash of the frames, or SAMPLE_* */
+    __u64 off_ns; /* not 0: it came back to a core just then, after so long */
     __u16 cpu;
     __u16 opcode; /* of the innermost frame, as it is specialized */
     __u32 pad;

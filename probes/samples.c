@@ -1,16 +1,24 @@
-/* Python stacks of the threads that have a core, at equal intervals.
+/* Python stacks of the threads that have a core, at equal intervals, and of those that come back to one.
  *
- * Each core's clock interrupts whatever runs there; of a sampled process's thread the frames are read from the interpreter's
- * own structures. The thread stands still meanwhile, but may stand between two writes that belong together: what does not
- * fit together is torn, and counted. A stack's frames are reported once, later samples name them by a hash.
+ * Each core's clock interrupts whatever runs there. If that is a thread of a sampled process, its frames are read from the
+ * interpreter's own structures. A thread that was off the core for a time t is sampled when it comes back, before it has run a
+ * single instruction, with the probability min(1, t / period): its stack is what it was all the while. The sample then stands for
+ * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most.
+ * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
+ * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  */
 #include <uapi/linux/bpf_perf_event.h>
 #include "common.h"
 #include "frames.h"
 
 struct settings {
-    __u32 fsbase; /* offset in the kernel's struct task_struct: the current thread's pthread_t */
-    __u32 pad;
+    __u64 period; /* ns */
+    __u32 fsbase; /* offsets in the kernel's struct task_struct: the thread's pthread_t */
+    __u32 task_start_time; /* ns, CLOCK_MONOTONIC */
+    __u32 task_pid;
+    __u32 task_tgid;
+    __u32 task_mm;
+    __u32 follow; /* forked children are sampled from their first instruction */
 };
 LAYOUT(settings);
 
@@ -19,10 +27,10 @@ LAYOUT(sample_event);
 BPF_RINGBUF_OUTPUT(stacks, RING_PAGES);
 LAYOUT(stack_event);
 
-/* Offsets of one version, by the names that record/cpython/layout.py has for them. */
+/* Offsets in the structures of one version of CPython, named as in record/cpython/layout.py. */
 struct sample_layout {
     struct frame_layout frames;
-    __s32 frame_size; /* bytes of a frame in which all that is read lies */
+    __s32 frame_size; /* bytes of a frame to read: all fields used here lie within them */
     __s32 frame_running;
     __u32 running_values;
     __s32 interpreter_threads;
@@ -42,54 +50,66 @@ struct sample_layout {
 #define LAYOUTS 64
 BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
 
-/* What user space says of a process. */
+/* A sampled process, as described by user space. */
 struct sampled {
     __u64 main;      /* address of the pointer to the main interpreter */
-    __u64 holder;    /* address of the pointer to the thread state that had the GIL last; 0 = not known */
-    __u64 code_type; /* PyCode_Type; 0 = not known */
+    __u64 holder;    /* address of the pointer to the last holder of the GIL, a thread state; 0 = unknown */
+    __u64 code_type; /* address of PyCode_Type; 0 = unknown */
+    __u64 since;     /* sampled from then on */
     __u32 layout;
-    __u32 number; /* of the program that runs there */
+    __u32 number; /* of the program: a process gets a new one with each exec */
 };
 BPF_HASH(processes, __u32, struct sampled, 16384);
 
 /* thread id -> its thread state */
 struct state {
-    __u64 address; /* 0 = it had none */
-    __u64 looked;  /* when */
+    __u64 address; /* 0 = none */
+    __u64 looked;  /* when the list of thread states was last searched for it */
 };
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define LOOK_AGAIN_NS 5000000000ULL
 #define STATES_A_LOOK 512
 
-/* Stacks that were told. */
+/* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 
-BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns in these programs */
+/* thread id -> when it left the core; 0 = it has one */
+BPF_TABLE("lru_hash", __u32, __u64, away, 65536);
 
-/* A walk on this core, which no other one interrupts. */
-#define HEAD 128 /* bytes of a frame and of a code object in which all that is read lies */
+/* Whether this core has switched threads, which the place where `back` runs need not mean. */
+BPF_PERCPU_ARRAY(switched, __u8, 1);
+
+BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
+
+/* The walks on this core. */
+#define HEAD 128 /* bytes of a frame, and of a code object, to read: all fields used here lie within them */
 struct walk {
     __u64 began;
+    __u64 off_ns;
     __u64 pid_tgid;
-    __u64 frame; /* next */
+    __u64 frame; /* the next one to read */
     __u64 hash;
     __u64 code_type;
     __u32 program;
     __u32 layout;
     __u32 count;
     __u16 opcode;
-    __u8 outermost; /* a stack may end with the last frame */
+    __u8 outermost; /* the last frame read may be the outermost one of a stack */
     __u8 outcome;
     char head[HEAD + 8];
     char code[HEAD + 8];
     struct sample_frame frames[SAMPLE_FRAMES + STACK_CHUNK];
 };
-BPF_PERCPU_ARRAY(walks, struct walk, 1);
+BPF_PERCPU_ARRAY(walks, struct walk, 2);
+#define TICK 0
+#define BACK 1 /* which a tick may interrupt */
 
 BPF_PROG_ARRAY(steps, 2);
+BPF_PROG_ARRAY(steps_back, 2); /* the programs of an array have one type */
 #define STEP 0
 #define FINISH 1
-#define FRAMES_A_STEP 64 /* the kernel allows 33 steps */
+#define NO_STEP 2
+#define FRAMES_A_STEP 64 /* the kernel allows 33 tail calls in a row */
 
 /* walk.outcome */
 #define MORE 0
@@ -99,7 +119,8 @@ BPF_PROG_ARRAY(steps, 2);
 
 #define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
 #define OWNED_BY_OBJECT 2
-#define BYTES_OF_BYTES 32 /* offset in a bytes object */
+#define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
+#define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
 #define MIX 0x9e3779b97f4a7c15ULL
 
 static __always_inline __u64 mixed(__u64 hash, __u64 value)
@@ -108,13 +129,13 @@ static __always_inline __u64 mixed(__u64 hash, __u64 value)
     return hash ^ hash >> 32;
 }
 
-/* A thread state is the current thread's where it has its pthread_t. */
+/* Whether a thread state belongs to the thread with this pthread_t. */
 static __always_inline int is_of(const struct sample_layout *layout, __u64 state, __u64 pthread)
 {
     return state && TAKE(__u64, state + layout->thread_pthread) == pthread;
 }
 
-/* The current thread's thread state; 0 = it has none. */
+/* The current thread's thread state; 0 = none. */
 static __always_inline __u64 thread_state(const struct sampled *process, const struct sample_layout *layout, __u32 tid, __u64 now)
 {
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
@@ -146,34 +167,31 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
     return found.address;
 }
 
-/* Is the frame one that was left already? Of those in the data stack none lies behind its end. */
+/* Whether the frame has been left already: it lies in the unused part of the thread's data stack. */
 static __always_inline int is_left(const struct sample_layout *layout, __u64 state, __u64 frame)
 {
-    __u64 ends[3] = {}; /* of the chunk: begin; end of its frames, end */
+    __u64 ends[3] = {}; /* of the chunk: begin, end of the part in use, end */
 
     if (layout->thread_datastack == ABSENT || bpf_probe_read_user(ends, sizeof(ends), (void *)(state + layout->thread_datastack)))
         return 0;
     return frame >= ends[0] && frame < ends[2] && frame >= ends[1];
 }
 
-int sample(struct bpf_perf_event_data *ctx)
+/* Begins a sample of the current thread; returns the step to go on with. */
+static __always_inline int begin(int which, struct sampled *process, __u64 began, __u64 off_ns)
 {
-    __u64 began = bpf_ktime_get_ns(), pid_tgid = bpf_get_current_pid_tgid(), state;
-    __u32 pid = pid_tgid >> 32;
-    struct sampled *process = processes.lookup(&pid);
+    __u64 pid_tgid = bpf_get_current_pid_tgid(), state;
     struct sample_layout *layout;
     struct walk *walk;
-    int zero = 0, number;
+    int number = process->layout;
 
-    if (!process)
-        return 0;
-    number = process->layout;
     layout = layouts.lookup(&number);
-    walk = walks.lookup(&zero);
+    walk = walks.lookup(&which);
     if (!layout || !walk)
-        return 0;
+        return NO_STEP;
     state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
+    walk->off_ns = off_ns;
     walk->pid_tgid = pid_tgid;
     walk->hash = mixed(MIX, process->number);
     walk->code_type = process->code_type;
@@ -190,16 +208,89 @@ int sample(struct bpf_perf_event_data *ctx)
         walk->outcome = TORN;
         walk->frame = 0;
     }
-    if (walk->frame) {
-        walk->outcome = MORE;
-        steps.call(ctx, STEP);
-    }
-    steps.call(ctx, FINISH);
+    if (!walk->frame)
+        return FINISH;
+    walk->outcome = MORE;
+    return STEP;
+}
+
+int sample(struct bpf_perf_event_data *ctx)
+{
+    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+    struct sampled *process = processes.lookup(&pid);
+
+    if (process)
+        steps.call(ctx, begin(TICK, process, bpf_ktime_get_ns(), 0));
     return 0;
 }
 
-/* Of the code object that was read: one that takes a freed one's place often has its name at the freed name's place, too, so the
- * name's hash is taken, which every name of code has. */
+TRACEPOINT(sched_switch)
+{
+    __u32 tid = bpf_get_current_pid_tgid(), pid = bpf_get_current_pid_tgid() >> 32;
+    int zero = 0;
+    __u8 *now_switched = switched.lookup(&zero);
+    __u64 now, *since;
+
+    if (now_switched)
+        *now_switched = 1;
+    if (!processes.lookup(&pid))
+        return 0;
+    now = bpf_ktime_get_ns();
+    since = away.lookup(&tid);
+    if (since)
+        *since = now;
+    else
+        away.update(&tid, &now);
+    return 0;
+}
+
+/* How long the current thread has been off the core, if this interval is to be sampled; else 0. */
+static __always_inline __u64 drawn(struct sampled *process, __u64 now)
+{
+    __u64 zero = 0, *known, since, created, off_ns;
+    __u32 tid = bpf_get_current_pid_tgid();
+
+    known = away.lookup(&tid);
+    since = known ? *known : 0;
+    if (known)
+        *known = 0;
+    else
+        away.update(&tid, &zero);
+    if (now - since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
+        created = KERNEL(__u64, bpf_get_current_task() + SETTINGS->task_start_time);
+        since = since < process->since ? process->since : since;
+        since = since < created ? created : since;
+    }
+    off_ns = now - since;
+    if (off_ns < SETTINGS->period && bpf_get_prandom_u32() >= (off_ns << 32) / SETTINGS->period)
+        return 0;
+    return off_ns;
+}
+
+/* Where a thread gets a core, in its own context, before it goes on: record/sampling/clocks.py. */
+int back(struct bpf_raw_tracepoint_args *ctx)
+{
+    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+    int zero = 0;
+    __u8 *now_switched = switched.lookup(&zero);
+    struct sampled *process;
+    __u64 now, off_ns;
+
+    if (!now_switched || !*now_switched)
+        return 0;
+    *now_switched = 0;
+    process = processes.lookup(&pid);
+    if (!process)
+        return 0;
+    now = bpf_ktime_get_ns();
+    off_ns = drawn(process, now);
+    if (off_ns)
+        steps_back.call(ctx, begin(BACK, process, now, off_ns));
+    return 0;
+}
+
+/* Identifies the code object just read among those that have been at its address. Addresses of strings are reused along with
+ * that of the code object, so the name enters by its hash, which CPython has computed for every name of a code object. */
 static __always_inline __u32 identity(struct walk *walk, const struct sample_layout *layout)
 {
     __u64 name = TAKE(__u64, FIELD_OF(__u64, walk->code, layout->code_name) + layout->string_hash);
@@ -208,7 +299,7 @@ static __always_inline __u32 identity(struct walk *walk, const struct sample_lay
     return mixed(mixed(mix, FIELD_OF(__u32, walk->code, layout->frames.code_first_line)), *(__u64 *)(walk->code + 16));
 }
 
-/* Reads the frame that is next. */
+/* Reads the next frame. */
 static __always_inline int take_frame(struct walk *walk, const struct sample_layout *layout)
 {
     const struct frame_layout *frames = &layout->frames;
@@ -224,7 +315,7 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
 
         walk->outermost = layout->ends_with_shim ? owner >= frames->owner_shim : owner != OWNED_BY_GENERATOR;
         if (owner == OWNED_BY_OBJECT)
-            return TORN; /* it is on no stack any more */
+            return TORN; /* it is no longer on a stack */
         if (owner >= frames->owner_shim) {
             walk->frame = next;
             return MORE;
@@ -266,18 +357,19 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
     return MORE;
 }
 
-int step(struct bpf_perf_event_data *ctx)
+/* Reads some frames; returns the step to go on with. */
+static __always_inline int walk_on(int which)
 {
-    int zero = 0, i, number, now = MORE;
-    struct walk *walk = walks.lookup(&zero);
+    int i, number, now = MORE;
+    struct walk *walk = walks.lookup(&which);
     struct sample_layout *layout;
 
     if (!walk)
-        return 0;
+        return NO_STEP;
     number = walk->layout;
     layout = layouts.lookup(&number);
     if (!layout)
-        return 0;
+        return NO_STEP;
     for (i = 0; i < FRAMES_A_STEP; i++) {
         if (!walk->frame) {
             now = walk->outermost ? WHOLE : TORN;
@@ -287,15 +379,26 @@ int step(struct bpf_perf_event_data *ctx)
         if (now != MORE)
             break;
     }
-    if (now == MORE)
-        steps.call(ctx, STEP);
-    walk->outcome = now == MORE ? DEEP : now; /* behind the last step that the kernel allows */
+    walk->outcome = now == MORE ? DEEP : now; /* stays so where the kernel allows no further step */
+    return now == MORE ? STEP : FINISH;
+}
+
+int step(struct bpf_perf_event_data *ctx)
+{
+    steps.call(ctx, walk_on(TICK));
     steps.call(ctx, FINISH);
     return 0;
 }
 
-/* Tells user space the frames of a stack; 0 = there was no room. */
-static __always_inline int tell(struct walk *walk)
+int step_back(struct bpf_raw_tracepoint_args *ctx)
+{
+    steps_back.call(ctx, walk_on(BACK));
+    steps_back.call(ctx, FINISH);
+    return 0;
+}
+
+/* Reports the frames of a stack to user space; 0 = the ring is full. */
+static __always_inline int report(struct walk *walk)
 {
     __u32 count = walk->count, i;
 
@@ -320,16 +423,16 @@ static __always_inline int tell(struct walk *walk)
     return 1;
 }
 
-int finish(struct bpf_perf_event_data *ctx)
+static __always_inline void record(int which)
 {
     struct sample_event *event;
     int zero = 0;
-    struct walk *walk = walks.lookup(&zero);
+    struct walk *walk = walks.lookup(&which);
     __u64 stack, *total;
     __u8 one = 1;
 
     if (!walk)
-        return 0;
+        return;
     stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count ? walk->hash | 2 : SAMPLE_NO_FRAMES;
     if (stack == SAMPLE_TORN)
         count_loss(LOSS_SAMPLE_TORN);
@@ -337,7 +440,7 @@ int finish(struct bpf_perf_event_data *ctx)
         count_loss(LOSS_STACK_DEPTH);
     walk->hash = stack;
     if (stack > SAMPLE_TORN && !known.lookup(&stack)) {
-        if (tell(walk))
+        if (report(walk))
             known.update(&stack, &one);
         else
             count_loss(LOSS_SAMPLE_RING);
@@ -346,6 +449,7 @@ int finish(struct bpf_perf_event_data *ctx)
     if (event) {
         event->ts = walk->began;
         event->pid_tgid = walk->pid_tgid;
+        event->off_ns = walk->off_ns;
         event->stack = stack;
         event->cpu = bpf_get_smp_processor_id();
         event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
@@ -357,10 +461,47 @@ int finish(struct bpf_perf_event_data *ctx)
     total = spent.lookup(&zero);
     if (total)
         *total += bpf_ktime_get_ns() - walk->began;
+}
+
+int finish(struct bpf_perf_event_data *ctx)
+{
+    record(TICK);
     return 0;
 }
 
-/* Nothing of the program before exec counts for the one after it. */
+int finish_back(struct bpf_raw_tracepoint_args *ctx)
+{
+    record(BACK);
+    return 0;
+}
+
+/* A forked child has its creator's structures at the same addresses; user space has yet to find it. */
+TRACEPOINT(sched_process_fork)
+{
+    __u64 task = ctx->args[1];
+    __u32 parent = bpf_get_current_pid_tgid() >> 32, child = KERNEL(__u32, task + SETTINGS->task_tgid);
+    struct sampled *process = processes.lookup(&parent), copy;
+
+    if (!SETTINGS->follow || !process || child != KERNEL(__u32, task + SETTINGS->task_pid))
+        return 0;
+    if (KERNEL(__u64, task + SETTINGS->task_mm) == KERNEL(__u64, ctx->args[0] + SETTINGS->task_mm)) /* vfork */
+        return 0;
+    copy = *process;
+    copy.since = bpf_ktime_get_ns();
+    processes.update(&child, &copy);
+    return 0;
+}
+
+TRACEPOINT(sched_process_exit)
+{
+    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+
+    if (pid == (__u32)bpf_get_current_pid_tgid())
+        processes.delete(&pid);
+    return 0;
+}
+
+/* What user space knows of the process does not hold for its new program. */
 TRACEPOINT(sched_process_exec)
 {
     __u32 pid = bpf_get_current_pid_tgid() >> 32;

@@ -40,7 +40,7 @@ struct gil {
 };
 BPF_HASH(gils, __u32, struct gil, 16384);
 
-/* What acts on this core in the place of the current thread: then that thread is no waker. */
+/* Interrupt handlers that run on this core in the current thread's context: then that thread is not the waker. */
 BPF_PERCPU_ARRAY(interrupts, __u32, 1);
 #define BY_TIMER 1
 #define BY_DEVICE 2

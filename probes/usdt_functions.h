@@ -1,4 +1,4 @@
-/* Which function a probe speaks of: an id for each, introduced to user space by name when it is met first.
+/* Which function a probe was fired for: an id for each, whose name is sent to user space when it is first seen.
  *
  * Strings are read once per function, in the traced thread, so that a function of a process that is gone a millisecond
  * later still has its name.
@@ -30,7 +30,7 @@ struct known {
 };
 BPF_TABLE("hash", struct key, struct known, known, 131072);
 
-/* A program can be preempted, on its core, by another thread's: of two that want the same, one has it. */
+/* A BPF program can be preempted by another thread's on the same core: only one of them gets the draft. */
 #define MINE(users) ({ __sync_fetch_and_add(&users, 1); *(volatile __u32 *)&users == 1; })
 #define NO_MORE(users) __sync_fetch_and_add(&users, -1)
 #define BARRIER asm volatile("" ::: "memory")
@@ -45,7 +45,7 @@ struct recent {
 };
 BPF_PERCPU_ARRAY(recent, struct recent, RECENT);
 
-/* Where a function is described before it is sent: two for each core. User space says how many there are. */
+/* Buffers in which a function is described before it is sent: two for each core. User space sets their number. */
 #define DRAFTS (2 * SETTINGS->cpus)
 struct draft {
     __u32 users;
@@ -141,7 +141,7 @@ static __always_inline __u32 send(struct draft *draft, __u32 number, __u64 ts, _
     return function->id;
 }
 
-/* The slow way: ask the big map, and introduce the function to user space where it is new. */
+/* The slow path: look in the big map, and send the function's name to user space where it is new. */
 static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
 {
     struct known answer = {};

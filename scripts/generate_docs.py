@@ -32,7 +32,7 @@ length: what was known and open at that moment, `sched` with each thread's last 
 there, as any trace of a running program does; `functions` has all that were ever seen. The manifest's `start_ns` stays that of the
 recording, and its `dropped` counts `segments` and `bytes`; to a reader `start_ns` is that of the first segment.
 
-The manifest of a whole trace of at most 4,096 segments, of which none was dropped, lists them too (`segments`), for whoever reads
+The manifest of a whole trace of at most 4,096 segments, of which none was dropped, lists them too (`segments`), for readers that read
 nothing else. In format version 1, which is still read, the manifest lists the segments (`segments`), and nothing is merged or dropped.
 
 The directory is made with mode 0700 and its files with 0600; under sudo they belong to who called it, from the first moment on.

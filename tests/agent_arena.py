@@ -26,6 +26,7 @@ from pytrace_ebpf.record.agent.arena import (
 from pytrace_ebpf.record.agent.leftovers import take
 from pytrace_ebpf.record.agent.library import Library
 from pytrace_ebpf.trace.schema import CallKind
+from tests.conftest import PATIENCE_S
 
 __all__ = ["ACTIVE", "AGENT", "ENTRY", "OPEN", "QUIET", "REFUSED", "RESUME", "Arena", "Session", "unbalanced"]
 
@@ -138,7 +139,7 @@ def unbalanced(events: np.ndarray) -> list[int]:
 
 
 class Session:
-    """A session directory as the tracer prepares it: the library, its options, and the lock that says the tracer lives."""
+    """A session directory as the tracer prepares it: the library, its options, and the lock that shows that the tracer is alive."""
 
     def __init__(self, directory: Path, **options: object) -> None:
         self.directory = directory
@@ -156,7 +157,7 @@ class Session:
         return {**os.environ, "LD_PRELOAD": f"{self.directory}/agent.so"}
 
     def arenas(self) -> list[Arena]:
-        """Every arena that says it is complete, oldest file first."""
+        """Every complete arena, oldest file first."""
         found = []
         for path in sorted(self.directory.glob("*.arena"), key=os.path.getmtime):
             with suppress(FileNotFoundError):  # the agent takes its files away when the tracer is gone
@@ -185,7 +186,7 @@ class Session:
                 (turn,) = struct.unpack_from("I", header, place["_turn"])
                 struct.pack_into("I", header, place["_turn"], turn + 1)
                 self._wake(header)
-                end = time.monotonic() + 20
+                end = time.monotonic() + PATIENCE_S
                 while struct.unpack_from("I", header, place["_done"]) != (turn + 1,):
                     assert time.monotonic() < end
                     time.sleep(0.001)
@@ -196,7 +197,7 @@ class Session:
         ctypes.CDLL(None).syscall(202, ctypes.byref(word), 1, 1 << 30, None, None, 0)
 
     def command_stop(self) -> None:
-        """Tell every process to stop, and wake the agents."""
+        """Command every process to stop, and wake the agents."""
         for arena in self.arenas():
             with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), CHUNK_TABLE) as header:
                 offset = LAYOUT["arena"].fields["command"][1]

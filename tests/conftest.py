@@ -28,7 +28,7 @@ MATRIX = {"3.9": "bullseye", "3.13": "trixie", "3.14": "sid", "3.15": "sid"}
 SOURCES = ("usdt", "agent")
 WITH_PROBES = ("3.9", "3.11", "3.15")  # of Debian's
 CAP_SYS_ADMIN = 21
-PATIENCE_S = 120  # a target that is still there then hangs
+PATIENCE_S = 300  # after which a program is taken to hang, on a machine however slow; no test fails for less
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def clock_seconds(pytestconfig: pytest.Config) -> int:
 
 
 def why_not_bpf() -> str | None:
-    """Why this host cannot load eBPF programs, in one sentence; None where it can. Asks nothing of our own code."""
+    """Why this host cannot load eBPF programs, in one sentence; None where it can. Uses none of our own code."""
     headers = (
         os.environ.get("BCC_KERNEL_SOURCE", ""),
         f"/lib/modules/{platform.release()}/build",
@@ -286,7 +286,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class BpfTests:
-    """Says at the end how many eBPF tests there were, of all the processes that ran some."""
+    """Reports at the end how many eBPF tests ran, in all worker processes together."""
 
     def __init__(self, reason: str | None) -> None:
         self.reason, self.ran, self.skipped = reason, 0, 0

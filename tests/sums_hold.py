@@ -1,4 +1,4 @@
-"""What must be true of any trace's calls and of every table made of them, told from the calls alone, one rule a function.
+"""What must be true of any trace's calls and of every table made of them, checked against the calls alone, one rule a function.
 
 Nothing here knows how calls are rebuilt or sums are made: totals are lengths of unions of intervals.
 """

@@ -1,4 +1,4 @@
-"""Which option says something to which answer or recording: one without effect is refused, not ignored."""
+"""Which options have an effect on which answer or recording: one without effect is refused, not ignored."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
 )
-RUNS = ("cpus", "threads", "repeat", "output", "command")  # of an experiment, and so without effect on one that was done
+RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
 
 def to_answer(applies: Applies, args: argparse.Namespace, choice: str) -> None:
@@ -45,13 +45,13 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: with --sample nowhere, where nothing else was said."""
+    """Where function events come from: by default `auto`, with --sample none."""
     asked: str | None = getattr(args, "source", None)
     return asked or ("sample" if given(args, "sample") else "auto")
 
 
 def given(args: argparse.Namespace, name: str) -> bool:
-    """Whether the command line has this option; what is empty, false or 0 is what it has where nothing was said."""
+    """Whether the command line has this option; empty, false and 0 are defaults."""
     return bool(getattr(args, name, None))
 
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             recording.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
-                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace") as show,
+                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace", recording.cheaper(args)) as show,
                 summing.beside(session, args.keep is not None, show) as look,
             ):
                 session.run(lambda: stopped() or time.monotonic() >= deadline, look)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _duration(text: str) -> float:
     if not (seconds := nanoseconds(text) / 1e9):
-        raise argparse.ArgumentTypeError(f"{text} is no time: give one above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a time: give one above 0")
     return seconds
 
 
@@ -74,12 +74,12 @@ def _pids(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no process id; give numbers, joined by commas") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a process id; give numbers, joined by commas") from None
 
 
 def _pattern(text: str) -> str:
     try:
         re.compile(text.encode())
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a regular expression: {error}") from None
     return text

@@ -3,7 +3,7 @@
     pytrace-ebpf experiment --cpus 0 --cpus 0,1 --repeat 5 -o scaling -- python3 program.py
     pytrace-ebpf experiment --report scaling --by function
 
-A setting is each combination of --cpus (as of taskset -c) and --threads (OMP_NUM_THREADS and its
+A setting is each combination of --cpus (as for taskset -c) and --threads (OMP_NUM_THREADS and its
 like, which torch obeys too). Runs of all settings take turns. The first setting is what the
 others are compared with. docs/experiments.md explains the report and the data set.
 """
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `experiment`: its own, and those of `run`."""
     own = parser.add_argument_group("settings")
     own.add_argument(
-        "--cpus", action="append", default=[], metavar="LIST", help="cores to run on, as of taskset -c (0 or 0-3); give it for each setting"
+        "--cpus", action="append", default=[], metavar="LIST", help="cores to run on, as for taskset -c (0 or 0-3); give it for each setting"
     )
     own.add_argument(
         "--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting"
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the experiment that args ask for, or show one."""
+    """Carry out the experiment that args ask for, or show one."""
     _check(args)
     if args.plot is not None:
         _drawing()  # raises before anything is run
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise UsageError for options without effect; `top` gets its default."""
     if args.report is not None and (words := [*(applies.flag(name) for name in applies.RUNS if applies.given(args, name)), *_again(args)[:1]]):
-        raise UsageError(f"{words[0]} has no effect on an experiment that was done, which --report shows; leave it out.")
+        raise UsageError(f"{words[0]} has no effect with --report, which shows an experiment that was done; leave it out.")
     if args.report is not None and args.json and args.plot is None and args.top is not None:
         raise UsageError("--top has no effect with --json, which has all rows; leave it out.")
     applies.to_recording(args)
@@ -116,7 +116,7 @@ def _drawing() -> Callable[..., list[Path]]:
 def _number(written: str) -> int:
     number = int(written)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{written} is no number from 1")
+        raise argparse.ArgumentTypeError(f"{written} is not a number from 1 on")
     return number
 
 
@@ -180,7 +180,7 @@ def _look_again(directory: Path) -> str:
 
 
 def _again(args: argparse.Namespace) -> list[str]:
-    """The words of `run`'s options in `args`, but for where to and how loud; says what is wrong with them and exits where something is."""
+    """The words of `run`'s options in `args`, but for --output and --quiet. Raises UsageError."""
     parser, words = argparse.ArgumentParser(prog=f"pytrace-ebpf {NAME}", add_help=False), list[str]()
     run_command.add_arguments(parser)
     for action in parser._actions:
@@ -199,11 +199,11 @@ def _record(setting: Setting, command: Sequence[str], options: list[str], log: P
     words = [sys.executable, "-I", "-c", _START, package, "run", *options, "--", *setting.command(command)]
     with whole(log, as_caller) as out:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment})
-        told = False
+        passed_on = False
         while process.poll() is None:
-            if stopped() and not told:  # the recorder passes it on to the program, and finishes
+            if stopped() and not passed_on:  # the recorder passes it on to the program, and finishes
                 process.terminate()
-                told = True
+                passed_on = True
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
     if stopped():

@@ -50,17 +50,17 @@ def run(args: argparse.Namespace) -> int:
         path = Path(args.output or Path(args.trace).resolve().name + FORMATS[args.to])
         try:
             with whole(path, rights()) as out:
-                told = _write(trace, args, out)
+                note = _write(trace, args, out)
                 written = out.tell() if out.seekable() else None
         except OSError as error:
             raise UsageError(f"{path} cannot be written ({error.strerror}); name another file with -o.") from None
     how_large = f"{size(written)}; " if written is not None else ""
-    print(printable(f"{path}: {how_large}{_OPEN_WITH[args.to]}{told}"), file=sys.stderr)
+    print(printable(f"{path}: {how_large}{_OPEN_WITH[args.to]}{note}"), file=sys.stderr)
     return 0
 
 
 def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
-    """Returns what is worth saying of it."""
+    """Returns a note on what was written, "" for none."""
     if args.to == "perfetto":
         perfetto.write(trace, timeline_of(trace), out)
     elif args.to == "speedscope":

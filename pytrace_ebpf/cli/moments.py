@@ -13,5 +13,5 @@ def nanoseconds(said: str, example: str = "seconds, or 250ms, 90s, 1m30s") -> in
     written = said + "s" if re.fullmatch(r"\d+(\.\d+)?", said, re.ASCII) else said
     amounts = _AMOUNT.findall(written)
     if not amounts or "".join(number + unit for number, unit in amounts) != written or len(written) > 40:
-        raise UsageError(f"{said!r} is no time: give {example}.")
+        raise UsageError(f"{said!r} is not a time: give {example}.")
     return sum(round(float(number) * _UNITS[unit]) for number, unit in amounts)

@@ -1,5 +1,6 @@
-"""A line on a terminal's standard error for all that takes longer than a second. It is gone at the end, and nothing is printed meanwhile."""
+"""A line on a terminal's standard error for everything that takes longer than a second. It is removed at the end; nothing else is printed meanwhile."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,14 +20,14 @@ from rich.text import Text
 
 AFTER_S = 1.0
 
-Tell = Callable[[str, float | None], None]  # what is being done, and the share of it that is done, None where nobody knows
+Report = Callable[[str, float | None], None]  # what is being done, and the share of it that is done, None where that is not known
 
 
 @contextmanager
-def shown(what: str, console: Console | None = None) -> Iterator[Tell]:
+def shown(what: str, console: Console | None = None) -> Iterator[Report]:
     """While the block runs, `what` it does is shown from the first second on where standard error (or `console`) is a terminal.
 
-    Gives the function that tells more: what exactly, and how much of that is done.
+    Yields the function that reports progress: what exactly is being done, and how much of it is done.
     """
     with _line([TaskProgressColumn(show_speed=False), TimeElapsedColumn(), TimeRemainingColumn()], console, AFTER_S) as line:
         if line is None:
@@ -34,7 +35,7 @@ def shown(what: str, console: Console | None = None) -> Iterator[Tell]:
             return
         now, task = what, line.add_task(what, total=None)
 
-        def tell(what: str, share: float | None) -> None:
+        def report(what: str, share: float | None) -> None:
             nonlocal now, task
             if what != now:
                 line.remove_task(task)
@@ -42,13 +43,13 @@ def shown(what: str, console: Console | None = None) -> Iterator[Tell]:
             if share is not None:
                 line.update(task, completed=share, total=1.0)
 
-        yield tell
+        yield report
 
 
 @contextmanager
 def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str, str], None]]:
-    """For a block of `count` turns. Gives the function to call as each turn begins, and at the end: what it is, and a line to keep of what was before."""
-    console = Console(stderr=True, highlight=False) if console is None else console
+    """For a block of `count` turns. Yields the function to call as each turn begins, and at the end: the turn's name, and a line to print about the one before."""
+    console = Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty()) if console is None else console
     with _line([MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()], console, 0) as line:
         task = None if line is None else line.add_task("", total=count, completed=-1)
 
@@ -64,7 +65,7 @@ def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str,
 @contextmanager
 def _line(columns: list[ProgressColumn], console: Console | None, after_s: float) -> Iterator[Progress | None]:
     """A line that appears after so many seconds; None where there is no terminal for it."""
-    console = Console(stderr=True) if console is None else console
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty()) if console is None else console  # whatever FORCE_COLOR says
     if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return

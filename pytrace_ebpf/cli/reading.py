@@ -17,7 +17,7 @@ _DEBUG = "PYTRACE_DEBUG"
 
 
 def rights() -> Callable[[], AbstractContextManager[None]]:
-    """Whose rights files are written with: those of who called sudo, where somebody did."""
+    """Whose rights files are written with: under sudo those of the user who called it."""
     if os.name != "posix":
         return nullcontext
     from pytrace_ebpf.record.rights.user import as_caller
@@ -29,11 +29,11 @@ def rights() -> Callable[[], AbstractContextManager[None]]:
 def opened(directory: str, what: str = "Reading") -> Iterator[Trace]:
     """The trace in `directory`. Raises TraceError, too, for what goes wrong with its rows while the block runs.
 
-    That may show a line of progress, of `what` the block does: print after it.
+    A line of progress on `what` the block does may be shown meanwhile: print after the block.
     """
-    with damage_reported(directory), progress.shown(what) as tell:
+    with damage_reported(directory), progress.shown(what) as report:
         trace = pytrace_ebpf.open(directory)
-        trace.progress = tell
+        trace.progress = report
         yield trace
 
 

@@ -20,7 +20,7 @@ from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
 
-if TYPE_CHECKING:  # it needs packages that who reads an experiment may not have
+if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
     from pytrace_ebpf.record.process.targets import Begun
     from pytrace_ebpf.record.session import Session, Status
 
@@ -28,13 +28,14 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SENTENCES = 3  # of processes without calls: more of them say the same
 _MUCH, _LITTLE = 0.2, 0.05  # of the program's CPU time, which of one that does little means little; of a core
 SOURCES = ("auto", "usdt", "agent")
+BUDGET = "--budget bounds it"
 _HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
 def prepare(source: str = "agent") -> None:
-    """To be called before the recorders are imported: what parses starts meanwhile, and Arrow will not bring pandas.
+    """Call before the recorders are imported: the parser processes start meanwhile, and Arrow does not import pandas.
 
-    source  as asked for, where a running process is to be traced: what looks for its names starts, too, if they may matter
+    source  as asked for, where a running process is to be traced: the process that searches its names starts too, if they may matter
     """
     from pytrace_ebpf.record.parsing import confined
 
@@ -66,7 +67,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", choices=SOURCES, help="where function events come from (auto; with --sample nowhere)")
     parser.add_argument(
         "--sample", type=_rate, nargs="?", const=_HZ, metavar="HZ",
-        help=f"sample the Python stacks of what has a core, HZ times a second ({_HZ:g}), instead of recording calls, or beside them with --source",
+        help=f"sample the Python stacks of threads, HZ times a second ({_HZ:g}), on a core and off it, instead of recording calls, or beside them with --source",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_share, metavar="N%",
@@ -126,7 +127,7 @@ def options(args: argparse.Namespace) -> Options:
 def _rate(text: str) -> float:
     rate = float(text)
     if not 0.01 <= rate <= _MOST_HZ:
-        raise argparse.ArgumentTypeError(f"{text} is no rate; give samples a second, at most {_MOST_HZ:,.0f}")
+        raise argparse.ArgumentTypeError(f"{text} is not a rate; give samples a second, at most {_MOST_HZ:,.0f}")
     return rate
 
 
@@ -147,7 +148,7 @@ def _share(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
     share = float(found[1]) / 100 if found else 0.0
     if not 0.001 <= share <= 10:
-        raise argparse.ArgumentTypeError(f"{text} is no share of the program's CPU time; give one like 5%")
+        raise argparse.ArgumentTypeError(f"{text} is not a share of the program's CPU time; give one like 5%")
     return share
 
 
@@ -162,7 +163,7 @@ def _layers(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in LAYER_NAMES:
-            raise argparse.ArgumentTypeError(f"{name} is no layer; there are {', '.join(LAYER_NAMES)}")
+            raise argparse.ArgumentTypeError(f"{name} is not a layer; there are {', '.join(LAYER_NAMES)}")
     return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
 
 
@@ -172,7 +173,7 @@ def _size(text: str) -> int:
     number, letter, binary = found.groups() if found else ("0", None, None)
     size = int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
     if not size:
-        raise argparse.ArgumentTypeError(f"{text} is no size; give one like 500M or 20GiB")
+        raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
     return size
 
 
@@ -201,7 +202,7 @@ def _power_of_two(text: str) -> float:
 
 
 def beginning(begun: Sequence["Begun"], said: Sequence[str], quiet: bool) -> None:
-    """Say what is traced by which source and, in colour on a terminal, what that will do to the program; and what is not."""
+    """Print what is traced by which source, what is not, and, in colour on a terminal, what that costs the program."""
     if not quiet:
         from rich.console import Console
 
@@ -223,18 +224,21 @@ def _by_source(begun: Sequence["Begun"]) -> dict[tuple[str, str], list[int]]:
 
 
 @contextmanager
-def progress(quiet: bool, hint: str) -> Iterator[Callable[["Status"], None]]:
-    """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds."""
+def progress(quiet: bool, hint: str, cheaper: str = BUDGET) -> Iterator[Callable[["Status"], None]]:
+    """Show how the recording goes on stderr: one changing line in a terminal, else a plain line every ten seconds.
+
+    `cheaper`: what to do where tracing costs much.
+    """
     if quiet:
         yield lambda status: None
     elif sys.stderr.isatty():
-        yield from _changing_line(hint)
+        yield from _changing_line(hint, cheaper)
     else:
         print(hint, file=sys.stderr, flush=True)
-        yield _every_ten_seconds()
+        yield _every_ten_seconds(cheaper)
 
 
-def _changing_line(hint: str) -> Iterator[Callable[["Status"], None]]:
+def _changing_line(hint: str, cheaper: str) -> Iterator[Callable[["Status"], None]]:
     from rich.console import Console  # here: a recording that shows no line need not wait for it
     from rich.live import Live
     from rich.text import Text
@@ -245,7 +249,7 @@ def _changing_line(hint: str) -> Iterator[Callable[["Status"], None]]:
         def show(status: "Status") -> None:
             for sentence in status.said:
                 console.print(Text(printable(sentence)))
-            live.update(Text.assemble(line(status), (cost(status), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
+            live.update(Text.assemble(line(status), (cost(status, cheaper), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
 
         yield show
 
@@ -256,12 +260,17 @@ def line(status: "Status") -> str:
     return f"{status.seconds:6.1f} s  {status.calls:>12,} call events  {status.sched:>10,} scheduling events  {lost}"
 
 
+def cheaper(args: argparse.Namespace) -> str:
+    """What to do where this recording costs much."""
+    return BUDGET if applies.source(args) != "sample" else "a lower --sample rate costs less"
+
+
 def is_dear(status: "Status") -> bool:
     """Whether tracing costs so much at the moment that the figures are distorted."""
     return status.price is not None and status.price.share > _MUCH and status.price.cores > _LITTLE
 
 
-def cost(status: "Status") -> str:
+def cost(status: "Status", cheaper: str = BUDGET) -> str:
     """What tracing costs at the moment: a tail for a line of progress, "" where nothing is known of it."""
     if status.price is None:
         return ""
@@ -269,12 +278,12 @@ def cost(status: "Status") -> str:
     share = "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time"
     left_out = f", {status.price.left_out:,} function{'s' if status.price.left_out > 1 else ''} left out" if status.price.left_out else ""
     left_out = ", paused" if status.price.paused else left_out
-    dear = "; --budget bounds it" if is_dear(status) and not status.price.bounded else ""
+    dear = f"; {cheaper}" if is_dear(status) and not status.price.bounded else ""
     return f"  tracing takes {share}{left_out}{dear}"
 
 
 def closing(session: "Session", quiet: bool) -> None:
-    """Say what was recorded, why no more of it was, and how to look at it. Raises HostError where the trace could not be written."""
+    """Print what was recorded, why it ended early if it did, and how to look at it. Raises HostError where the trace could not be written."""
     status, output = session.status(), session.directory
     if session.failed:
         raise HostError(f"{session.ended_early}; what was recorded until then is in {output}")
@@ -294,7 +303,7 @@ def say(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def _every_ten_seconds() -> Callable[["Status"], None]:
+def _every_ten_seconds(cheaper: str) -> Callable[["Status"], None]:
     before = 0.0
 
     def show(status: "Status") -> None:
@@ -303,6 +312,6 @@ def _every_ten_seconds() -> Callable[["Status"], None]:
             say(sentence)
         if status.seconds - before >= 10:
             before = status.seconds
-            print(line(status) + cost(status), file=sys.stderr, flush=True)
+            print(line(status) + cost(status, cheaper), file=sys.stderr, flush=True)
 
     return show

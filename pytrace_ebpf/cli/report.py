@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core, by request, coroutine or operator, what was waited for, who waited for whose GIL.
+"""Show where the time went: by function, module, thread or core, by request, coroutine or operator, what was waited for, and who waited for whose GIL.
 
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
                 return False
 
             with (
-                recording.progress(args.quiet, f"tracing process {pid} until it ends") as show,
+                recording.progress(args.quiet, f"tracing process {pid} until it ends", recording.cheaper(args)) as show,
                 summing.beside(session, args.keep is not None, show) as look,
             ):
                 session.run(stop, look)

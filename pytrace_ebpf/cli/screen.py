@@ -1,4 +1,4 @@
-"""Where commands print: rich in a terminal, plain and with whole names in a pipe; never what moves a cursor but rich's own."""
+"""Where commands print: with rich in a terminal, plain and with names in full in a pipe; no control characters but rich's own."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from rich.segment import Segment
 
 from pytrace_ebpf.printable import printable
 
-_PIPE = 1000  # cells of a line that nobody sees the end of: names are whole
+_PIPE = 1000  # cells of a line in a pipe: names are not cut
 
 
 _ASCII = str.maketrans({"µ": "u", "…": "~"})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytrace_ebpf.record.session import Session, Status
 
 _CHILD = Path(__file__).with_name("summing_child.py")
-_AFTER_S = 10.0  # what is recorded until then is summed within a second by whoever asks
+_AFTER_S = 10.0  # what is recorded until then is summed within a second by the first report
 _PATIENCE_S = 1.0
 
 

@@ -1,6 +1,6 @@
-"""The process that summing.py speaks of: run by itself as `summing_child.py PATH...`, PATH as in sys.path; a trace's directory comes by stdin.
+"""The process that summing.py starts: run by itself as `summing_child.py PATH...`, PATH as in sys.path; a trace's directory comes by stdin.
 
-It ends when stdin does, which is when the recording ends, however it does.
+It ends when its stdin is closed, which happens whichever way the recording ends.
 """
 
 import os
@@ -20,7 +20,7 @@ class Over(Exception):  # noqa: N818 - no error
 
 
 def step_back() -> None:
-    """Ask for nothing that anybody else wants: cores, disk, memory."""
+    """Lowest priority for cores and memory; main does the same for the disk."""
     os.nice(19)
     with suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

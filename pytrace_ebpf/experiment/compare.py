@@ -37,7 +37,7 @@ def compare(experiment: Experiment, by: str, sort: str) -> pd.DataFrame:
 
 
 def levels(experiment: Experiment) -> tuple[str, ...]:
-    """What rows are of where nobody says: functions, operators and, where any run called one, nn.Modules, else Python's modules."""
+    """What rows are of by default: functions, operators and, where any run called one, nn.Modules, else Python's modules."""
     columns = experiment_modules.COLUMNS
     torch = any(experiment_modules.forwards(experiment.rows(run, columns)).any() for run in experiment.runs)
     return "function", "operator", "nn.Module" if torch else "module"

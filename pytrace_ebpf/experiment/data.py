@@ -97,7 +97,7 @@ class Experiment:
             file.write(json.dumps(manifest, indent=1).encode())
 
     def rows(self, run: Mapping[str, Any], columns: Sequence[str]) -> pd.DataFrame:
-        """The rows of one run, columns of SCHEMA; times are Int64, pd.NA where nobody measured. Raises TraceError."""
+        """The rows of one run, columns of SCHEMA; times are Int64, pd.NA where not measured. Raises TraceError."""
         part = self._part(run)
         try:
             with ExitStack() as stack:
@@ -122,7 +122,7 @@ def open_experiment(directory: Path) -> Experiment:
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
             raise ValueError(directory)
     except (OSError, ValueError, RecursionError):
-        raise TraceError(f"{directory} is no experiment: name the directory that pytrace-ebpf experiment wrote.") from None
+        raise TraceError(f"{directory} is not an experiment: name the directory that pytrace-ebpf experiment wrote.") from None
     wrong = fits(manifest, _SHAPE)
     names = [] if wrong else [row["setting"] for row in manifest["settings"]]
     if wrong or any(run["setting"] not in names for run in manifest["runs"]):

@@ -1,4 +1,4 @@
-"""What a person would say of an experiment: how much each setting gained over the first, and where."""
+"""An experiment in sentences: how much each setting gained over the first, and where."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -20,7 +20,7 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting; None leaves the program what it would have without us."""
+    """One setting; None leaves the program what it would have by itself."""
 
     cpus: tuple[int, ...] | None = None
     threads: int | None = None
@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def cores(self) -> int:
-        """Cores that its efficiency is reckoned by: those given, else as many as it has threads, else all we may use."""
+        """Cores that its efficiency is computed with: those given, else as many as it has threads, else all that this process may use."""
         ours = len(os.sched_getaffinity(0))
         return len(self.cpus) if self.cpus is not None else min(self.threads or ours, ours)
 
@@ -76,10 +76,10 @@ def core_list(text: str) -> tuple[int, ...]:
     except ValueError:
         cores = set()
     if not cores:
-        raise UsageError(f"--cpus {text} is no list of cores; write it as for taskset: 0,1 or 0-3.")
+        raise UsageError(f"--cpus {text} is not a list of cores; write it as for taskset: 0,1 or 0-3.")
     ours = os.sched_getaffinity(0)
     if not cores <= ours:
-        raise UsageError(f"--cpus {text} names cores that we may not use; those here are {_ranges(tuple(sorted(ours)))}.")
+        raise UsageError(f"--cpus {text} names cores that this process may not use; those it may use are {_ranges(tuple(sorted(ours)))}.")
     return tuple(sorted(cores))
 
 

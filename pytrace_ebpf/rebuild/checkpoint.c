@@ -1,8 +1,9 @@
 /* The state of an engine between two segments as bytes, to go on from there at another time.
  *
  * What the trace itself says (losses, functions, processes, threads) is not in it: an engine that takes a checkpoint is given
- * these first. Nor are the rows made so far, a window, and the tree: that begins anew, with the
- * calls that are open. The bytes are for the same version on the same machine: the sizes of the structures stand first. They are not trusted: lengths and indices are checked, and what does not hold is refused. */
+ * these first. Nor are the rows made so far, a window, and the tree: that begins anew, with the open calls. The bytes are for
+ * the same version on the same machine: the sizes of the structures come first. They are not trusted: lengths and indices are
+ * checked, and bytes that do not pass are refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,7 +74,7 @@ static bool is_moment(const struct moment *moment)
     return is_bool(&moment->stamped) && is_stamp(&moment->stamp);
 }
 
-/* Whether what was read can be worked with. */
+/* Whether what was read is consistent. */
 static bool holds(const struct engine *engine, const struct thread *thread)
 {
     const struct timeline *line = &thread->line;
@@ -135,7 +136,7 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
         thread->held = row;
         thread->has_held = held == 1;
         bytes->fine = bytes->fine && held <= 1;
-        if (!held) { /* it has room for none */
+        if (!held) { /* an empty array is no row */
             free(thread->held);
             thread->held = NULL;
         }
@@ -163,6 +164,8 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
         if (!activations_push(&thread->open, thread->calls[k].frame))
             return false;
     }
+    if (is_own(engine, thread) && (engine->by_cputime || thread->line.count) && !engine_due(engine, thread))
+        return false;
     return !engine->wants_tree || (calls_place(engine, thread) && calls_plant(engine, thread));
 }
 
@@ -203,6 +206,9 @@ static void pass_through(struct bytes *bytes, struct engine *engine)
 /* Write the state between two segments, of the engine's own threads, to `at`, as far as there is room; returns how many bytes it takes. */
 OFFERED size_t rebuild_save(struct engine *engine, uint8_t *at, size_t room_for)
 {
+    for (size_t k = 0; k < engine->threads; k++)
+        if (is_own(engine, engine->thread[k]) && !engine_catch_up(engine, engine->thread[k]))
+            return 0; /* which no engine loads */
     struct bytes bytes = {.at = at, .left = room_for, .fine = true};
     pass_through(&bytes, engine);
     return bytes.wanted;

@@ -1,4 +1,4 @@
-/* Threads, segments and losses: what is taken in which order, and what the library offers.
+/* Threads, segments and losses: the order in which input is processed, and the exported functions.
  *
  * A segment's scheduling is taken first (rebuild_switches or rebuild_cputimes), then its events piece by piece (rebuild_segment,
  * rebuild_events with one batch after the other, and rebuild_take until nothing of it is left). A thread's events of one batch
@@ -54,11 +54,11 @@ static bool thread_slots(struct engine *engine)
 
 static const struct process *process_of(const struct engine *engine, int32_t pid)
 {
-    static const struct process nobody;
+    static const struct process unknown;
     for (size_t k = 0; k < engine->processes; k++)
         if (engine->process[k].pid == pid)
             return &engine->process[k];
-    return &nobody;
+    return &unknown;
 }
 
 static struct thread *new_thread(struct engine *engine, int64_t key)
@@ -74,6 +74,7 @@ static struct thread *new_thread(struct engine *engine, int64_t key)
     thread->begins = FIRST;
     thread->died_ns = -1;
     thread->ended = NONE;
+    thread->drawn = engine->draws;
     thread->mark.ns = process->start_ns > engine->start_ns ? process->start_ns : engine->start_ns;
     thread->last = (struct moment){.ns = -1, .stamped = true, .stamp = {.unknown = true, .first_cpu = -1, .cpu = -1}};
     struct timeline *line = &thread->line;
@@ -142,27 +143,66 @@ static bool is_blind(const struct engine *engine, int64_t ts)
     return low < engine->blind_count && engine->blind[low].start <= ts;
 }
 
-/* For each row the number of its thread, and where each thread's rows begin once they are sorted by it. */
-static bool sort_by_thread(struct engine *engine, const int32_t *pid, const int32_t *tid, size_t rows, uint32_t **number, size_t **begin)
+/* Rows of one segment by thread: those of `thread[k]` are order[begin[k]] up to order[begin[k + 1]]. */
+struct by_thread {
+    struct thread **thread;
+    size_t *begin, *order;
+    size_t threads;
+};
+
+static void free_by_thread(struct by_thread *by)
 {
-    *begin = NULL;
-    if (!(*number = malloc(rows * sizeof **number + 1)))
+    free(by->thread);
+    free(by->begin);
+    free(by->order);
+}
+
+/* The next segment's scheduling concerns the thread, even if it has no rows in it. */
+bool engine_due(struct engine *engine, struct thread *thread)
+{
+    if (thread->due)
+        return true;
+    if (!room(&engine->due, &engine->due_capacity, engine->dues + 1, sizeof *engine->due))
         return failed(engine, NO_MEMORY);
-    struct thread *thread = NULL;
-    for (size_t row = 0; row < rows; row++) {
+    engine->due[engine->dues++] = thread;
+    return thread->due = true;
+}
+
+/* The engine's own threads that are due or have rows in this segment. All others cost nothing. */
+static bool sort_by_thread(struct engine *engine, const int32_t *pid, const int32_t *tid, size_t rows, struct by_thread *by)
+{
+    *by = (struct by_thread){.order = malloc(rows * sizeof *by->order + 1)};
+    struct thread **of = malloc(rows * sizeof *of + 1), *thread = NULL;
+    bool fine = of && by->order;
+    for (size_t row = 0; fine && row < rows; row++) {
         if (!thread || (int32_t)(thread->key >> 32) != pid[row] || (int32_t)thread->key != tid[row])
             thread = engine_thread(engine, pid[row], tid[row]);
-        if (!thread)
-            return false;
-        (*number)[row] = thread->number;
+        fine = thread && (!is_own(engine, thread) || engine_due(engine, thread));
+        if (fine && is_own(engine, thread))
+            thread->rows++;
+        of[row] = thread;
     }
-    if (!(*begin = calloc(engine->threads + 2, sizeof **begin)))
-        return failed(engine, NO_MEMORY);
-    for (size_t row = 0; row < rows; row++)
-        (*begin)[(*number)[row] + 2]++;
-    for (size_t k = 2; k < engine->threads + 2; k++)
-        (*begin)[k] += (*begin)[k - 1];
-    return true; /* filling in moves each beginning to where the next thread's is */
+    by->thread = engine->due;
+    by->threads = engine->dues;
+    engine->due = NULL;
+    engine->dues = engine->due_capacity = 0;
+    fine = fine && (by->begin = malloc((by->threads + 1) * sizeof *by->begin));
+    size_t at = 0;
+    for (size_t k = 0; fine && k < by->threads; k++) {
+        by->begin[k] = at;
+        at += by->thread[k]->rows;
+        by->thread[k]->rows = by->begin[k];
+        by->thread[k]->due = false;
+    }
+    if (fine)
+        by->begin[by->threads] = at;
+    for (size_t row = 0; fine && row < rows; row++)
+        if (is_own(engine, of[row]))
+            by->order[of[row]->rows++] = row;
+    for (size_t k = 0; k < by->threads; k++)
+        by->thread[k]->rows = 0;
+    free(of);
+    return fine || failed(engine, NO_MEMORY);
 }
 
 static bool switches_of(struct engine *engine, struct thread *thread, const struct switches *all, const size_t *order, size_t count, size_t lost_from)
@@ -179,7 +219,7 @@ static bool switches_of(struct engine *engine, struct thread *thread, const stru
         size_t row = order[k];
         uint8_t kind = (uint8_t)all->kind[row];
         if (engine->blind_count && kind != EXIT && is_blind(engine, all->ts[row]))
-            continue; /* what was seen between losses proves nothing */
+            continue; /* a row from within a loss may have lost what follows it */
         engine->sched[made++] = (struct sched_row){
             .ts = all->ts[row], .address = all->address[row], .row = row + lost + 1, .state = all->state[row],
             .syscall = all->syscall[row], .cpu = all->cpu[row], .kind = kind
@@ -195,29 +235,27 @@ static bool take_switches(struct engine *engine, const struct switches *all, int
     for (size_t row = 0; row < all->rows; row++)
         if ((uint8_t)all->kind[row] >= SCHED_KINDS)
             return failed(engine, STRANGE_KIND);
-    uint32_t *number = NULL;
-    size_t *begin = NULL, *order = malloc(all->rows * sizeof *order + 1);
-    bool fine = order && sort_by_thread(engine, all->pid, all->tid, all->rows, &number, &begin);
-    for (size_t row = 0; fine && row < all->rows; row++)
-        order[begin[number[row] + 1]++] = row;
     size_t lost_from = engine->blind_passed;
     while (engine->blind_passed < engine->blind_count && engine->blind[engine->blind_passed].start < end_ns)
         engine->blind_passed++;
-    for (size_t k = 0; fine && k < engine->threads; k++) {
-        struct thread *thread = engine->thread[k];
-        if (!is_own(engine, thread))
-            continue;
+    bool fine = true;
+    for (size_t k = 0; fine && lost_from < engine->blind_passed && k < engine->threads; k++)
+        fine = !is_own(engine, engine->thread[k]) || engine_due(engine, engine->thread[k]);
+    struct by_thread by = {0};
+    fine = fine && sort_by_thread(engine, all->pid, all->tid, all->rows, &by);
+    for (size_t k = 0; fine && k < by.threads; k++) {
+        struct thread *thread = by.thread[k];
+        size_t count = by.begin[k + 1] - by.begin[k];
         if (thread->line.head < thread->line.old)
             fine = calls_stamp(engine, thread);
         timeline_forget(engine, thread);
-        size_t count = begin[k + 1] - begin[k];
         if (fine && (count || lost_from < engine->blind_passed))
-            fine = switches_of(engine, thread, all, order + begin[k], count, lost_from);
+            fine = switches_of(engine, thread, all, by.order + by.begin[k], count, lost_from);
+        if (fine && thread->line.count)
+            fine = engine_due(engine, thread);
     }
-    free(number);
-    free(begin);
-    free(order);
-    return fine || failed(engine, engine->error ? engine->error : NO_MEMORY);
+    free_by_thread(&by);
+    return fine;
 }
 
 static int by_time(const void *one, const void *other)
@@ -226,33 +264,48 @@ static int by_time(const void *one, const void *other)
     return a->ts < b->ts ? -1 : a->ts > b->ts;
 }
 
+/* Draw the curve of a thread for the segment from `start_ns` on. */
+static bool draw(struct engine *engine, struct thread *thread, const struct cputime *rows, size_t count, int64_t start_ns, int64_t end_ns)
+{
+    thread->drawn = engine->draws;
+    if (!calls_stamp(engine, thread))
+        return false;
+    curve_take(engine, thread, start_ns - 1);
+    if (!thread->mark.stamped && thread->mark.ns < start_ns) {
+        curve_at(&thread->line, thread->mark.ns, &thread->mark.stamp);
+        thread->mark.stamped = true;
+    }
+    return curve_draw(thread, rows, count, end_ns) || failed(engine, NO_MEMORY);
+}
+
+/* A thread's curve is not drawn again for each segment in which it has no rows, but for the first and, once the thread is used
+ * again, for the last of them: those between would change nothing. */
+bool engine_catch_up(struct engine *engine, struct thread *thread)
+{
+    return thread->drawn == engine->draws || draw(engine, thread, NULL, 0, engine->drawn_from, INT64_MIN);
+}
+
 static bool take_cputimes(struct engine *engine, const struct cputimes *all, int64_t start_ns, int64_t end_ns)
 {
-    uint32_t *number = NULL;
-    size_t *begin = NULL;
+    struct by_thread by = {0};
     struct cputime *rows = malloc(all->rows * sizeof *rows + 1);
-    bool fine = rows && sort_by_thread(engine, all->pid, all->tid, all->rows, &number, &begin);
-    for (size_t row = 0; fine && row < all->rows; row++)
-        rows[begin[number[row] + 1]++] = (struct cputime){all->ts[row], {all->on_cpu[row], all->runq_wait[row]}};
-    for (size_t k = 0; fine && k < engine->threads; k++) {
-        struct thread *thread = engine->thread[k];
-        size_t count = begin[k + 1] - begin[k];
-        if (!is_own(engine, thread))
-            continue;
-        qsort(rows + begin[k], count, sizeof *rows, by_time);
-        if (!(fine = calls_stamp(engine, thread)))
-            break;
-        curve_take(engine, thread, start_ns - 1);
-        if (!thread->mark.stamped && thread->mark.ns < start_ns) {
-            curve_at(&thread->line, thread->mark.ns, &thread->mark.stamp);
-            thread->mark.stamped = true;
+    bool fine = rows ? sort_by_thread(engine, all->pid, all->tid, all->rows, &by) : failed(engine, NO_MEMORY);
+    for (size_t k = 0; fine && k < by.threads; k++)
+        fine = engine_catch_up(engine, by.thread[k]);
+    engine->draws++;
+    engine->drawn_from = start_ns;
+    for (size_t k = 0; fine && k < by.threads; k++) {
+        size_t count = by.begin[k + 1] - by.begin[k];
+        for (size_t at = 0; at < count; at++) {
+            size_t row = by.order[by.begin[k] + at];
+            rows[at] = (struct cputime){all->ts[row], {all->on_cpu[row], all->runq_wait[row]}};
         }
-        fine = curve_draw(thread, rows + begin[k], count, end_ns);
+        qsort(rows, count, sizeof *rows, by_time);
+        fine = draw(engine, by.thread[k], rows, count, start_ns, end_ns) && (!count || engine_due(engine, by.thread[k]));
     }
-    free(number);
-    free(begin);
+    free_by_thread(&by);
     free(rows);
-    return fine || failed(engine, engine->error ? engine->error : NO_MEMORY);
+    return fine;
 }
 
 /* --- events of a segment --- */
@@ -291,7 +344,7 @@ static bool open_run(struct engine *engine)
     engine->run_end = end;
     engine->in_chunk = false;
     engine->current = engine_thread(engine, pid, tid);
-    if (!engine->current)
+    if (!engine->current || (is_own(engine, engine->current) && !engine_catch_up(engine, engine->current)))
         return false;
     while (engine->current->passed < engine->passed_before)
         pass(engine->current);
@@ -344,8 +397,8 @@ static bool open_chunk(struct engine *engine)
     engine->starved = engine->ahead && end == events->rows && !engine->last;
     if (end == engine->at || !engine->ahead || engine->starved)
         return true;
-    /* A thread's rows cannot begin before the thread did. Rows that say what was open come first and tell nothing of the
-     * time: a source may give them that of its own start. */
+    /* A thread's rows cannot begin before the thread did. Rows that say what was open come first, and their
+     * times mean nothing: a source may give them that of its own start. */
     size_t first = engine->at;
     while (first < end && thread->begins == FIRST && events->kind[first] == OPEN)
         first++;
@@ -436,7 +489,7 @@ static void close_chunk(struct engine *engine)
         pass(thread);
 }
 
-/* --- what is offered --- */
+/* --- exported functions --- */
 
 OFFERED struct engine *rebuild_open(int64_t start_ns, bool by_cputime, bool rows, int64_t nodes)
 {
@@ -473,7 +526,7 @@ OFFERED void rebuild_close(struct engine *engine)
     void *arrays[] = {
         engine->losses, engine->blind, engine->process, engine->layer, engine->module, engine->open_of_function,
         engine->open_of_module, engine->thread, engine->thread_slot, engine->steps, engine->older, engine->seen.slot,
-        engine->sched, engine->to, engine->edges.edge, engine
+        engine->sched, engine->to, engine->edges.edge, engine->due, engine
     };
     rows_free(&engine->rows);
     rows_free(&engine->before);
@@ -687,10 +740,12 @@ OFFERED bool rebuild_finish(struct engine *engine, int64_t end_ns)
         struct thread *thread = engine->thread[k];
         if (!is_own(engine, thread))
             continue;
+        if (!engine_catch_up(engine, thread))
+            return false;
         calls_begin(engine, thread);
         if (!engine->error && finish_thread(engine, thread, end_ns))
             thread->ended = NONE;
-        calls_pause(engine, thread); /* one that nobody asked for has open calls still */
+        calls_pause(engine, thread); /* one outside the window may still have open calls */
     }
     rows_pack(&engine->rows);
     return !engine->error;

@@ -18,6 +18,7 @@ _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
 }
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Ids: TypeAlias = npt.NDArray[np.int32]
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
 
 
@@ -137,16 +138,19 @@ class Engine:
         """Of `of` engines with the same settings and input, this one handles every `of`-th thread, beginning at `number`. To be called before anything is taken."""
         self._library.shard(self._engine, number, of)
 
-    def ask(self, key: Ints, ts: Ints) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """Which call was innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays (call_id, func_id), -1 for none.
+    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_]) -> tuple[Ints, Ids, Ids, Ids]:
+        """Which call was innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays (call_id, func_id, entry, caller).
 
-        They are filled in while events are taken, whole after finish(). At its start a call is open, at its end only its caller is.
+        -1 stands for none. entry: of the functions of the library (a mask by func_id) that the call is in the outermost one, called by none
+        of the library; caller: the function that called it, or func_id itself. They are filled in while events are taken, whole after
+        finish(). At its start a call is open, at its end only its caller is.
         """
-        key, ts = np.ascontiguousarray(key, np.int64), np.ascontiguousarray(ts, np.int64)
-        call_id, func = np.full(len(key), -1, np.int64), np.full(len(key), -1, np.int32)
-        self._asked = (key, ts, call_id, func)  # they have to stay where they are
-        self._library.ask(self._engine, key.ctypes.data, ts.ctypes.data, len(key), call_id.ctypes.data, func.ctypes.data)
-        return call_id, func
+        key, ts, mask = np.ascontiguousarray(key, np.int64), np.ascontiguousarray(ts, np.int64), np.ascontiguousarray(library, np.uint8)
+        call_id, (func, entry, caller) = np.full(len(key), -1, np.int64), np.full((3, len(key)), -1, np.int32)
+        self._asked = (key, ts, mask, call_id, func, entry, caller)  # they have to stay where they are
+        found = (each.ctypes.data for each in (call_id, func, entry, caller))
+        self._library.ask(self._engine, key.ctypes.data, ts.ctypes.data, len(key), mask.ctypes.data, len(mask), *found)
+        return call_id, func, entry, caller
 
     def spent(self) -> dict[str, npt.NDArray[Any]]:
         """By the number of each thread where its time in the window went, ns, by library.SPENT, and `calls`; -1 of one not asked for.

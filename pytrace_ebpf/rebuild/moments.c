@@ -1,4 +1,5 @@
-/* Which call was innermost at moments that somebody asks for: at its start a call is open, at its end only its caller is.
+/* Which call was innermost at given moments: at its start a call counts as open, at its end only its caller does. And, where that is of
+ * a function of a library, which function of it the program called, and from which of its own.
  *
  * The moments lie by thread and in the order of time. Before a thread's calls change, those that have passed are answered. */
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 #include "rebuild.h"
 
-/* The moments that are asked for of a thread that is met. */
+/* Finds the given moments that are of a new thread. */
 void moments_open(const struct engine *engine, struct thread *thread)
 {
     const struct moments *all = &engine->moments;
@@ -31,19 +32,29 @@ void moments_open(const struct engine *engine, struct thread *thread)
     thread->asked_ns = first < low ? all->ts[first] : NS_NEVER;
 }
 
-/* The thread's calls change at the moment `ns`: until now they were these. */
+static bool in_library(const struct moments *all, int32_t func)
+{
+    return func >= 0 && (size_t)func < all->functions && all->library[func];
+}
+
+/* The thread's stack changes at the moment `ns`: answers the moments before it. */
 void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
 {
     const struct moments *all = &engine->moments;
     const struct call *call = thread->depth ? &thread->calls[thread->depth - 1] : NULL;
+    size_t within = thread->depth; /* the calls from here on are of the library */
+    while (within && in_library(all, thread->calls[within - 1].func))
+        within--;
     for (; thread->asked < thread->asked_end && all->ts[thread->asked] < ns; thread->asked++) {
         all->call_id[thread->asked] = call ? (int64_t)thread->number << THREAD_BITS | call->sequence : -1;
         all->func[thread->asked] = call ? call->func : -1;
+        all->entry[thread->asked] = within < thread->depth ? thread->calls[within].func : -1;
+        all->caller[thread->asked] = within ? thread->calls[within - 1].func : -1;
     }
     thread->asked_ns = thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
 }
 
-/* A call without a name ends, and its end gives the name. */
+/* A call whose entry did not name its function has ended, and its end does. */
 void moments_name(struct engine *engine, struct thread *thread, const struct call *call, int32_t func)
 {
     const struct moments *all = &engine->moments;
@@ -53,11 +64,13 @@ void moments_name(struct engine *engine, struct thread *thread, const struct cal
             all->func[k] = func;
 }
 
-/* Ask for `count` moments, by thread (pid << 32 | tid, ascending) and in the order of time; `call_id` and `func` are filled in while
- * events are taken, and have to stay where they are until rebuild_finish(). What is not answered stays as it is. */
-OFFERED void rebuild_ask(struct engine *engine, const int64_t *key, const int64_t *ts, size_t count, int64_t *call_id, int32_t *func)
+/* Ask for `count` moments, by thread (pid << 32 | tid, ascending) and in order of time. Filled in while events are taken: the innermost
+ * call and its function; the outermost of the functions of the library (`library`: a byte for each of `functions`) that it is in, and the
+ * one that called that. All arrays have to stay allocated until rebuild_finish(). Elements of moments without an open call keep their value. */
+OFFERED void rebuild_ask(struct engine *engine, const int64_t *key, const int64_t *ts, size_t count, const uint8_t *library, size_t functions,
+                         int64_t *call_id, int32_t *func, int32_t *entry, int32_t *caller)
 {
-    engine->moments = (struct moments){key, ts, count, call_id, func};
+    engine->moments = (struct moments){key, ts, count, library, functions, call_id, func, entry, caller};
     for (size_t k = 0; k < engine->threads; k++)
         moments_open(engine, engine->thread[k]);
 }

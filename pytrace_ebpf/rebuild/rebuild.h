@@ -2,7 +2,7 @@
  *
  * Where a number of a call comes from:
  *
- *     activations.c  which open call an event ends or begins, and what is mended where events are missing
+ *     activations.c  which open call an event ends or begins, and how missing events are made up for
  *     states.c       what state a thread is in after each of its scheduling events
  *     timeline.c     where the time between two moments of a thread went, by its switches
  *     curve.c        the same where only its CPU time is known
@@ -10,17 +10,17 @@
  *     rows.c         calls as columns
  *     tree.c         calls as sums by context: the calling-context tree
  *     sites.c        calls as sums by where they were called from
- *     window.c       a piece of the recording: what of calls lies within it
+ *     window.c       a window of the recording: the part of each call that lies within it
  *     moments.c      the innermost call at moments that are asked for
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
- *     engine.c       threads, segments and losses: what is taken in which order; what the library offers
+ *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
  *     checkpoint.c   all of this as bytes, between two segments
- *     stacks.c       which calls are open, and no more: for who records
+ *     stacks.c       which calls are open, and no more: for the recorder
  *
- * What a trace holds is not trusted: any numbers may come. Times of a thread that run backwards stand still, indices are
- * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by what is open and by one segment.
- * A function that returns bool says false where memory ran out: the engine is then of no further use. */
+ * What a trace holds is not trusted: any numbers may come. A time before the thread's last one counts as that one, indices are
+ * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by the open calls and by one segment.
+ * A function that returns bool returns false where memory ran out; the engine cannot be used any further then. */
 #ifndef PYTRACE_REBUILD_H
 #define PYTRACE_REBUILD_H
 
@@ -262,15 +262,18 @@ struct thread {
     struct timeline line;
     struct moment mark; /* FIRST: when the thread began. Else from when on anything may have happened in the next loss */
     struct moment last; /* its last event */
+    size_t rows;        /* so many scheduling rows in the segment that is being sorted */
+    uint64_t drawn;     /* curve.c: after so many segments of the engine's `draws` */
     uint32_t root;      /* of its tree */
     bool has_root, has_held;
+    bool due; /* among the engine's `due` */
     enum phase phase;
     int64_t edge;           /* the next event at or after this moment may cross the window's edge */
     struct moment from, to; /* these edges */
     int64_t entered_before; /* calls that ended before the window */
     size_t asked, asked_end; /* its next moment, see moments.c */
     int64_t asked_ns;
-    const struct busy *busy; /* of its process; NULL not told */
+    const struct busy *busy; /* of its process; NULL not known */
     size_t busy_at;          /* the piece of it that its last event lies in */
     int64_t moved_ns;        /* its CPU time when it left the core `moved_from` for another */
     int16_t moved_from;
@@ -314,8 +317,10 @@ bool window_end(struct engine *engine, struct thread *thread, int64_t ns);
 struct moments {
     const int64_t *key, *ts;
     size_t count;
+    const uint8_t *library; /* by function: whether it is one that others wait through */
+    size_t functions;
     int64_t *call_id;
-    int32_t *func;
+    int32_t *func, *entry, *caller;
 };
 
 void moments_open(const struct engine *engine, struct thread *thread);
@@ -352,7 +357,7 @@ struct slice {
 struct cores {
     const struct busy *busy;
     size_t processes;
-    struct meanwhile *meanwhile; /* by func_id, of those that are told */
+    struct meanwhile *meanwhile; /* by func_id, of the described functions */
     struct on_core *on;
     size_t count, capacity;
     uint32_t *slot; /* by hash of function and core: the place in `on` plus one */
@@ -500,6 +505,10 @@ struct engine {
     size_t threads, thread_capacity;
     uint32_t *thread_slot; /* by hash of the key: the number plus one */
     size_t thread_slots;
+    struct thread **due; /* threads that the next segment's scheduling concerns even if they have no rows in it */
+    size_t dues, due_capacity;
+    uint64_t draws; /* segments of CPU time so far, and the start of the last one */
+    int64_t drawn_from;
     /* what is asked for */
     struct window window;
     int32_t only_pid, only_tid;
@@ -522,7 +531,7 @@ struct engine {
     size_t sched_capacity, to_capacity;
     /* the answer */
     uint32_t piece;
-    struct rows rows, before; /* of this piece, and of the last one, which somebody may still read */
+    struct rows rows, before; /* of this piece, and of the one before, which the caller may still be reading */
     struct edges edges;
     struct tree tree;
     struct sites sites; /* of the tree's calls */
@@ -531,6 +540,8 @@ struct engine {
 
 bool room(void *array, size_t *capacity, size_t wanted, size_t size);
 struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid);
+bool engine_due(struct engine *engine, struct thread *thread);
+bool engine_catch_up(struct engine *engine, struct thread *thread);
 void engine_watch(const struct engine *engine, struct thread *thread);
 
 /* Of several engines each has some of the threads. All meet the same threads in the same order, so their numbers are the same. */

@@ -66,10 +66,10 @@ class Shards:
         """As of an Engine; the state may be that of other shards."""
         self._each(lambda engine: engine.load(state))
 
-    def ask(self, key: Ints, ts: Ints) -> Callable[[], tuple[Ints, npt.NDArray[np.int32]]]:
+    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_]) -> Callable[[], list[npt.NDArray[Any]]]:
         """As of an Engine; the arrays are those of what this returns, after finish()."""
-        found = [engine.ask(key, ts) for engine in self.engines]
-        return lambda: (np.maximum.reduce([ids for ids, _ in found]), np.maximum.reduce([funcs for _, funcs in found]))
+        found = [engine.ask(key, ts, library) for engine in self.engines]
+        return lambda: [np.maximum.reduce(each) for each in zip(*found, strict=True)]
 
     @property
     def met_unknown(self) -> bool:
@@ -97,5 +97,5 @@ def _take(engine: Engine, batches: Iterator[pa.Table], end_ns: int, piece: int) 
         for _ in engine.take(batches, end_ns, piece):
             pass
     finally:
-        for _ in batches:  # nobody waits for ever to hand over the rest
+        for _ in batches:  # the thread that hands them over must not block for ever
             pass

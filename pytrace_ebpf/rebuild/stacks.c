@@ -10,6 +10,7 @@ struct stack {
     struct activations open;
     int32_t *func;
     size_t capacity;
+    bool ended; /* to be forgotten */
 };
 
 struct stacks {
@@ -105,12 +106,16 @@ OFFERED bool rebuild_stacks_forget(struct stacks *stacks, const int32_t *pid, co
         struct stack *stack = stack_of(stacks, (int64_t)((uint64_t)(uint32_t)pid[k] << 32 | (uint32_t)tid[k]));
         if (!stack)
             return false;
-        free_stack(stack);
-        *stack = stacks->stack[--stacks->count];
-        if (!index_stacks(stacks))
-            return false;
+        stack->ended = true;
     }
-    return true;
+    size_t left = 0;
+    for (size_t k = 0; k < stacks->count; k++)
+        if (stacks->stack[k].ended)
+            free_stack(&stacks->stack[k]);
+        else
+            stacks->stack[left++] = stacks->stack[k];
+    stacks->count = left;
+    return !count || index_stacks(stacks);
 }
 
 OFFERED size_t rebuild_stacks_count(const struct stacks *stacks)

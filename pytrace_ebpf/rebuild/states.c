@@ -76,21 +76,25 @@ void states_decide(const struct sched_row *rows, size_t count, uint8_t known, in
     }
 }
 
-/* The states after many threads' rows, whose columns are grouped by thread and in the order of time: those of thread k up to
- * ends[k], where it was in state known[k] before. `kind` LOST: scheduling is not known from here. False: no memory. */
-OFFERED bool rebuild_states(const struct switches *all, const int64_t *ends, const uint8_t *known, const int64_t (*gil)[2], size_t threads, uint8_t *to)
+/* The states after many threads' rows, which are grouped into runs: run k ends at ends[k] and has rows of the thread `thread[k]` in one
+ * segment, in the order of time. A thread is in state known[thread] before its first run, and after its last one that is there.
+ * `kind` LOST: scheduling is not known from here. False: no memory, or runs that cannot be. */
+OFFERED bool rebuild_states(const struct switches *all, const int64_t *ends, const int64_t *thread, size_t runs, uint8_t *known,
+                            const int64_t (*gil)[2], size_t threads, uint8_t *to)
 {
     struct sched_row *rows = NULL;
     size_t capacity = 0, row = 0;
-    for (size_t k = 0; k < threads; k++) {
-        size_t end = (size_t)ends[k], count = end - row;
-        if (end < row || end > all->rows || !room(&rows, &capacity, count, sizeof *rows))
+    for (size_t k = 0; k < runs; k++) {
+        size_t end = (size_t)ends[k], count = end - row, number = (size_t)thread[k];
+        if (end < row || end > all->rows || number >= threads || !room(&rows, &capacity, count, sizeof *rows))
             return free(rows), false;
         for (size_t at = 0; at < count; at++, row++)
             rows[at] = (struct sched_row){
                 .address = all->address[row], .state = all->state[row], .syscall = all->syscall[row], .kind = (uint8_t)all->kind[row]
             };
-        states_decide(rows, count, known[k], gil[k][0], gil[k][1], to + row - count);
+        states_decide(rows, count, known[number], gil[number][0], gil[number][1], to + row - count);
+        for (size_t at = row - count; at < row; at++)
+            known[number] = to[at] == DROPPED ? known[number] : to[at];
     }
     free(rows);
     return true;

@@ -5,11 +5,11 @@
  * length. Switches wait in a queue until the thread has an event at or after them, so the two never cross. A call within one
  * state needs no stamp: calls_stamp() is called before the state changes, and stamps what is open then.
  *
- * Where no wake-ups were recorded (source perf), what follows a sleep is time off the core that is not told apart: of an
+ * Where no wake-ups were recorded (source perf), what follows a sleep is time off the core of unknown kind: of an
  * interval with any, only its time on a core is known.
  *
- * Events that were handed over late may lie before switches that were already taken. The switches of the newest segment and of
- * the one before wait for them; what is older is not known. */
+ * Function events may arrive a segment late. The switches of the newest segment and of the one before are therefore kept in the
+ * queue; the state at a moment before that is reported as unknown. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ void timeline_take(struct engine *engine, struct thread *thread, int64_t ts)
     look_for_next(line);
 }
 
-/* Before a segment's switches are added: those from before the one that came last are taken, no event waits for them. */
+/* Before a segment's switches are added: takes those that were in the queue before the last segment's came; no event so late is expected. */
 void timeline_forget(struct engine *engine, struct thread *thread)
 {
     struct timeline *line = &thread->line;

@@ -1,6 +1,6 @@
 /* A piece of the recording, as if it had begun at `from` and ended at `to`: of calls that cross an edge, what lies inside counts.
  *
- * Each thread crosses the edges by itself, with its first event beyond them, or when all is over. At `from` its open calls begin
+ * Each thread crosses the edges by itself, with its first event beyond them, or at the end of the trace. At `from` its open calls begin
  * anew there, at `to` they end. Before and after, and on threads that are not asked for, calls come and go and are not counted.
  * Where its time went between the edges is known of every thread, whether it has calls or not: the two stamps of the edges. */
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static bool is_asked(const struct engine *engine, const struct thread *thread)
            (engine->only_tid < 0 || engine->only_tid == (int32_t)thread->key);
 }
 
-/* What a thread that is met knows of the window. */
+/* Sets a new thread's part of the window. */
 void window_open(const struct engine *engine, struct thread *thread)
 {
     bool asked = is_asked(engine, thread);
@@ -25,7 +25,7 @@ void window_open(const struct engine *engine, struct thread *thread)
     thread->entered_before = 0;
 }
 
-/* Before the thread goes on to the moment `ts`, and to another state there; and when all is over. */
+/* Before the thread changes its state at the moment `ts`; and at the end of the trace. */
 void window_stamp(const struct engine *engine, struct thread *thread, int64_t ts)
 {
     struct moment *edges[] = {&thread->from, &thread->to};
@@ -114,7 +114,7 @@ OFFERED void rebuild_window(struct engine *engine, int64_t from, int64_t to, int
 }
 
 /* Of `shards` engines that are given the same this is the one of number `shard`: it has the threads whose numbers are `shard` modulo
- * `shards`, and the others are as if nobody had asked for them. Before anything is taken. */
+ * `shards`, and leaves out the others. Before anything is taken. */
 OFFERED void rebuild_shard(struct engine *engine, uint32_t shard, uint32_t shards)
 {
     engine->shards = shards ? shards : 1;
@@ -124,7 +124,7 @@ OFFERED void rebuild_shard(struct engine *engine, uint32_t shard, uint32_t shard
 }
 
 /* Where each thread's time went within the window, by its number, in the order of TIMED, then its calls; all -1 of a thread that
- * was not asked for. `unknown`: nobody knows. After rebuild_finish(); returns how many threads there are. */
+ * was not asked for. `unknown`: its times are not known. After rebuild_finish(); returns how many threads there are. */
 OFFERED size_t rebuild_spent(const struct engine *engine, int64_t (*spent)[TIMED + 1], uint8_t *unknown, size_t most)
 {
     for (size_t k = 0; k < engine->threads && k < most; k++) {

@@ -145,7 +145,7 @@ def _native(target: Target) -> Finding:
 
 def _container(target: Target) -> Finding:
     if target.in_container:
-        return _finding("container", "ok", "it runs in namespaces of its own (a container), which its files are read through")
+        return _finding("container", "ok", "it runs in namespaces of its own (a container); its files are read through them")
     return _finding("container", "ok", "it runs in the same namespaces as this command")
 
 

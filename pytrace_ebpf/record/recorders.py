@@ -20,7 +20,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         sources,
         cost,
         *([_native(options, recording)] if options.layers else []),
-        *([_samples(recording, options.sample)] if options.sample else []),
+        *([_samples(recording, options.sample, options.follow)] if options.sample else []),
         Neighbours(processes),
         Usage(processes),
     ]
@@ -45,7 +45,7 @@ def _native(options: Options, recording: Recording) -> Recorder:
     return NativeLayers(recording, options.layers, options.operators)
 
 
-def _samples(recording: Recording, hz: float) -> Recorder:
+def _samples(recording: Recording, hz: float, follow: bool) -> Recorder:
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz)
+    return Samples(recording, hz, follow)

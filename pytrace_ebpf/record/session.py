@@ -40,7 +40,7 @@ class Status:
     calls: int
     sched: int
     lost: int
-    waited_ns: int = 0  # how long the program was held up until this process had read what it wrote
+    waited_ns: int = 0  # ns that the program waited for this process to read what it wrote
     price: Price | None = None  # what tracing costs at the moment; None where nothing is known of it
     unserved: tuple[str, ...] = ()  # why some processes have no calls, or no native ones, a sentence each
     said: tuple[str, ...] = ()  # what happened to processes since the last status, a sentence each

@@ -28,7 +28,7 @@ def kept(files: Files, table: Table, key: str) -> list[Part] | None:
     """The parts of a derived table in the directory `files`; None where there are none that were made from what `key` says."""
     try:
         folder = files.folder(table.name)
-        if not folder.ours and os.geteuid() == 0:  # root does not believe what somebody else put there
+        if not folder.ours and os.geteuid() == 0:  # root does not trust another user's files
             return None
         content, _ = folder.read(_KEY_FILE, _KEY_BYTES)
         if (pq.read_schema(pa.BufferReader(content)).metadata or {}).get(_KEY) != key.encode():
@@ -41,7 +41,7 @@ def kept(files: Files, table: Table, key: str) -> list[Part] | None:
 def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) -> list[Part] | None:
     """Have `make` write a table into a new folder, and put that in the place of the old one.
 
-    None where the directory cannot be written. Raises TraceError where that ends in the middle.
+    None where the directory cannot be written. Raises TraceError where writing fails halfway.
     """
     name = table.name
     fresh, at = f".{name}-{secrets.token_hex(4)}", files.descriptor
@@ -56,7 +56,7 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) ->
         shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
         try:
             os.rename(files.name(fresh), files.name(name), src_dir_fd=at, dst_dir_fd=at)
-        except OSError:  # another reader was faster; its rows are as good
+        except OSError:  # another reader was faster; its rows are the same
             if kept(files, table, key) is None:
                 raise
         return kept(files, table, key)
@@ -70,25 +70,25 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) ->
 class Pieces:
     """Files of a folder of our own in a trace's directory, each made once and whole.
 
-    Where the folder cannot be believed or written nothing is there, and nothing is kept.
+    A folder that is not trusted counts as empty; where it cannot be written nothing is kept.
     """
 
     def __init__(self, files: Files, name: str) -> None:
         """The folder `name` of the directory `files`."""
         self._files, self._name = files, name
-        self._believed = self._folder() is not None
+        self._exists = self._folder() is not None
 
     def _folder(self) -> Files | None:
         try:
             folder = self._files.folder(self._name)
         except OSError:
             return None
-        return folder if folder.ours or os.geteuid() else None  # root does not believe what somebody else put there
+        return folder if folder.ours or os.geteuid() else None  # root does not trust another user's files
 
     @property
     def writable(self) -> bool:
         """Whether keep() can succeed: only in a directory of one's own."""
-        return self._files.ours and (self._believed or self._name not in self._files.names()) and os.access(self._files.through, os.W_OK)
+        return self._files.ours and (self._exists or self._name not in self._files.names()) and os.access(self._files.through, os.W_OK)
 
     def names(self) -> list[str]:
         """The files that are there."""
@@ -96,7 +96,7 @@ class Pieces:
         return [name for name in folder.names() if not name.startswith(".")] if folder else []
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """A whole file of at most `limit` bytes; None where it cannot be had."""
+        """A whole file of at most `limit` bytes; None where it cannot be read."""
         folder = self._folder()
         try:
             return folder.read(name, limit)[0] if folder else None
@@ -104,13 +104,13 @@ class Pieces:
             return None
 
     def keep(self, name: str, content: bytes) -> None:
-        """Put a file there, if that can be."""
+        """Write a file, where that is possible."""
         if not self.writable:
             return
         with suppress(OSError):
-            if not self._believed:
+            if not self._exists:
                 os.mkdir(self._files.name(self._name), 0o700, dir_fd=self._files.descriptor)
-                self._believed = True
+                self._exists = True
         folder = self._folder()
         if folder is None or not folder.ours:
             return
@@ -125,7 +125,7 @@ class Pieces:
                 os.unlink(folder.name(fresh), dir_fd=at)
 
     def drop(self, name: str) -> None:
-        """Remove a file that says nothing any more."""
+        """Remove a file that is of no use any more."""
         folder = self._folder()
         if folder and folder.ours:
             with suppress(OSError):

@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 class Files:
-    """A directory, held by its descriptor where there are such: it stays the same whoever renames what."""
+    """A directory, held by its descriptor where the system has such: it stays the same when anything is renamed."""
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError."""
@@ -26,12 +26,12 @@ class Files:
 
     @property
     def ours(self) -> bool:
-        """Whether it belongs to who runs this."""
+        """Whether the user who runs this owns it."""
         return self._descriptor < 0 or os.fstat(self._descriptor).st_uid == os.geteuid()
 
     @property
     def through(self) -> Path:
-        """A path of this very directory that no renaming leads elsewhere, where there are such; for this process alone."""
+        """A path of this very directory that renaming cannot redirect, where the system has such; for this process alone."""
         pinned = Path(f"/proc/self/fd/{self._descriptor}")
         return pinned if _BY_DESCRIPTOR and pinned.exists() else self.directory
 
@@ -92,7 +92,7 @@ class Files:
 
 @contextmanager
 def whole(path: Path, rights: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[BinaryIO]:
-    """A file to write that comes to `path` when it is whole, mode 0600; until then, and where that fails, what was there stays.
+    """A file to write, mode 0600, that is moved to `path` when it is whole; until then, and where that fails, what was there stays.
 
     A link is replaced, not followed; a device or a pipe is written to. `rights()` is entered for whatever is made. Raises OSError.
     """

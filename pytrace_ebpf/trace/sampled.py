@@ -4,7 +4,9 @@ from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
 SAMPLES = Table(
     "samples",
-    "One row per sample of a thread that had a core, at equal intervals (the manifest's sampling.period_ns) of each core's time: each stands for so much time on a core.",
+    "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
+    "each stands for one period on a core. A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
+    "such a sample stands for max(off_ns, period) off the core.",
     (),
     (
         Column("ts", "int64", "ns", "when"),
@@ -15,13 +17,20 @@ SAMPLES = Table(
             "stack_id",
             "int64",
             "",
-            "its Python frames: the innermost one's row in stacks; -1 it ran no Python; -2 they could not be read just then",
+            "its Python frames: the row of the innermost one in stacks; -1 it ran no Python; -2 they could not be read",
         ),
         Column(
             "opcode",
             "int16",
             "",
             "instruction of the innermost frame, by its number in that version of CPython, specialized as it was (from 3.11 on); -1 unknown",
+        ),
+        Column(
+            "off_ns",
+            "int64",
+            "ns",
+            "0 it had a core; else it came back to one at ts after so long, or, at the end of the recording, had not yet",
+            absent=0,
         ),
     ),
 )

@@ -36,7 +36,7 @@ class State:
 # distinct to the colour-blind, and visible on dark and on light.
 STATES = (
     State(
-        "on_cpu", ON_CPU, "the thread had a core; wall_ns less this is off the core, however much of that is told apart. Source cputime: an estimate",
+        "on_cpu", ON_CPU, "the thread had a core; wall_ns less this is off the core, whether or not the parts of that are known. Source cputime: an estimate",
         "on CPU", "on CPU", "on a core", "█", "#", "#009e73",
     ),
     State(

@@ -72,9 +72,9 @@ THREAD_TIMES = Table(
         PID,
         TID,
         Column("calls", "int64", "", "how many it made"),
-        Column("known_ns", "int64", "ns", "time of which it is known whether it had a core: the four parts, where these are told apart"),
+        Column("known_ns", "int64", "ns", "time of which it is known whether it had a core: the four parts, where these are known separately"),
         *(
-            Column(name, "int64", "ns", "of known_ns, as in calls; null where nothing is known, or what is off the core not told apart", True)
+            Column(name, "int64", "ns", "of known_ns, as in calls; null where nothing is known, or only as a whole what is off the core", True)
             for name in SPLIT
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pytrace_ebpf.late import pa
 
@@ -33,7 +34,7 @@ class Table:
     meaning: str
     key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
     columns: tuple[Column, ...]
-    derived: bool = False  # made from the others by whoever reads, and not recorded
+    derived: bool = False  # computed from the others when it is read, not recorded
 
     def column(self, name: str) -> Column:
         """One of its columns."""
@@ -47,7 +48,7 @@ class Table:
                 raise KeyError(f"{self.name} has no column {name}; it has {', '.join(columns)}")
         return columns if names is None else list(names)
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the table's parts."""
         return pa.schema([pa.field(c.name, c.arrow, nullable=c.nullable) for c in self.columns])

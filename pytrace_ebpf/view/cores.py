@@ -1,4 +1,4 @@
-"""The report by core: how busy each was and with whom, how many at a time, which function ran where, who moved and who was pushed off."""
+"""The report by core: how busy each was and with which threads, how many at once, which functions ran where, migrations and preemptions."""
 
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ from pytrace_ebpf.analyze.time import cores
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
 from pytrace_ebpf.view import colours, text
-from pytrace_ebpf.view.grid import Listing
+from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named, plain
 
-_BAR = 20
+_BAR, _SHORT_BAR = 20, 6
 
 
 def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -62,34 +62,37 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if more["migrations"]:
         parts += [Text(), *_moves(more, width, top)]
     if more["preempted_by"]:
-        parts += [Text(), *_pushed(more, width, top)]
+        parts += [Text(), *_preempted(more, width, top)]
     return [*parts, Text(), *_affinity(facts, width, top)]
 
 
 def _cores(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     wall = facts["wall_ns"]
-    fixed = [(_BAR, ""), (5, "core"), (6, "busy"), (7, "share"), (9, "slices"), (7, "tid")]
+    narrow = width < NARROW
+    bar = _SHORT_BAR if narrow else _BAR
+    fixed = [(bar, ""), (4, "core"), (6, "busy"), (6, "share"), (6 if narrow else 9, "slices"), (7, "tid")]
     out = Listing(width, fixed, ["thread"])
     glyph = "#" if ascii_only else "█"
     for cpu, own in table.groupby("cpu", sort=True):
         busy = int(own["busy_ns"].sum())
-        cells = min(_BAR, round(_BAR * busy / wall)) if wall else 0
+        cells = min(bar, round(bar * busy / wall)) if wall else 0
         out.add(
-            [Text(glyph * cells, colours.ON_CPU), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum()), ""],
+            [Text(glyph * cells, colours.ON_CPU), str(cpu), text.duration(busy), text.percent(busy, wall), text.count(own["slices"].sum(), 6), ""],
             partial(text.fit, f"{len(own)} traced thread{'s' * (len(own) != 1)}"),
             style="bold",
         )
         for row in own.head(top).to_dict("records"):
-            figures = ["", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"]), str(row["tid"])]
+            figures = ["", "", text.duration(row["busy_ns"]), text.percent(row["busy_ns"], wall), text.count(row["slices"], 6), str(row["tid"])]
             out.add(figures, partial(text.fit, row["name"]))
-    return [text.title("Cores by the traced threads", "share is of the time recorded", width), out]
+    return [text.title("What the traced threads had of each core", "share: of the time recorded", width), out]
 
 
 def _at_a_time(more: dict[str, Any]) -> RenderableType:
     spent = more["cores_at_a_time"]
     whole = sum(row["ns"] for row in spent)
-    shares = "   ".join(f"{row['cores']}: {text.percent(row['ns'], whole)}" for row in spent if row["ns"])
-    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   at a time {shares}")
+    shares = [f"{row['cores'] or 'none'} for {text.percent(row['ns'], whole)}" for row in spent if row["ns"]]
+    of_the_time = ", ".join([f"{first} of the time" for first in shares[:1]] + shares[1:])
+    return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   {of_the_time}")
 
 
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
@@ -102,7 +105,7 @@ def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableTyp
         busy = f"{one['busy_cores']:.2f}" if text.known(one["busy_cores"]) else text.NOTHING
         name = partial(text.function, one["qualname"], one["file"], one["first_line"])
         out.add([text.duration(total[func_id]), busy], partial(text.fit, where), name)
-    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores of the process meanwhile"
+    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores the process had meanwhile"
     return [text.title("Functions on cores", shown, width), out]
 
 
@@ -116,14 +119,14 @@ def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     return [text.title("Moved to another core", f"{whole:,} times; by the innermost call", width), out]
 
 
-def _pushed(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+def _preempted(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     fixed = [(6, "lost"), (9, "times"), (8, "tid")]
     out = Listing(width, fixed, ["by"])
     for row in more["preempted_by"][:top]:
         whose = "this program's own" if row["traced"] else f"pid {row['pid']}" if row["pid"] is not None else "ended since"
-        name = f"{text.clean(row['name'])} ({whose})" if row["tid"] else "the idle thread: moved to another core, or held back"
+        name = f"{text.clean(row['name'])} ({whose})" if row["tid"] else "the idle thread: moved to another core, or throttled"
         out.add([text.duration(row["ns"]), text.count(row["times"]), str(row["tid"])], partial(text.fit, name))
-    return [text.title("Pushed off a core", "by whom; and how long until there was one again", width), out]
+    return [text.title("Preempted", "by which thread; lost: time until it had a core again", width), out]
 
 
 def _affinity(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:

@@ -33,7 +33,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """A few lines per row of `table` (see found), in the order of time."""
     if not len(table):
         return [*_wrapped(facts["sentence"], min(width, PROSE), 0)]
-    shown = f"{min(top, len(table)):,} of {len(table):,}; in the order of time"
+    shown = f"{min(top, len(table)):,} of {len(table):,}; in order of time"
     parts: list[RenderableType] = [text.title("Errors that left an operator", shown, width)]
     for row in table.head(top).to_dict("records"):
         parts += [Text(), *_error(facts, row, width)]
@@ -42,7 +42,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 def _error(facts: dict[str, Any], row: dict[str, Any], width: int) -> list[RenderableType]:
     after = text.duration(max(0, int(row["end_ns"]) - facts["start_ns"]))
-    times = f"{row['times']:,} times, first " if row["times"] > 1 else ""
+    times = f"{row['times']:,} times, the first " if row["times"] > 1 else ""
     name = text.clean(row["name"]) + (f".{text.clean(row['overload'])}" if row["overload"] else "")
     lines = _wrapped(f"{name} failed   {times}after {after} on thread {row['tid']}", width, 0, "bold red")
     lines += _wrapped(_given(row["shapes"], row["dtypes"]), width, _INDENT)

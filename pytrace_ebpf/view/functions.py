@@ -11,10 +11,11 @@ from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
+from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.view import sampled, text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sentence import contended_lock, top_function
+from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _WIDE = 150  # cells, with which there is room for where functions were called from
@@ -57,7 +58,9 @@ def sentence(trace: Any, table: pd.DataFrame) -> str | None:
         """Of very many calls nobody is named."""
         return reasons(trace, top["func_id"]) if few else {"gil": [], "blocked": [], "runq": []}
 
-    return " ".join(filter(None, (said, top_function(top, int(table["self_ns"].sum()), why, names)))) or None
+    rest = top_function(top, int(table["self_ns"].sum()), why, names)
+    wait = main_wait(trace, top["func_id"]) if rest and few and among(functions, LIBRARY)[top["func_id"]] else None
+    return " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest))) or None
 
 
 def _name(row: dict[str, Any], facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`report --by gil` as a terminal shows it: how the GIL's time went, who waited for whom, and how each thread fared."""
+"""`report --by gil` as a terminal shows it: how the GIL's time was spent, who waited for whom, and what each thread had of it."""
 
 import textwrap
 from functools import partial
@@ -90,20 +90,21 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
         (7, "longest"),
         (7, "convoys"),
         (7, "tid"),
-        (7, "behind"),
     ]
+    names = {(row["pid"], row["tid"]): text.clean(row["name"]) for row in threads}
     several = len({row["pid"] for row in threads}) > 1
-    shown = Listing(width, fixed, ["thread"], may_go=("mean", "convoys"))
+    shown = Listing(width, fixed, ["thread", "mostly behind"], may_go=("mean", "convoys"))
     for row in threads[:top]:
         take = mostly.get((row["pid"], row["tid"]))
         name = text.clean(row["name"]) + (f" of pid {row['pid']}" if several else "")
         figures = [
             text.duration(row["held_ns"]), text.percent(row["held_ns"] or 0, wall.get(row["pid"], 0)), text.count(row["waits"], 6),
             text.duration(row["waited_ns"]), text.duration(row["mean_ns"]), text.duration(row["longest_ns"]), text.count(row["convoys"], 7),
-            str(row["tid"]), str(take["holder_tid"]) if take else text.NOTHING,
+            str(row["tid"]),
         ]  # fmt: skip
-        shown.add(figures, partial(text.fit, name))
-    note = f"{min(top, len(threads)):,} of {len(threads):,}; convoys: waits right after a short hold"
+        holder = names.get((take["pid"], take["holder_tid"]), str(take["holder_tid"])) if take else text.NOTHING
+        shown.add(figures, partial(text.fit, name), partial(text.fit, holder))
+    note = f"{min(top, len(threads)):,} of {len(threads):,}; mostly behind: which thread had it; convoys: waits right after a short hold"
     return [text.title("Threads by time waited", note, width), shown]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +25,8 @@ class Listing:
 
         `may_go`: titles of figures that are left out, in this order, where a line does not hold them all. `head`: whether titles are shown.
         """
-        self._all, kept = list(figures), list(figures)
+        figures = [(max(cells, len(title)), title) for cells, title in figures]
+        kept = figures
         for title in may_go:
             if _cells(kept) > width:
                 kept = [column for column in kept if column[1] != title]
@@ -54,13 +56,21 @@ class Listing:
 
     def _stacked(self) -> Iterator[RenderableType]:
         if self._head:
+            yield self._line([Text(name, "bold") for name in self._names])
             yield self._table()
         for figures, names, style in self._rows:
             line = self._table()
             line.show_header = False
             line.add_row(*figures, style=style)
-            yield Text("  ").join(names)
+            yield self._line(names)
             yield line
+
+    def _line(self, names: Sequence[Text]) -> Text:
+        """Names above figures, in columns where there are several."""
+        padded = [name.copy() for name in names]
+        for name, room in zip(padded[:-1], self._room, strict=False):
+            name.pad_right(room - cell_len(name.plain))
+        return Text(" " * _GAP).join(padded)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", show_header=self._head)

@@ -12,14 +12,14 @@ from pytrace_ebpf.view import sampled, text
 _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
-_MUCH = 0.2  # of the time recorded: what tracing cost distorts the figures
+_MUCH = 0.2  # of the time recorded: a cost above it distorts the figures
 # What a loss of each class means for the reader.
 LOST = {
     "call_ring": "function events: calls that ran meanwhile are marked in_loss",
-    "function_ring": "function names: asked for again at the next call",
+    "function_ring": "function names: requested again at the next call",
     "function_map": "functions: their calls are shown as unknown",
     "sched_ring": "scheduling events: the split of that time is unknown",
-    "sched_missed": "switches that the kernel kept from the tracer: the split of that time is unknown",
+    "sched_missed": "switches that the kernel did not report to the tracer: the split of that time is unknown",
     "thread_map": "threads: their scheduling was not seen",
     "stack_depth": "frames too deep to be read",
     "sample_ring": "samples, or their stacks",
@@ -31,7 +31,7 @@ LOST = {
 def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`."""
     target = facts["target"]
-    python = f"Python {target['python_version']}" if target.get("python_version") else "not a Python"
+    python = f"Python {target['python_version']}" if target.get("python_version") else "no Python"
     counts = [
         *([_plural(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []),
         _plural(facts["threads"], "thread"),
@@ -75,13 +75,15 @@ def window_words(window: dict[str, Any]) -> str:
 
 
 def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
-    """One sentence, loud, where sums of the report do not hold."""
+    """One sentence, in red, where sums of the report do not hold."""
     wrong = facts.get("wrong_sums") or []
     if not wrong:
         return []
     rules = [f"that {row['rule']} ({_plural(row['rows'], 'row')}, by up to {_off(row)})" for row in wrong[:_RULES_SHOWN]]
-    more = [f"{len(wrong) - _RULES_SHOWN} rules more"] if len(wrong) > _RULES_SHOWN else []
-    sentence = f"WRONG SUMS, so do not rely on these figures but report this defect of pytrace-ebpf: it does not hold {'; '.join([*rules, *more])}."
+    more = [f"{len(wrong) - _RULES_SHOWN} more rules"] if len(wrong) > _RULES_SHOWN else []
+    sentence = (
+        f"WRONG SUMS, so do not rely on these figures, and please report this defect of pytrace-ebpf: it does not hold {'; '.join([*rules, *more])}."
+    )
     return [Text(line, "bold red") for line in _wrap(sentence, width)]
 
 
@@ -90,7 +92,7 @@ def _off(wrong: dict[str, Any]) -> str:
 
 
 def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
-    """What is missing from the trace: one line each, loud; one quiet line where nothing is."""
+    """What is missing from the trace: one line each, in red; one line in green where nothing is."""
     lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
     lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
@@ -130,7 +132,7 @@ def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:
     scheduling = facts.get("scheduling") or {"source": "bpf"}
     if scheduling["source"] == "bpf":
         return []
-    missing = "Run queue, GIL wait and blocked are not told apart" if scheduling["source"] else "When threads ran and waited is not known"
+    missing = "Run queue, GIL wait and blocked are not distinguished" if scheduling["source"] else "When threads ran and waited is not known"
     return [Text(line, "yellow") for line in _wrap(f"{missing}: {scheduling['why'].rstrip('.')}.", width)]
 
 
@@ -157,7 +159,7 @@ def waited_sentence(waited_ns: int) -> str:
 
 
 def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
-    """What the tracing cost the program; where that was much, loudly, with what it means for the figures and what to do."""
+    """What the tracing cost the program; where that was much, as a warning with what it means for the figures and what to do."""
     if facts.get("sampled"):
         return [Text(line) for line in _wrap(sampled.cost_sentence(facts["sampling_ns"], facts["wall_ns"]), width)]
     cost = facts.get("cost")
@@ -168,7 +170,7 @@ def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     ways = ["--compensate takes it off again", *bound, "--include PATTERN records less"]
     ways += ["--source agent costs less"] if cost["source"] == "usdt" else []
     sentence += (
-        f" That is much: what is called often looks dearer than it is, and the order of functions may be another without it. {'; '.join(ways)}."
+        f" That is much: functions that are called often look slower than they are, and the order of functions may be distorted. {'; '.join(ways)}."
     )
     return [Text(line, "yellow") for line in _wrap(sentence, width)]
 

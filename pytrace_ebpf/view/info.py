@@ -40,14 +40,20 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ),
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {what}"),
-        ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; may be deleted"),
+        ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
     ]
     parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
     parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
-        first, *others = textwrap.wrap(text.clean(value), width - _LABEL, break_on_hyphens=False) or [""]
-        parts += [Text.assemble((f"{label:<{_LABEL}}", "bold"), first), *(Text(" " * _LABEL + line) for line in others)]
-    return Group(*parts, Text(), _tables(facts["tables"]))
+        parts += _labelled(label, value, width)
+    empty = [name for name, table in facts["tables"].items() if not table["rows"]]
+    without = _labelled("no rows", f"{', '.join(empty)}: not recorded, or not derived yet", width) if empty else []
+    return Group(*parts, Text(), _tables(facts["tables"]), Text(), *without)
+
+
+def _labelled(label: str, value: str, width: int) -> list[Text]:
+    first, *others = textwrap.wrap(text.clean(value), width - _LABEL, break_on_hyphens=False) or [""]
+    return [Text.assemble((f"{label:<{_LABEL}}", "bold"), first), *(Text(" " * _LABEL + line) for line in others)]
 
 
 def _since(clock: list[dict[str, int]], start_ns: int) -> str:
@@ -58,7 +64,7 @@ def _since(clock: list[dict[str, int]], start_ns: int) -> str:
 
 
 def _dropped(facts: dict[str, Any]) -> str:
-    """What --keep let go of."""
+    """What --keep dropped."""
     dropped = facts["dropped"]
     return f"the first {text.duration(dropped['wall_ns'])}, {dropped['segments']:,} segments of {text.size(dropped['bytes'])}: older than what --keep asked for"
 
@@ -70,7 +76,7 @@ def _windows(losses: list[dict[str, Any]]) -> list[Text]:
         for w in losses[:_WINDOWS_SHOWN]
     ]
     more = len(losses) - _WINDOWS_SHOWN
-    return [*lines, Text(f"  and {more:,} windows more: --json lists all", "red")] if more > 0 else lines
+    return [*lines, Text(f"  and {more:,} more windows: --json lists all", "red")] if more > 0 else lines
 
 
 def _tables(tables: dict[str, dict[str, int]]) -> Table:
@@ -78,7 +84,7 @@ def _tables(tables: dict[str, dict[str, int]]) -> Table:
     for title in ("table", "rows", "size", "bytes a row", "parts"):
         grid.add_column(title, justify="left" if title == "table" else "right", no_wrap=True)
     for name, t in tables.items():
-        size = text.size(t["bytes"]) if t["parts"] else text.NOTHING
-        a_row = f"{t['bytes'] / t['rows']:.1f}" if t["rows"] else text.NOTHING
-        grid.add_row(name, f"{t['rows']:,}", size, a_row, str(t["parts"]))
+        if not t["rows"]:
+            continue
+        grid.add_row(name, f"{t['rows']:,}", text.size(t["bytes"]), f"{t['bytes'] / t['rows']:.1f}", str(t["parts"]))
     return grid

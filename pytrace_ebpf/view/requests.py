@@ -84,8 +84,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             [bar, text.count(row["requests"], count_width), *times, *figures(row, "", states), *awaited],
             partial(text.function, row["qualname"], row["file"], row["first_line"]),
         )
-    note = f"   {min(top, len(table)):,} of {len(table):,}; bar and split are of all of a row's requests"
-    lines: list[RenderableType] = [Text.assemble(("Requests by total time", "bold"), text.fit(note, max(0, width - 22))), out]
+    note = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of all of a row's requests"
+    lines: list[RenderableType] = [text.title("Requests by total time", note, width), out]
     for request in facts["slowest"]:
         lines += _request(request, width, ascii_only, states)
     return lines
@@ -128,7 +128,7 @@ def _why(request: dict[str, Any]) -> list[str]:
     for wait in request["waits"][:2]:
         if wait["ns"] >= _WORTH * whole:
             doing = _WAITING.get(wait["kind"]) or f"waiting in {wait['syscall'] or '?'} ({wait['kind']})"
-            said.append(f"`{text.clean(wait['qualname'])}` was {text.duration(wait['ns'])} {doing}.")
+            said.append(f"`{text.clean(wait['qualname'])}` spent {text.duration(wait['ns'])} {doing}.")
     return said
 
 

@@ -9,29 +9,50 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.analyze.functions.by_function import KEYS
 from pytrace_ebpf.analyze.samples.errors import with_errors
-from pytrace_ebpf.analyze.samples.paths import segments
+from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, UNREAD, segments
+from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
+from pytrace_ebpf.analyze.samples.weights import named, off_core
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.states import figures, states_of, titles
 
 ERRORS = "± is one standard error"
 _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how much of the time each has
 
 
 def counted(trace: Any, period: int) -> dict[str, int]:
-    """period_ns; samples, of all threads; outside, those that ran no Python; unread, those whose frames were changing."""
-    numbers = pd.concat([samples["stack_id"] for samples, _ in segments(trace)] or [pd.Series(dtype="int64")])
-    return {"period_ns": period, "samples": len(numbers), "outside": int((numbers == -1).sum()), "unread": int((numbers == -2).sum())}
+    """period_ns; samples, of threads on a core; off_core, of threads off it; with_off_core, whether these were taken; of both, outside: they ran no Python;
+    unread: their frames were changing.
+    """
+    rows = pd.concat([samples[["stack_id", "off_ns"]] for samples, _ in segments(trace)] or [pd.DataFrame({"stack_id": [], "off_ns": []})])
+    numbers, off = rows["stack_id"], int((rows["off_ns"] > 0).sum())
+    outside, unread = int((numbers == NO_FRAMES).sum()), int((numbers == UNREAD).sum())
+    return {
+        "period_ns": period,
+        "samples": len(numbers) - off,
+        "off_core": off,
+        "with_off_core": int(off_core(trace)),
+        "outside": outside,
+        "unread": unread,
+    }
+
+
+def where(sampled: dict[str, int]) -> str:
+    """Of which time the samples (counted) are."""
+    return "" if sampled["with_off_core"] else " on a core"
 
 
 def words(sampled: dict[str, int]) -> str:
     """How many samples there are, and of what."""
     outside = f" ({sampled['outside']:,} outside of Python)" if sampled["outside"] else ""
-    return f"{sampled['samples']:,} samples of {text.duration(sampled['period_ns'])} on a core each{outside}"
+    off = f" and {sampled['off_core']:,} off the core" if sampled["off_core"] else ""
+    return f"{sampled['samples']:,} samples of {text.duration(sampled['period_ns'])} on a core each{off}{outside}"
 
 
 def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
-    """What sampling cost, in one sentence."""
+    """What sampling cost, as a sentence."""
     if spent_ns is None:
         return "not measured."
     return f"Reading stacks took {text.duration(spent_ns)} of the cores ({text.percent(spent_ns, wall_ns)} of the time recorded), interruptions not counted."
@@ -39,13 +60,23 @@ def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
 
 def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Rows by function or module with their samples and errors; and the command that records exact calls of what has most of the time."""
-    sampled = facts["sampled"]
-    table = with_errors(table.drop(columns="calls"), sampled["period_ns"], sampled["samples"])
-    return table, {"deserving": deserving(table, trace) if len(table) else None}
+    sampled, key = facts["sampled"], KEYS[facts["by"]]
+    tree = nodes(trace)
+    group = tree["func_id"] if facts["by"] == "function" else tree["func_id"].map(functions_of(trace))
+    own = tree.assign(**{key: group})[tree["depth"] >= 0]
+    total, self_ = (named(whole, prefix) for whole, prefix in (("total", ""), ("self", "self_")))
+    wanted = [[name for name in names if name.endswith(("_square", "_samples")) and "unknown" not in name] for names in (total, self_)]
+    outermost = own["outermost" if facts["by"] == "function" else "outermost_of_module"]
+    table = table.drop(columns="calls")
+    for rows, names in ((own[outermost], wanted[0]), (own, wanted[1])):
+        table = table.merge(rows.groupby(key, dropna=False)[names].sum(), how="left", left_on=key, right_index=True)
+    table = with_errors(table, sampled["period_ns"], sampled["samples"])
+    merged = int(own.loc[own["merged"], "self_ns"].sum())
+    return table, {"deserving": deserving(table, trace) if len(table) else None, "merged_ns": merged}
 
 
 def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
-    """The modules with most self time, for sure more than chance gives them, and a command that records their calls; None for none."""
+    """The modules with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None if there are none."""
     by_module = table[table["module"].notna()].groupby("module")[["self_ns", "self_error_ns"]].sum().sort_values("self_ns", ascending=False)
     whole = int(table["self_ns"].sum())
     sure = by_module[(by_module["self_ns"] - 2 * by_module["self_error_ns"] > _LEAST_SHARE * whole)].head(_MOST_NAMED)
@@ -83,8 +114,10 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
     """One line per row of `table` (see found)."""
     sort, module = facts["sort"], facts["by"] == "module"
     count_width, bar_width = (6, 8) if width < NARROW else (9, 10)
-    fixed = [(bar_width, ""), (count_width, "samples"), (6, "total"), (7, "±"), (6, "self"), (7, "±")]
-    out = Listing(width, fixed, [facts["by"]], may_go=["±"])
+    states = states_of(facts) if facts["sampled"]["with_off_core"] else ()
+    fixed = [(bar_width, ""), (count_width, "samples"), (6, "total"), (7, "±"), (6, "self"), (7, "±"), *split_titles(states)]
+    out = Listing(width, fixed, [facts["by"]], may_go=["± ", "±"])
+    prefix = "self_" if sort == "self" else ""
     longest = int(table[f"{sort}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
@@ -92,20 +125,35 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
         )
         out.add(
             [
-                bar(row[f"{sort}_ns"], longest, bar_width, ascii_only),
+                text.bar(row, bar_width, ascii_only, prefix, longest, states) if states else bar(row[f"{sort}_ns"], longest, bar_width, ascii_only),
                 text.count(row[f"{sort}_samples"], count_width),
                 *(figure for of in ("total", "self") for figure in (text.duration(row[f"{of}_ns"]), error(row[f"{of}_error_ns"]))),
+                *split_figures(row, prefix, states),
             ],
             what,
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
-    title = Text.assemble((f"{facts['by'].capitalize()}s by sampled {sort} time on a core", "bold"), f"   {shown}")
-    return [title, out, *_advice(facts)]
+    title = f"{facts['by'].capitalize()}s by sampled {sort} time{where(facts['sampled'])}"
+    return [text.title(title, shown, width), out, *_advice(facts)]
 
 
 def bar(amount: int, longest: int, cells: int, ascii_only: bool) -> Text:
     """A bar of time on a core, `cells` long for `longest`."""
     return Text(("#" if ascii_only else "█") * (max(1, round(cells * amount / longest)) if amount and longest else 0), colours.ON_CPU)
+
+
+def split_titles(states: text.States) -> Iterator[tuple[int, str]]:
+    """(cells, title) of a column for each state, and of its error, which is the first to go on a narrow screen."""
+    for column in titles(states) if states else ():
+        yield column
+        yield 7, "± "
+
+
+def split_figures(row: dict[str, Any], prefix: str, states: text.States) -> Iterator[str]:
+    """What stands in these columns."""
+    for (key, *_), figure in zip(states, figures(row, prefix, states) if states else (), strict=False):
+        yield figure
+        yield error(row[prefix + key.replace("_ns", "_error_ns")])
 
 
 def error(ns: int) -> str:
@@ -114,8 +162,11 @@ def error(ns: int) -> str:
 
 
 def _advice(facts: dict[str, Any]) -> Iterator[Text]:
+    if merged := facts.get("merged_ns"):
+        share = text.percent(merged, facts["split"]["wall_ns"])
+        yield Text(f"{share} of it is at paths that are too many to be told apart: the rarest stand as (unknown) below their callers.")
     if deserves := facts.get("deserving"):
         modules = ", ".join(text.clean(module) for module in deserves["modules"])
         yield Text()
-        yield Text(f"{deserves['share_percent']} % of it is in {modules}. How often each function is called, and each call's time:")
+        yield Text(f"{deserves['share_percent']} % of it is in {modules}. To record how often each function there is called, and each call's time:")
         yield Text("  " + text.clean(deserves["command"]), "bold")

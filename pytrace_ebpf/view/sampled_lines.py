@@ -1,5 +1,6 @@
 """`report --by line` and `--by opcode` of samples: source lines with their time, and instructions with theirs."""
 
+import textwrap
 from functools import partial
 from typing import Any
 
@@ -11,18 +12,19 @@ from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error
+from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, split_figures, split_titles, where
 from pytrace_ebpf.view.source_text import line_of, lines_of
+from pytrace_ebpf.view.states import states_of
 
-_BETWEEN = 3  # lines without a sample that are shown between two that have some
+_BETWEEN = 3  # at most so many lines without a sample are shown between two with samples
 _OPCODES = 4  # of a function
 _NONE = "No sample was taken of Python code."
 
 
 def found_lines(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.samples.by_line's rows; none where nothing was sampled."""
+    """analyze.samples.by_line's rows, none where nothing was sampled; and `of_samples`, as view.sampled.counted has it."""
     sampled = _sampled(trace)
-    return by_line(trace, sampled["period_ns"], sampled["samples"]), {}
+    return by_line(trace, sampled["period_ns"], sampled["samples"]), {"of_samples": sampled}
 
 
 def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -53,38 +55,49 @@ def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_o
     """Source lines of the functions with most time of their own, until `top` lines with samples are shown."""
     if not len(table):
         return [Text(_NONE)]
-    parts: list[RenderableType] = [Text.assemble(("Source lines by sampled time on a core", "bold"), f"   total: with what it called; {ERRORS}")]
+    title = f"Source lines by sampled time{where(facts['of_samples'])}"
+    parts: list[RenderableType] = [text.title(title, f"total: with what it called; {ERRORS}", width)]
     longest, shown = int(table["self_ns"].max()), 0
+    states = states_of(facts) if facts["of_samples"]["with_off_core"] else ()
     for _, rows in table.groupby("func_id", sort=False):
         if shown >= top:
             break
         first = rows.iloc[0]
         parts += [Text(), Text.assemble((text.clean(first["qualname"]), "bold"), "  ", (f"{text.clean(first['file'])}:{first['first_line']}", "dim"))]
-        parts.append(_listing(rows, longest, width, ascii_only))
+        parts.append(_listing(rows, longest, width, ascii_only, states, head=not shown))
         shown += len(rows)
     left = len(table) - shown
-    return [*parts, *([Text(), Text(f"{left:,} lines more: --top 0 shows all")] if left > 0 else [])]
+    return [*parts, *([Text(), Text(f"{left:,} more lines: --top 0 shows all")] if left > 0 else [])]
 
 
-def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:
-    """A function's lines; of those without samples a few between others."""
+def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool, states: text.States, head: bool) -> Listing:
+    """A function's lines, without the indentation that all have; of those without samples a few between others."""
     narrow = width < NARROW
-    fixed = [(4 if narrow else 8, ""), (6, "self"), (7, "±"), (6, "total"), (7, "±"), (6, "line")]
-    out = Listing(width, fixed, ["source"], may_go=["±"])
-    source = lines_of(str(rows["file"].iloc[0]))
-    before = None
+    fixed = [(4 if narrow else 8, ""), (6, "self"), (7, "±"), (6, "total"), (7, "±"), *split_titles(states), (6, "line")]
+    out = Listing(width, fixed, ["source"], may_go=["± ", "±"], head=head)
+    source = _dedented(lines_of(str(rows["file"].iloc[0])), int(rows["line"].min()), int(rows["line"].max()))
+    before, blank = None, [""] * (len(fixed) - 1)
     for row in rows.to_dict("records"):
         if before is not None and source is not None and row["line"] - before > 1:
             gap = range(before + 1, row["line"])
             for number in gap if len(gap) <= _BETWEEN else ():
-                out.add(["", "", "", "", "", str(number)], partial(text.fit, line_of(source, number)), style="dim")
+                out.add([*blank, str(number)], partial(text.fit, line_of(source, number)), style="dim")
             if len(gap) > _BETWEEN:
-                out.add(["", "", "", "", "", "..."], partial(text.fit, ""), style="dim")
-        figures = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
+                out.add([*blank, "..."], partial(text.fit, ""), style="dim")
+        times = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
         known = str(row["line"]) if row["line"] >= 0 else "?"
-        out.add([bar(row["self_ns"], longest, fixed[0][0], ascii_only), *figures, known], partial(text.fit, line_of(source, row["line"])))
+        drawn = text.bar(row, fixed[0][0], ascii_only, "self_", longest, states) if states else bar(row["self_ns"], longest, fixed[0][0], ascii_only)
+        out.add([drawn, *times, *split_figures(row, "self_", states), known], partial(text.fit, line_of(source, row["line"])))
         before = row["line"]
     return out
+
+
+def _dedented(source: list[str] | None, first: int, last: int) -> list[str] | None:
+    """Lines `first` to `last` of a file (from 1) without the indentation that they share, in their places."""
+    if source is None or first < 1:
+        return source
+    shown = textwrap.dedent("\n".join(line.expandtabs(4) for line in source[first - 1 : last])).split("\n")
+    return [*source[: first - 1], *shown]
 
 
 def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
@@ -107,5 +120,5 @@ def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii
         functions.add(
             [text.duration(each["self_ns"])], partial(text.function, each["qualname"], each["file"], each["first_line"]), partial(text.fit, few)
         )
-    head = Text.assemble(("Instructions by sampled time on a core", "bold"), f"   {shown}; in brackets what it is specialized from")
+    head = text.title("Instructions by sampled time on a core", f"{shown}; in brackets what it is specialized from", width)
     return [head, out, Text(), Text("Functions and the instructions that they were at", "bold"), functions]

@@ -1,4 +1,4 @@
-"""One sentence that a person would say of where a function's time went; none where nothing dominates."""
+"""One sentence, as a person would say it, on where a function's time went; none where nothing dominates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -8,6 +8,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.waits.reasons import NOBODY, UNKNOWN
 from pytrace_ebpf.view import text
+from pytrace_ebpf.view.names import in_full
 
 _OF_A_LOCK = 0.02  # of all time, in which idle threads count too
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
@@ -57,13 +58,32 @@ def contended_lock(lock: Part, table: pd.DataFrame, functions: pd.DataFrame) -> 
         return ""
     rows = functions.set_index("func_id")
     waiting, releasing = (rows.loc[lock[side]] for side in ("func_id", "waker_func_id"))
-    place = f"{PurePath(str(releasing['file'])).name}:{releasing['first_line']}"
     whose = (
         "itself, in other threads, releases"
         if lock["func_id"] == lock["waker_func_id"]
-        else f"{_quoted(releasing['qualname'])} ({text.clean(place)}) releases"
+        else f"{_quoted(releasing['qualname'])} ({_place(releasing)}) releases"
     )
     return f"{_quoted(waiting['qualname'])} waits {_part(lock['ns'] / own)} of its time, {text.duration(lock['ns'])}, for a lock that {whose}."
+
+
+def called_to_wait(wait: Part, table: pd.DataFrame, functions: pd.DataFrame) -> str:
+    """The sentence for what a function like Condition.wait waits for longest (analyze.waits.primitives.main_wait); "" where that is little of its time.
+
+    `table`: analyze.functions.by_function's; `functions`: schema.FUNCTIONS.
+    """
+    if wait["ns"] < _MATTERS * table.loc[table["func_id"] == wait["func_id"], "self_ns"].sum():
+        return ""
+    rows = functions.set_index("func_id")
+    whole = table.loc[table["func_id"] == wait["caller_func_id"], "total_ns"].sum()
+    share = f"{_part(wait['ns'] / whole)} of its time, " if whole else ""
+    library = in_full(functions)
+    waiting, called = rows["qualname"].get(wait["caller_func_id"]), library.get(wait["primitive_func_id"])
+    said = f"{_quoted(waiting)} waits {share}{text.duration(wait['ns'])}, in {_quoted(called)}"
+    if wait["waker_ns"] < _DOMINATES * wait["ns"] or wait["waker_caller_func_id"] not in rows.index:
+        return f"{said}."
+    by = rows.loc[wait["waker_caller_func_id"]]
+    through = f"{_quoted(library[wait['waker_primitive_func_id']])} by " if wait["waker_primitive_func_id"] in rows.index else ""
+    return f"{said} for {through}{_quoted(by['qualname'])} ({_place(by)})."
 
 
 def waited_for(pairs: Sequence[Part]) -> str:
@@ -74,6 +94,10 @@ def waited_for(pairs: Sequence[Part]) -> str:
     waiting, holding = (text.clean(first[f"{side}_qualname"]) for side in ("waiting", "holding"))
     whose = "itself in other threads" if waiting == holding else _quoted(holding)
     return f"{_quoted(waiting)} waited {text.duration(first['total_ns'])} for the GIL held by {whose}."
+
+
+def _place(function: Any) -> str:
+    return text.clean(f"{PurePath(str(function['file'])).name}:{function['first_line']}")
 
 
 def _quoted(name: Any) -> str:
@@ -118,7 +142,7 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
     if part_of < _DOMINATES or most not in (*names, NOBODY):
         return f"{subject} {doing}."
-    return f"{subject} {doing}, woken by {'nobody of this program' if most == NOBODY else _quoted(names[most])}."
+    return f"{subject} {doing}, woken by {'no thread of this program' if most == NOBODY else _quoted(names[most])}."
 
 
 def _rivals(queued: float, reasons: Reasons, own: int, names: Mapping[int, str]) -> str:

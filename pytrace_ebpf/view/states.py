@@ -1,4 +1,4 @@
-"""What a figure is split into, in a table or a bar: its states, or two where only eBPF could have told them apart."""
+"""What a figure is split into, in a table or a bar: its states, or only on and off the CPU where eBPF did not record the rest."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _TITLES = {f"{state.name}_ns": state.title for state in STATES} | {"off_cpu_ns":
 
 
 def states_of(facts: dict[str, Any]) -> text.States:
-    """The states that the trace of view.summary's facts tells apart."""
+    """The states that the trace of view.summary's facts distinguishes."""
     return text.STATES if facts["scheduling"]["source"] == "bpf" else text.TWO_STATES
 
 

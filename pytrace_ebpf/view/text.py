@@ -17,7 +17,7 @@ STATES: States = (
     *((f"{state.name}_ns", state.label, state.glyph, state.ascii_glyph, state.colour) for state in states.STATES),
     ("unknown_ns", "not recorded", "?", "?", colours.UNKNOWN),
 )
-# The same where waits are not told apart.
+# The same where kinds of waiting are not distinguished.
 TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", colours.BLOCKED), STATES[-1])
 NOTHING = "-"
 _LEAST_PLACE = 10  # cells of file and line below which they say nothing
@@ -90,6 +90,8 @@ def cut_left(name: str, width: int) -> str:
 
 def function(qualname: Any, file: Any, line: Any, width: int) -> Text:
     """A function's name and as much of its place as `width` cells hold, both cut from the left."""
+    if not known(qualname):
+        return Text(cut_left("(unknown function)", width), "dim")
     name, path = clean(qualname), clean(file)
     place = path + (f":{line}" if known(line) and int(line) > 0 else "")
     room = width - cell_len(name) - 2

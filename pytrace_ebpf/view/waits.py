@@ -10,7 +10,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.names import PLACE, named
+from pytrace_ebpf.view.names import PLACE, in_full, named
 
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
@@ -18,7 +18,10 @@ _MANY = 0.25  # of the time: who is there for less of it is one of many
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
     table = by_wait(trace.waits(columns=list(WAITS)), trace.whole.threads(), trace.neighbours())
-    return named(named(table, trace.functions()), trace.functions(), "partner_"), {}
+    functions = trace.functions()
+    table = named(named(table, functions), functions, "partner_")
+    called = {f"{side}primitive": table[f"{side}primitive_func_id"].map(in_full(functions)) for side in ("", "partner_")}
+    return table.assign(**called), {}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
@@ -31,7 +34,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     for row in table.head(top).to_dict("records"):
         shown.add(
             [text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["queued_ns"]), text.duration(row["longest_ns"])],
-            partial(text.fit, _what(row)),
+            partial(_what, row),
             partial(_where, row),
             partial(_partner, row),
         )
@@ -45,10 +48,12 @@ def _where(row: dict[str, Any], width: int) -> Text:
     return text.function(row["qualname"], row["file"], row["first_line"], width)
 
 
-def _what(row: dict[str, Any]) -> str:
+def _what(row: dict[str, Any], width: int) -> str:
+    if text.known(row["primitive"]):
+        return text.fit(row["primitive"], width)
     if text.known(row["lock_address"]):
-        return f"lock {int(row['lock_address']):#x}"
-    return row["kind"] + (f" {row['syscall']}" if text.known(row["syscall"]) and row["kind"] != "gil" else "")
+        return "lock " + text.cut_left(f"{int(row['lock_address']):#x}", width - len("lock "))
+    return text.fit(row["kind"] + (f" {row['syscall']}" if text.known(row["syscall"]) and row["kind"] != "gil" else ""), width)
 
 
 def _partner(row: dict[str, Any], width: int) -> Text:
@@ -56,7 +61,8 @@ def _partner(row: dict[str, Any], width: int) -> Text:
     if text.known(row["partner_qualname"]) and row["partner_func_ns"] >= _MANY * row["total_ns"]:
         share = _share(row["partner_func_ns"], row["total_ns"])
         qualname, file, line = (row[f"partner_{name}"] for name in PLACE)
-        return text.function(qualname, file, line, width - len(share)) + share
+        said = f"{row['partner_primitive']} by {qualname}" if text.known(row["partner_primitive"]) else qualname
+        return text.function(said, file, line, width - len(share)) + share
     if row["partner_ns"] < _MANY * row["total_ns"]:
         return Text("many")
     name, number = "(not known)", ""

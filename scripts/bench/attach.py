@@ -58,7 +58,7 @@ def go(threads, job):
     return workers
 """
 TARGETS = {
-    # Nobody else is there: only the main thread, which computes.
+    # Only the main thread, which computes.
     "busy": "import select\nprint('ready', flush=True)\ndone = 0\n"
     "while not select.select([0], [], [], 0)[0]:\n    fib(10)\n    done += 1\n    struct.pack_into('<Q', shared, 0, done)\n",
     "blocked": "print('ready', flush=True)\nwatch()\n",

@@ -1,8 +1,8 @@
-"""What segments cost, 90,000 of which are a day: written by the recorder's own writer, then opened by a process that does only that.
+"""What a long recording costs: segments (a day has 90,000) written by the recorder's own writer, then opened by a process that does only that.
 
     python scripts/bench/long.py [--segments 10000] [--keep 1800] [--into DIR]
 
-The segments are made, not waited for: each has a second of a quiet service, 300 events of 40 functions, 200 switches of 4
+The segments are made up, not recorded: each has a second of a quiet service, 300 events of 40 functions, 200 switches of 4
 threads of its own that begin and end in it, usage, and now and then a new function. The writer works as while recording, each
 segment on the disk before the next; --into /dev/shm leaves the disk out. --keep: seconds, as `--keep` of the commands.
 """

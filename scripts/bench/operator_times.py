@@ -1,7 +1,7 @@
 """What each operator takes by this tracer, from outside, and by torch.profiler, from inside, in runs in turn.
 
 Totals per operator, medians of the runs, of operators that take 50 us or more on average: as recorded, less what tracing it and the
-operators below cost (as `report --compensate`), and, to tell what is chance, of the profiler in a run of its own against the
+operators below cost (as `report --compensate`), and, to show what is chance, of the profiler in a run of its own against the
 profiler. malloc is set to keep memory: else page faults, which differ from run to run, are most of what is seen. Needs
 `make torch`.
 
@@ -83,15 +83,15 @@ def compare(network: str, runs: int, together: bool, options: list[str]) -> pd.D
     """By operator of LONG_US or more: `us` a call by the profiler, `count`, and what RATIOS say of it."""
     mine, theirs, again = [], [], []
     for _ in range(runs):
-        told, said = traced(CHILD, network, *options) if together else traced(WORKLOADS / f"{network}.py", *options)
-        mine.append(told)
+        found, said = traced(CHILD, network, *options) if together else traced(WORKLOADS / f"{network}.py", *options)
+        mine.append(found)
         for profiled, last in ((theirs, said if together else run(CHILD, network, *options)), (again, run(CHILD, network, *options))):
             profiled.append(pd.Series(json.loads(last)["total_us"]))
     seen, control = (pd.concat(each, axis=1).median(axis=1) for each in (theirs, again))
     count = mine[0]["count"]
     table = pd.DataFrame({"us": seen / count, "count": count})
     for name in ("recorded", "less"):
-        table[name] = pd.concat([told[name] for told in mine], axis=1).median(axis=1) / seen
+        table[name] = pd.concat([found[name] for found in mine], axis=1).median(axis=1) / seen
     table = table.assign(profiler=control / seen).dropna()
     return table[table["us"] >= LONG_US].sort_values("recorded")
 

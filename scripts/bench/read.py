@@ -4,7 +4,7 @@
 
 Traces are made: two threads that hand each other the GIL every 5 ms and serve requests of some 40 functions, half a million calls a
 second. "first" derives, "again" answers from what is kept. Time and CPU time are of the whole command, the interpreter's start and
-imports included; peak memory is of that process. What takes a row for every call is left out above --most-rows calls. --viztracer: a Python
+imports included; peak memory is of that process. Above --most-rows calls what reads a row for every call is left out. --viztracer: a Python
 that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there and leave them.
 """
 
@@ -166,11 +166,11 @@ def an_event(path: Path) -> Iterator[tuple[str, float]]:
 Measured = tuple[float, float, float]
 AT_END = """
 import atexit, resource, sys
-def told():
+def report():
     use = resource.getrusage(resource.RUSAGE_SELF)
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     sys.stderr.write(f"\\n{use.ru_utime + use.ru_stime} {int(peak.split()[1]) / 1024}\\n")
-atexit.register(told)
+atexit.register(report)
 """
 COMMAND = "from pytrace_ebpf.cli.main import main; sys.exit(main(sys.argv[1:]))"
 

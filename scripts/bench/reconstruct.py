@@ -1,9 +1,9 @@
 """How fast a trace is read: nanoseconds of CPU time an event, on a synthetic trace of fib-like recursion over two threads, or on --trace.
 
-    python scripts/bench/reconstruct.py [--events 4000000 | --trace DIR] [--runs 5] [--broken] [--beside DIR]
+    python scripts/bench/reconstruct.py [--events 4000000 | --trace DIR] [--runs 5] [--broken] [--baseline DIR]
 
 Every figure is the median of the runs, which take turns. "library" is the compiled pass alone, over events that are in memory.
---broken leaves out one event of a thousand, to see what repairing costs. --beside: a checkout of another version, whose calls and
+--broken leaves out one event of a thousand, to see what repairing costs. --baseline: a checkout of another version, whose calls and
 report of the same trace are timed in the same run. Peak memory is of a process that does only that.
 """
 
@@ -183,11 +183,11 @@ def main() -> None:
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--broken", action="store_true")
-    parser.add_argument("--beside", type=Path)
+    parser.add_argument("--baseline", type=Path)
     options = parser.parse_args()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    checkouts = {"": REPOSITORY} | ({f" ({options.beside.name})": options.beside} if options.beside else {})
+    checkouts = {"": REPOSITORY} | ({f" ({options.baseline.name})": options.baseline} if options.baseline else {})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace"
         if options.trace:

@@ -1,8 +1,8 @@
 """What sampling costs: the program, by its work per second of CPU time, and the sampler, in shares of a core; ours beside py-spy's.
 
-One program computes fib all along. In each round every way to sample it is begun in another order, for some seconds after it is
-ready; ratios are of the round's own rate without a sampler, and medians of all rounds are told. py-spy stops the program for each sample,
-which its CPU time does not show: so its work per second of wall time stands beside it, which on a busy machine says less.
+One program computes fib throughout. Each round runs every sampler for some seconds, in random order. Ratios are to the same round's
+rate without a sampler; printed are medians over all rounds. py-spy stops the program for each sample, which its CPU time does not
+show: so the work per second of wall time is printed too, which is less certain on a busy machine.
 
     scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999] [--py-spy PATH] [--python COMMAND]
 """
@@ -105,7 +105,7 @@ def main() -> None:
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
     arguments.add_argument("--python", default="/usr/bin/python3")
     args = arguments.parse_args()
-    fib, told = Fib(args.python.split()), defaultdict(list)
+    fib, measurements = Fib(args.python.split()), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
             plain = [fib.work(args.seconds)]
@@ -114,12 +114,12 @@ def main() -> None:
             found = {name: measured(fib, command, args.seconds) for name, command in order}
             plain.append(fib.work(args.seconds))
             cpu, wall = (statistics.mean(rates) for rates in zip(*plain, strict=True))
-            told["none, twice"].append((plain[0][0] / plain[1][0], plain[0][1] / plain[1][1], 0.0))
+            measurements["none, twice"].append((plain[0][0] / plain[1][0], plain[0][1] / plain[1][1], 0.0))
             for name, (by_cpu, by_wall, share) in found.items():
-                told[name].append((cpu / by_cpu, wall / by_wall, share))
+                measurements[name].append((cpu / by_cpu, wall / by_wall, share))
     fib.process.kill()
     print(f"{'':16} {'CPU time':>9} {'wall time':>10} {'of a core':>10}   medians of {args.rounds} rounds")
-    for name, rows in told.items():
+    for name, rows in measurements.items():
         by_cpu, by_wall, share = (statistics.median(column) for column in zip(*rows, strict=True))
         print(f"{name:16} {100 * (by_cpu - 1):+8.1f}% {100 * (by_wall - 1):+9.1f}% {100 * share:9.1f}%")
 

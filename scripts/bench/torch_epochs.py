@@ -43,7 +43,7 @@ def main() -> None:
         for _ in range(args.epochs):
             for mode, child in children.items():
                 taken[mode].append(child.round())
-        told = [recording.stop() for recording in recordings]
+        collected = [recording.stop() for recording in recordings]
         for child in children.values():
             child.close()
     plain = statistics.median(taken["plain"])
@@ -52,7 +52,7 @@ def main() -> None:
         ratios = [time / alone for time, alone in zip(times, taken["plain"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         print(f"  {mode:<10} {statistics.median(times) / plain:6.3f}   {low:6.3f} to {high:6.3f}")
-    for source, figures in zip(SOURCES, told, strict=True):
+    for source, figures in zip(SOURCES, collected, strict=True):
         print(f"  {source}: {figures['events']:,.0f} events of calls, {figures['lost']:.0f} lost")
 
 

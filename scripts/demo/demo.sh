@@ -15,7 +15,7 @@ fi
 options=()
 if ! findings=$("${tracer[@]}" doctor); then
     why=$(sed -n 's/^problem *[^:]*: //p' <<<"$findings" | head -n 1)
-    echo "demo: no eBPF here, so the demo takes run --rootless, which cannot tell waits apart: ${why:-this user may not become root}" >&2
+    echo "demo: no eBPF here, so the demo takes run --rootless, which cannot distinguish waits: ${why:-this user may not become root}" >&2
     tracer=(.venv/bin/pytrace-ebpf)
     options=(--rootless)
 fi

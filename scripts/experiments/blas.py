@@ -182,9 +182,9 @@ def main() -> None:
         for number, (says, more) in enumerate(CASES.items()):
             for traces, also in ((alone, ONE), (together, ())):
                 place = folder / "traces" / f"{number}-{repeat}-{'one' if also else 'all'}"
-                trace, told = record(WORKLOADS / f"{args.workload}.py", [*words, *more, *also], place)
+                trace, result = record(WORKLOADS / f"{args.workload}.py", [*words, *more, *also], place)
                 traces[says].append(trace)
-                threads[says] = told["threads"]
+                threads[says] = result["threads"]
     write(folder, args.workload, words, alone, together, threads)
 
 

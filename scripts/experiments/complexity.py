@@ -156,7 +156,7 @@ def deviation(rows: pd.DataFrame, factor: str) -> str:
 def write(folder: Path, recorded: dict[str, tuple[Trace, dict[str, Any]]], batch: int) -> None:
     """The report on two recordings, as the program is and with memory kept, each with what it said."""
     traces = {says: trace for says, (trace, _) in recorded.items()}
-    faults = [f"{told['page_faults'] / told['passes']:,.0f}" for _, told in recorded.values()]
+    faults = [f"{result['page_faults'] / result['passes']:,.0f}" for _, result in recorded.values()]
     tables = {says: measured(trace) for says, trace in traces.items()}
     as_is, kept = tables.values()
     report = Report(folder, "Complexity of a text CNN's forward pass, measured")
@@ -172,7 +172,7 @@ def write(folder: Path, recorded: dict[str, tuple[Trace, dict[str, Any]]], batch
         "Times are the operators' own time on a CPU, seen by probes from outside the process, medians of the calls of each size "
         f"({int(as_is['calls'].min())} or more; sizes take turns, and the first call of each is left out, in which oneDNN writes its code). "
         "Sizes are those of the tensors that the probes read. Waiting for a core does not count. Exponents are slopes of log(time) over log(operations) "
-        f"over the {LARGE} largest sizes. All was recorded twice: as the program is, and with *memory kept*, that is glibc's malloc told by its environment "
+        f"over the {LARGE} largest sizes. All was recorded twice: as the program is, and with *memory kept*, that is with glibc's malloc set by its environment "
         "to keep what is freed. Else it gives large blocks back to the kernel, and a large tensor then costs a page fault for each 4 KiB. "
         f"A forward pass had {faults[0]} page faults as the program is and {faults[1]} with memory kept, on average of all sizes."
     )

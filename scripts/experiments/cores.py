@@ -218,7 +218,7 @@ def write(folder: Path, experiment: Experiment, traces: dict[str, list[Trace]]) 
     report.table(("function", *names), spent(functions, list(FUNCTIONS)))
     report.table(("operator", *names), spent(operators, leaders))
     report.text(
-        "The data set is an ordinary experiment: `pytrace-ebpf experiment --report` this directory shows all functions, operators and modules."
+        "The data set is an ordinary experiment: `pytrace-ebpf experiment --report` this directory shows all functions, operators and `nn.Module`s."
     )
     report.write()
 
@@ -264,8 +264,8 @@ def main() -> None:
     for repeat in range(1, args.repeat + 1):
         for number, case in enumerate(chosen):
             place = folder / "traces" / f"{number}-{repeat}"
-            trace, told = record(program, [*words, *case.words], place, setting=case.setting)
-            place.with_suffix(".log").write_text(f"{told}\n")
+            trace, result = record(program, [*words, *case.words], place, setting=case.setting)
+            place.with_suffix(".log").write_text(f"{result}\n")
             experiment.add(trace, case.says, repeat, place.with_suffix(".log"))
             traces[case.says].append(trace)
     write(folder, experiment, traces)

@@ -1,4 +1,4 @@
-"""Where a training step of a network goes: by phase, by module, by operator; what its layers of calls look like, and what memory each phase takes.
+"""Where a training step of a network goes: by phase, by nn.Module, by operator; what its layers of calls look like, and what memory each phase takes.
 
 Trains an image CNN, an RNN, a GAN, a ResNet and a MobileNet (scripts/workloads) on one thread, each twice: once for
 times, and once in large batches with many samples of its memory.
@@ -34,7 +34,7 @@ NARROW = 0.0004  # of the picture's width: what is narrower is not drawn
 def phases(trace: Trace) -> pd.DataFrame:
     """Every phase of training in the order of time: phase, step (from 0), start_ns, end_ns, wall_ns, on_cpu_ns.
 
-    forward and loss are calls of modules that no other module called; a step lasts from the data's start to the next one's, the
+    forward and loss are calls of nn.Modules that no other nn.Module called; a step lasts from the data's start to the next one's, the
     last to the end of its epoch.
     """
     found = named_calls(trace, [*FUNCTIONS, "train_epoch"])
@@ -78,7 +78,7 @@ def by_operator(trace: Trace, since_ns: int, count: int) -> pd.DataFrame:
 
 
 def by_module(trace: Trace, tid: int, since_ns: int, count: int) -> pd.DataFrame:
-    """The same of modules in the forward pass, by class; own time is without the modules in it."""
+    """The same of nn.Modules in the forward pass, by class; own time is without the nn.Modules in it."""
     modules = named_layers(trace.calls(tid=tid), trace.functions())["module"].astype({"on_cpu_ns": float})
     inner = modules.groupby("in_module")["on_cpu_ns"].sum()
     modules = modules.assign(
@@ -205,7 +205,7 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
     kinds = nodes["kind"].value_counts()
     report.text(
         f"`{name}.py {' '.join(words)}`: {count} steps. A step takes {ms(float(table['on_cpu_ns'].sum()))} ms of CPU time, {table['share'][longest]:.0%} of it in {longest}. "
-        f"The last forward pass of {model['name']} is {kinds.get('module', 0)} calls of modules and {kinds.get('operator', 0)} of operators."
+        f"The last forward pass of {model['name']} is {kinds.get('module', 0)} calls of `nn.Module`s and {kinds.get('operator', 0)} of operators."
     )
     report.table(
         ("phase", "CPU, ms", "share", "wall, ms"),
@@ -235,7 +235,7 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
     )
     modules = by_module(trace, tid, since, count - 1).head(SHOWN)
     report.table(
-        ("module, forward only", "calls a step", "own CPU, ms", "with those in it, ms"),
+        ("nn.Module, forward only", "calls a step", "own CPU, ms", "with those in it, ms"),
         [(f"`{module}`", f"{row['calls']:.0f}", ms(row["own_ns"]), ms(row["whole_ns"])) for module, row in modules.iterrows()],
     )
     _memory(report, name, large, large_words)
@@ -271,7 +271,7 @@ def main() -> None:
     options.add_argument("--shrink", type=int, default=1, help="divide the large batches by this")
     args, folder = directory("networks", __doc__, options)
     traces: list[Trace] = []
-    report = Report(folder, "Five networks in training: layers, operators, modules, phases, memory")
+    report = Report(folder, "Five networks in training: layers, operators, nn.Modules, phases, memory")
     found = {}
     for name in args.networks:
         words = ["--batches", str(args.batches), "--threads", "1"]
@@ -282,8 +282,8 @@ def main() -> None:
         traces += [trace, large]
     report.text(machine(traces[0]), waiting(traces))
     report.text(
-        "A step is data (`load_batch`), forward (modules that no other module called), loss, backward (`loss.backward()`) and optimizer (`step`); *other* is what the loop does between them. "
-        "Times on CPU are of a step, without the first step: medians of the phases, means of operators and modules. Own time is without the recorded calls below. "
+        "A step is data (`load_batch`), forward (`nn.Module`s that no other one called), loss, backward (`loss.backward()`) and optimizer (`step`); *other* is what the loop does between them. "
+        "Times on CPU are of a step, without the first step: medians of the phases, means of operators and `nn.Module`s. Own time is without the recorded calls below. "
         f"Memory is of a second run in large batches, sampled every {SAMPLE_S * 1000:.0f} ms or so (`usage/`), and taken for straight between two samples."
     )
     for name, (words, trace, large, large_words) in found.items():

@@ -86,7 +86,7 @@ def record(
             session.finish()
         finally:
             session.close()
-        told = process.stdout.read().splitlines()
+        said = process.stdout.read().splitlines()
         if process.wait():
             sys.exit(f"{program.name} ended with exit code {process.returncode}; what it said is above.")
     except PytraceError as error:
@@ -94,11 +94,11 @@ def record(
     finally:
         process.kill()
         process.wait()
-    return pytrace_ebpf.open(folder), json.loads(told[-1])
+    return pytrace_ebpf.open(folder), json.loads(said[-1])
 
 
 def say(line: str) -> None:
-    """Tell how far it is."""
+    """Report progress."""
     print(line, file=sys.stderr, flush=True)
 
 

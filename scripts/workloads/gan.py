@@ -1,4 +1,4 @@
-"""A small generative adversarial network: one network draws images of a shape, another tells them from given ones.
+"""A small generative adversarial network: one network (the generator) draws images of a shape, another (the discriminator) distinguishes them from given ones.
 
 Neither loss need go down when such a pair learns, so first and last loss are here how far the images drawn are from
 the given ones: the root mean square difference of each pixel's mean and spread.
@@ -46,21 +46,21 @@ def discriminator(args: argparse.Namespace) -> nn.Sequential:
 
 
 def adversaries(args: argparse.Namespace, networks: nn.ModuleDict) -> Callable[[torch.Tensor, torch.Tensor], float]:
-    """`train_batch(images, _)`: a step of the one that tells, then one of the one that draws; returns the latter's loss."""
-    draws, tells = networks["generator"], networks["discriminator"]
-    drawing, telling = (training.adam(args, network, betas=(0.5, 0.999)) for network in (draws, tells))
+    """`train_batch(images, _)`: a step of the discriminator, then one of the generator; returns the latter's loss."""
+    generator, discriminator = networks["generator"], networks["discriminator"]
+    generator_optimizer, discriminator_optimizer = (training.adam(args, network, betas=(0.5, 0.999)) for network in (generator, discriminator))
     criterion = nn.BCEWithLogitsLoss()
 
     def train_batch(images: torch.Tensor, _: torch.Tensor) -> float:
         given, drawn = torch.ones(len(images), 1), torch.zeros(len(images), 1)
-        fakes = draws(torch.randn(len(images), args.latent))
-        training.backward(criterion(tells(images), given) + criterion(tells(fakes.detach()), drawn))
-        training.step(telling)
-        loss = criterion(tells(fakes), given)
+        fakes = generator(torch.randn(len(images), args.latent))
+        training.backward(criterion(discriminator(images), given) + criterion(discriminator(fakes.detach()), drawn))
+        training.step(discriminator_optimizer)
+        loss = criterion(discriminator(fakes), given)
         training.backward(loss)
-        training.step(drawing)
-        # The loss above gave gradients to the one that tells, too.
-        telling.zero_grad()
+        training.step(generator_optimizer)
+        # The loss above gave the discriminator gradients, too.
+        discriminator_optimizer.zero_grad()
         return float(loss.item())
 
     return train_batch

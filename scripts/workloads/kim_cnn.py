@@ -54,9 +54,9 @@ def make_data(args: argparse.Namespace) -> training.Data:
     count = training.samples(args)
     labels = torch.randint(args.classes, (count, 3))
     words = torch.randint(args.vocabulary, (count, args.length))
-    telling = labels.gather(1, torch.randint(3, (count, args.length))) * WORDS_OF_A_CLASS
-    telling += torch.randint(WORDS_OF_A_CLASS, (count, args.length))
-    words = torch.where(torch.rand(count, args.length) < 0.1, telling % args.vocabulary, words)
+    typical = labels.gather(1, torch.randint(3, (count, args.length))) * WORDS_OF_A_CLASS
+    typical += torch.randint(WORDS_OF_A_CLASS, (count, args.length))
+    words = torch.where(torch.rand(count, args.length) < 0.1, typical % args.vocabulary, words)
     return words, torch.zeros(count, args.classes).scatter_(1, labels, 1.0)
 
 

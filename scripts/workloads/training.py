@@ -97,7 +97,7 @@ def train_epoch(args: argparse.Namespace, data: Data, train_batch: Callable[...,
 
 
 def train(args: argparse.Namespace, data: Data, train_batch: Callable[..., float]) -> dict[str, Any]:
-    """Train as the options say; what there is to tell: losses (first and last tenth of the batches), seconds an epoch."""
+    """Train as the options say; the results: losses (first and last tenth of the batches), seconds an epoch."""
     losses, seconds = [], []
     if args.wait:
         print("ready", flush=True)
@@ -113,14 +113,14 @@ def train(args: argparse.Namespace, data: Data, train_batch: Callable[..., float
 
 def say(args: argparse.Namespace, model: nn.Module, figures: dict[str, Any]) -> None:
     """The last line of the output: what was done, as JSON."""
-    told = {
+    about = {
         "workload": args.workload,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "samples": samples(args),
         "threads": torch.get_num_threads(),
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
-    print(json.dumps({**told, **figures}), flush=True)
+    print(json.dumps({**about, **figures}), flush=True)
 
 
 def run(

@@ -15,10 +15,9 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES, CallKind
-from tests.conftest import Target
+from tests.conftest import PATIENCE_S, Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
-QUIET_S = 2  # after which the agent of a tracer that was killed has left
 FUTEX, WAIT = "202", "0x0"  # as /proc/PID/task/TID/syscall has them; CPython waits by other operations of it
 
 
@@ -35,7 +34,7 @@ class Recorder:
 
     def finish(self) -> Path:
         """Wait for its own end, the target being gone, and return the trace directory."""
-        assert self.process.wait(60) == 0, self.process.communicate()[1]
+        assert self.process.wait(PATIENCE_S) == 0, self.process.communicate()[1]
         return self.directory
 
     def stop(self) -> Path:
@@ -66,7 +65,7 @@ def attach(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
 
 @pytest.fixture
 def traced(attach: Callable[..., Recorder]) -> Callable[..., tuple[Trace, dict[str, Any]]]:
-    """`traced(process, *options)` has a target, started with `--wait`, do its work under the tracer: (its trace, what it said)."""
+    """`traced(process, *options)` lets a target that was started with `--wait` do its work under the tracer: (its trace, its report)."""
 
     def trace(process: Target, *options: str) -> tuple[Trace, dict[str, Any]]:
         recorder = attach(process.pid, *options)
@@ -83,16 +82,16 @@ def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProces
 
     def start(command: list[str], *options: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
         words = [*COMMAND, "run", "-o", str(tmp_path / "trace"), *options, "--", *command]
-        return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=120)
+        return tmp_path / "trace", subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
 
     return start
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = QUIET_S) -> None:
-    """Come back when it holds; fail where that takes longer."""
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; fail when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
         time.sleep(0.02)
 
 
@@ -102,7 +101,7 @@ def has_agent(pid: int) -> bool:
 
 
 def agent_records(pid: int) -> bool:
-    """Whether the agent's thread has put its hooks in place, and waits for the tracer's word."""
+    """Whether the agent's thread has put its hooks in place, and waits for commands."""
     return any(
         name_of(task) == "pytrace-agent\n" and system_call(task)[:1] + system_call(task)[2:3] == [FUTEX, WAIT]
         for task in Path(f"/proc/{pid}/task").iterdir()

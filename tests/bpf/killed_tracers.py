@@ -1,4 +1,4 @@
-"""Attaches to one process again and again and kills the tracer at a random moment each time; says what that did, as JSON.
+"""Attaches to one process again and again and kills the tracer at a random moment each time; reports the effects as JSON.
 
 killed_tracers.py KIND SOURCE KILLS SEED PYTHON [WORD...]
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 RECORDS_S = 0.25
 NOBODY = 65534
-# Each checks its own work, and ends well when its input does.
+# Each checks its own work, and exits with 0 at the end of its input.
 BEGINNING = """
 import select, sys, threading, time
 def fib(n):
@@ -77,7 +77,7 @@ def agent_threads(pid: int) -> int:
 
 
 def settled(pid: int) -> dict[str, int]:
-    """What is left in the process, when it had a few seconds to leave."""
+    """What is left in the process a few seconds later."""
     deadline = time.monotonic() + 10
     while True:
         left = {"semaphores": raised(pid), "agents": agent_threads(pid)}

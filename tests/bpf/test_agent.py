@@ -1,4 +1,4 @@
-"""The agent in other people's processes: it leaves nothing behind, however it ends, and tells the truth while it is there."""
+"""The agent in processes of other users: it leaves nothing behind, however it ends, and its records are correct."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
-from tests.conftest import Python, Target, links_of
+from tests.conftest import PATIENCE_S, Python, Target, links_of
 
 pytestmark = pytest.mark.sources("agent")
 
@@ -38,7 +38,7 @@ def directories(tracer: int, target: int) -> set[Path]:
 
 
 def assert_as_before(found: dict, before: dict) -> None:
-    # A hook that is still there makes it two to five times as much, the noise of a busy machine does not.
+    # A hook that is still installed doubles it at least; the noise of a busy machine does not.
     assert found.pop("slowness") < 1.35 * before["slowness"]
     assert found == {name: before[name] for name in found}
 
@@ -57,10 +57,10 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
         assert during["slowness"] > before["slowness"] * 1.35
         assert len(places) == 2 and all(place.is_dir() for place in places)
         recorder.process.send_signal(how)
-        recorder.process.wait(30)
+        recorder.process.wait(PATIENCE_S)
         wait_until(lambda: not has_agent(process.pid))
         # The target's user is root here: its agent may remove all.
-        wait_until(lambda places=places: not any(place.exists() for place in places), 0.5)
+        wait_until(lambda places=places: not any(place.exists() for place in places))
         assert_as_before(look(process), before)
     trace = pytrace_ebpf.open(recorder.directory)
     assert trace.manifest["state"] == ("complete" if how == signal.SIGINT else "recording")
@@ -72,7 +72,7 @@ def test_a_tracer_that_ends_leaves_nothing_in_the_target_which_can_be_traced_aga
         assert (calls["name"] == "step").sum() > 1000
 
 
-@pytest.mark.measured  # a child that ends as it is looked at may stay without the name of its source
+@pytest.mark.measured  # a child that ends while it is inspected may have no source in the manifest
 def test_every_kind_of_child_of_a_launched_program_brings_the_agent_along(python: Python, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("family"), "--source", "agent")
     assert ended.returncode == 0, ended.stderr
@@ -85,18 +85,18 @@ def test_every_kind_of_child_of_a_launched_program_brings_the_agent_along(python
     assert (calls[SPLIT].sum(axis=1)[calls["on_cpu_ns"].notna()] == calls["wall_ns"][calls["on_cpu_ns"].notna()]).all()
     processes = trace.processes().set_index("pid")
     assert (processes.loc[steps.index, "source"] == "agent").all()
-    # A program that is not Python has the library in it, asleep; an environment that the program made is left as it is.
+    # A program that is not a Python has the library loaded, inactive; an environment that the program made is not changed.
     preload, mapped = facts["shell"]
-    assert preload == facts["told"] and preload.endswith("/agent.so") and int(mapped) > 0
+    assert preload == facts["preload"] and preload.endswith("/agent.so") and int(mapped) > 0
     assert facts["bare"] == ""
     assert not Path(preload).parent.exists()
 
 
-def test_without_following_no_child_is_told_of_the_agent(python: Python, run: Callable[..., tuple]) -> None:
+def test_without_following_children_do_not_inherit_the_agent(python: Python, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("family"), "--source", "agent", "--no-follow")
     assert ended.returncode == 0, ended.stderr
     facts = json.loads(ended.stdout.splitlines()[-1].removeprefix("done "))
-    assert facts["shell"] == ["0"] and facts["told"] == ""
+    assert facts["shell"] == ["0"] and facts["preload"] == ""
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls().merge(trace.functions(), on="func_id")
     assert calls[calls["name"] == "step"].groupby("pid").size().to_list() == [11]
@@ -115,7 +115,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_filters_leave_out_what_they_say_and_keep_the_rest_true(name: str, python: Python, tmp_path: Path) -> None:
+def test_filters_leave_out_what_they_name_and_keep_the_rest_correct(name: str, python: Python, tmp_path: Path) -> None:
     options, wanted = FILTERS[name]
     traces = []
     for number, words in enumerate(([], options)):
@@ -132,7 +132,7 @@ def test_filters_leave_out_what_they_say_and_keep_the_rest_true(name: str, pytho
             "--",
             *python.command("layers"),
         ]
-        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, timeout=PATIENCE_S, stdout=subprocess.DEVNULL)
         traces.append(pytrace_ebpf.open(directory))
     assert edges(traces[1], lambda file, depth: True) == edges(traces[0], wanted)
     calls = traces[1].calls()
@@ -168,7 +168,7 @@ def test_signals_and_exit_codes_are_the_programs_own(number: signal.Signals | No
     assert process.stdout.readline() == "ready\n"
     if number is not None:
         process.send_signal(number)
-    said, _ = process.communicate("\n", timeout=30)
+    said, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == code
     assert said.startswith("done") == (code == 0)
     assert pytrace_ebpf.open(tmp_path / "trace").manifest["state"] == "complete"
@@ -185,7 +185,7 @@ def test_an_event_of_the_agent_and_one_of_the_kernel_have_the_same_clock(
     sched = sched[(sched["tid"] == process.pid) & (sched["kind"] <= SchedKind.OUT)]
     away = np.flatnonzero((sched["kind"] == SchedKind.OUT) & (sched["kind"].shift(-1) == SchedKind.IN))
     left, back = sched["ts"].to_numpy()[away], sched["ts"].to_numpy()[away + 1]
-    # Which call a thread was away in is told by the middle of its absence, which is many times what the clocks may differ by.
+    # An absence is assigned to a call by its middle: it lasts many times longer than the clocks may differ by.
     call = np.searchsorted(gives["start_ns"], (left + back) // 2) - 1
     within = (call >= 0) & ((left + back) // 2 < gives["end_ns"].to_numpy()[call])
     assert within.sum() > max(100 * clock_seconds, 0.9 * len(gives))
@@ -204,7 +204,7 @@ def test_a_child_that_is_still_starting_is_not_harmed(python: Python, target: Ca
     assert len(trace.processes()) == 17
 
 
-def test_a_program_that_ends_while_the_agent_comes_in_is_no_failure(
+def test_a_program_that_ends_while_the_agent_is_injected_is_no_failure(
     python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     for _ in range(5):

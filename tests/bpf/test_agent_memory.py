@@ -1,4 +1,4 @@
-"""The agent's arena on a full file system: events are lost and counted, and the program never learns of it."""
+"""The agent's arena on a full file system: events are lost and counted, and the program is not affected."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Which source a running program gets by itself, what is said of it, and that no probe raises in a program."""
+"""Which source is chosen for a running program, how the choice is reported, and that no probe raises an error in a program."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytrace_ebpf
 from pytrace_ebpf.record.process.target import inspect
 from tests.bpf.conftest import COMMAND, Recorder, agent_records, has_agent, wait_until
 from tests.bpf.test_detach import semaphores
-from tests.conftest import REPOSITORY, Python, Target
+from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target
 
 WORKS = """
 import sys
@@ -26,12 +26,12 @@ BECOMES = "import os, sys\nprint('ready', flush=True)\ninput()\nos.execv(sys.exe
 
 
 def chosen(recorder: Recorder) -> dict[str, Any]:
-    """What the manifest says of the source of the first process, after the end of the recording."""
+    """The manifest's entry for the source of the first process, after the end of the recording."""
     recorder.stop()
     return dict(pytrace_ebpf.open(recorder.directory).manifest["sources"][0])
 
 
-def test_one_that_waits_is_traced_by_its_probes(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_an_idle_program_is_traced_by_its_probes(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     recorder = attach(target("sleeper", "--wait", python=python).pid)
     assert " by usdt: " in recorder.first
     assert " µs a call, foreseen to take " in recorder.first
@@ -41,7 +41,7 @@ def test_one_that_waits_is_traced_by_its_probes(python: Python, target: Callable
     assert source["foreseen"]["share"] < 0.1 and source["foreseen"]["calls_per_s"] is None
 
 
-def test_one_that_never_stops_calling_is_traced_by_the_agent(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_a_busy_program_is_traced_by_the_agent(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("busy", python=python)
     recorder = attach(process.pid)
     assert " by agent: the probes, which trace from outside, would cost about " in recorder.first
@@ -97,7 +97,7 @@ def words(python: Python, shown: Path, *args: str) -> list[str]:
 
 
 def ends_well(process: "subprocess.Popen[str]") -> None:
-    said, _ = process.communicate("\n", timeout=60)
+    said, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert (said, process.returncode) == ("done\n", 0)
 
 
@@ -114,12 +114,16 @@ def test_a_folder_that_is_not_utf_8_is_traced_without_harm(
 
 
 @pytest.mark.parametrize("command", ["attach", "run"])
-def test_there_the_probes_are_refused_up_to_3_11(python: Python, command: str, odd: Path, tmp_path: Path, started: Callable[..., Any]) -> None:
+def test_in_a_folder_that_is_not_utf_8_the_probes_are_refused_up_to_3_11(
+    python: Python, command: str, odd: Path, tmp_path: Path, started: Callable[..., Any]
+) -> None:
     if python.minor >= 15:
         return
     process = started(python, odd)
     of = ["--pid", str(process.pid)] if command == "attach" else ["--", *words(python, tmp_path, str(odd))]
-    ended = subprocess.run([*COMMAND, command, "--source", "usdt", "-o", str(tmp_path / "t"), *of], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [*COMMAND, command, "--source", "usdt", "-o", str(tmp_path / "t"), *of], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == 3
     assert "works.py', which is no valid UTF-8" in ended.stderr and "use --source agent" in ended.stderr
     assert ended.stdout == "" and not (tmp_path / "t").exists()
@@ -127,22 +131,22 @@ def test_there_the_probes_are_refused_up_to_3_11(python: Python, command: str, o
 
 
 @pytest.mark.parametrize("source", ["auto", "usdt"])
-def test_a_program_becomes_one_that_probes_would_harm(
+def test_exec_of_a_program_that_probes_would_harm(
     source: str, odd: Path, tmp_path: Path, started: Callable[..., Any], attach: Callable[..., Recorder]
 ) -> None:
     (tmp_path / "becomes.py").write_text(BECOMES)
     odd.unlink()
-    os.mkfifo(odd)  # so that it stands still until somebody writes
+    os.mkfifo(odd)  # a pipe: the program stops here until the test writes to it
     process = started(Python("3.11"), tmp_path / "becomes.py", str(odd))
     recorder = attach(process.pid, "--source", source)
     process.stdin.write("\n")
     process.stdin.flush()
-    with odd.open("w") as file:  # comes back when it is opened for reading, too
-        wait_until(lambda: not any(semaphores(inspect(process.pid))), 10)
+    with odd.open("w") as file:  # returns when the program has opened it for reading
+        wait_until(lambda: not any(semaphores(inspect(process.pid))))
         file.write(WORKS)
     assert process.stdout.readline() == "ready\n"
     if source == "auto":
-        wait_until(lambda: agent_records(process.pid), 10)
+        wait_until(lambda: agent_records(process.pid))
     ends_well(process)
     last = pytrace_ebpf.open(recorder.finish()).manifest["sources"][-1]
     if source == "auto":

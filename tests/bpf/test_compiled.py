@@ -1,4 +1,4 @@
-"""Programs are compiled once for a host; what was kept of them is used as it is, or compiled anew."""
+"""Programs are compiled once for a host; the kept result is used again, or replaced where it is damaged."""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_file_is_compiled_once(compilations: list[int]) -> None:
     assert len(compilations) == 1
 
 
-def test_a_damaged_one_is_compiled_anew(compilations: list[int], tmp_path: Path) -> None:
+def test_a_damaged_result_is_compiled_again(compilations: list[int], tmp_path: Path) -> None:
     first = compiled.compiled("empty.c")
     (file,) = (tmp_path / kept._FOLDER).iterdir()
     file.write_bytes(file.read_bytes()[:-10])
@@ -42,7 +42,7 @@ def test_a_damaged_one_is_compiled_anew(compilations: list[int], tmp_path: Path)
     assert len(compilations) == 2
 
 
-def test_another_text_is_another_program(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_include_is_compiled_again(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
     for value in (1, 2, 1):
         (tmp_path / "included.h").write_text(f"#define VALUE {value}\n")
@@ -52,7 +52,7 @@ def test_another_text_is_another_program(compilations: list[int], tmp_path: Path
     assert len(compilations) == 2
 
 
-def test_what_clang_refuses_is_one_sentence_and_is_not_kept(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_clang_is_one_sentence_and_is_not_kept(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
     (tmp_path / "wrong.c").write_text("int program(void *ctx)\n{\n    return nothing_of_the_kind;\n}\n")
     for _ in range(2):

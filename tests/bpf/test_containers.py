@@ -12,7 +12,7 @@ import pytest
 import pytrace_ebpf
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
 from tests.bpf.test_counts import counted, ours
-from tests.conftest import HOST_PYTHON, MATRIX, REPOSITORY, ROOTS, TARGETS, Python, Target
+from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, REPOSITORY, ROOTS, TARGETS, Python, Target
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
@@ -52,7 +52,7 @@ class Container(Target):
 
 def contained(python: Python, *options: str) -> Contained:
     """That Python in a container."""
-    # Any user can come to these then, wherever they lie.
+    # so that every user can reach them, wherever they are
     options = ("--tmpfs", f"/{TARGETS.parts[1]}:mode=755", *(options or DOCKER))
     return Contained(python.version, python.root, options=options)
 
@@ -131,7 +131,7 @@ def test_waiting_for_the_gil_is_seen(inside: Contained, source: str, container: 
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
-def test_nothing_stays_in_it(
+def test_nothing_stays_in_the_container(
     how: signal.Signals,
     inside: Contained,
     source: str,
@@ -142,7 +142,7 @@ def test_nothing_stays_in_it(
     for _ in range(2):
         recorder = attach(process.pid, "--source", source)
         recorder.process.send_signal(how)
-        recorder.process.wait(30)
+        recorder.process.wait(PATIENCE_S)
         wait_until(lambda: not process.left_behind() and not has_agent(process.pid))
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         assert ".arena" not in maps
@@ -171,11 +171,11 @@ def test_the_agent_finds_a_place(room: str, container: Callable[..., Container],
     assert process.left_behind() == []
 
 
-def test_no_place_for_the_agent_is_said_in_one_sentence(container: Callable[..., Container], tmp_path: Path) -> None:
+def test_without_a_place_for_the_agent_the_error_is_one_sentence(container: Callable[..., Container], tmp_path: Path) -> None:
     nowhere = [word for place in PLACES for word in ("--tmpfs", f"{place}:noexec")]
     process = container("spinner", "60", python=contained(Python(HOST_PYTHON), "--read-only", *nowhere))
     words = [*COMMAND, "attach", "--source", "agent", "--pid", str(process.pid), "-o", str(tmp_path / "trace")]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode in (3, 4)
     assert len(ended.stderr.splitlines()) == 1 and "noexec" in ended.stderr
     assert not (tmp_path / "trace").exists()

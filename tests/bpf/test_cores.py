@@ -23,7 +23,7 @@ TICK_NS = 10_000_000
 
 @pytest.fixture
 def hog() -> Iterator["subprocess.Popen[bytes]"]:
-    """Computes on the first core, whoever else wants it."""
+    """Computes on the first core, in competition with others."""
     first = min(os.sched_getaffinity(0))
     process = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{first}}})\nwhile True: pass"])
     yield process
@@ -53,7 +53,7 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     assert masks[-2:] == [str(first), str(second)]
     by = cores.preemptions(trace.waits(), trace.threads(), trace.neighbours()).set_index("pid")
     assert by.loc[hog.pid, "times"] > 10 and not by.loc[hog.pid, "traced"]
-    assert by.loc[hog.pid, "ns"] > 1e8  # half of the core, where nobody else wants it
+    assert by.loc[hog.pid, "ns"] > 1e8  # half of the core, if no other program runs on it
     moves = cores.migrations(trace.waits())
     assert ((moves["cpu_before"] == first) & (moves["cpu_after"] == second)).any()
 
@@ -75,7 +75,7 @@ def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Calla
         sliced += within.clip(lower=0).sum()
         counted += 1e9 * sum(row[name, "last"] - row[name, "first"] for name in ("user_s", "system_s"))
     assert counted > 1e9
-    # On some virtual machines the kernel tells of no switch away from their init, and so not of 1 to 4 % of those to others.
+    # On some virtual machines the kernel reports no switch away from their init process: 1 to 4 % of the switches are missing.
     assert sliced - counted < 0.02 * counted + 2 * TICK_NS + stolen
     assert counted - sliced < 0.05 * counted + 2 * TICK_NS + stolen
     whole = cores.parallelism(timeline_of(trace), trace.start_ns, trace.end_ns)

@@ -67,7 +67,7 @@ def counted(directory: Path, python: Python, source: str) -> dict[tuple[str, str
     assert not len(trace.losses())
     calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
     calls = calls[calls["status"] != "open_at_start"]
-    # By the probes of 3.15 throw() is not told, and what it resumes is inferred.
+    # The probes of 3.15 do not report throw(); the resume is inferred.
     assert (python.version == "3.15" and source == "usdt") or not (calls["status"] == "repaired").any()
     return ours(Counter(zip(calls["file"], calls["qualname"], calls["first_line"], strict=True)), python)
 

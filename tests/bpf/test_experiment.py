@@ -11,6 +11,7 @@ import pytrace_ebpf
 from pytrace_ebpf.experiment.data import DATASET
 from pytrace_ebpf.experiment.paths import PARTS
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 PROGRAM = """\
 import json, os, sys
@@ -39,7 +40,7 @@ def experiment(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]
     program.write_text(PROGRAM)
     settings = ["--cpus", "0", "--cpus", "0,1", "--threads", "1", "--threads", "2"]
     command = [*COMMAND, "experiment", *settings, "-o", str(tmp_path / "out"), *words[:-1], "--", "/usr/bin/python3.11", str(program), words[-1], "2"]
-    return subprocess.run(command, input="nothing of this", capture_output=True, text=True, timeout=400)
+    return subprocess.run(command, input="nothing of this", capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_every_run_has_its_setting_and_the_same_calls(tmp_path: Path) -> None:
@@ -78,10 +79,10 @@ def test_a_program_that_fails_ends_it_with_one_sentence(tmp_path: Path) -> None:
     assert again.returncode == 5 and again.stderr.count("\n") == 1
 
 
-def test_what_the_tracer_says_of_a_run_is_said(tmp_path: Path) -> None:
+def test_messages_of_the_tracer_about_a_run_are_shown(tmp_path: Path) -> None:
     (tmp_path / "no.py").write_text("not a program")
     command = [*COMMAND, "experiment", "--cpus", "0", "-o", str(tmp_path / "out"), "--", str(tmp_path / "no.py")]
     (tmp_path / "no.py").chmod(0o755)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     announced, said = done.stderr.splitlines()
     assert done.returncode != 0 and announced == "3 runs, in turns: cpus=0" and said.startswith("pytrace-ebpf: "), sys.executable

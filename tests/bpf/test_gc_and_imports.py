@@ -73,7 +73,7 @@ def facts(stdout: str) -> dict:
 
 
 @pytest.mark.parametrize("how", ["attached", "launched"])
-def test_imports_are_those_that_the_interpreter_tells_its_audit_hooks(
+def test_imports_are_those_that_the_interpreter_reports_to_its_audit_hooks(
     how: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder], run: Callable[..., tuple]
 ) -> None:
     if how == "attached":
@@ -96,7 +96,7 @@ def test_imports_are_those_that_the_interpreter_tells_its_audit_hooks(
     assert list(missing["status"]) == ["unwound" if source == "agent" else "complete"]
     by_importlib = within["by_importlib"]
     assert by_importlib["name"].str.startswith("import rlcompleter" if python.minor >= 13 else "import sndhdr").any() == (source == "agent")
-    # The body of every module is in the import that bears its name, and in no other nearer.
+    # The innermost import around the body of a module is the one of its name.
     bodies = pd.concat(list(within.values()))
     bodies = bodies[(bodies["name"] == "<module>") & bodies["file"].isin(truth["modules"].values())]
     files = {file: name for name, file in truth["modules"].items()}
@@ -120,11 +120,11 @@ def test_a_program_that_empties_the_list_of_callbacks_runs_on(python: Python, so
     trace = pytrace_ebpf.open(directory)
     calls = named(trace)
     assert (calls["layer"] == "gc").sum() >= 30
-    assert (calls["status"] == "repaired").sum() <= 1, "the collection whose end could not be told"
+    assert (calls["status"] == "repaired").sum() <= 1, "the collection whose end could not be reported"
 
 
 @pytest.mark.usually("agent")
-def test_filters_leave_them_in(python: Python, source: str, run: Callable[..., tuple]) -> None:
+def test_filters_keep_collections_and_imports(python: Python, source: str, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("imports"), "--source", source, "--include", "imports")
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
@@ -136,7 +136,7 @@ def test_filters_leave_them_in(python: Python, source: str, run: Callable[..., t
 
 
 @pytest.mark.sources("agent")
-def test_a_bound_to_the_depth_counts_calls_of_python_only(python: Python, source: str, run: Callable[..., tuple]) -> None:
+def test_max_depth_counts_python_calls_only(python: Python, source: str, run: Callable[..., tuple]) -> None:
     directory, ended = run(python.command("collects"), "--source", source, "--max-depth", "3")
     trace = pytrace_ebpf.open(directory)
     calls = named(trace)

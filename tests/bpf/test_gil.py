@@ -1,4 +1,4 @@
-"""The GIL as it is reported, against a program that knows who kept whom from it, and for how long."""
+"""Reported waits for the GIL, against a program that knows which thread kept which other from it, and for how long."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +38,13 @@ def check_victims(trace: Trace, gil: Gil, phases: list[dict[str, Any]]) -> None:
     for phase, holder in ((phases[0], "hog"), (phases[2], "stubborn")):
         (tid, _), (holding, _) = phase["victim"], phase[holder]
         victim, held = threads.loc[tid], threads.loc[holding, "held_ns"]
-        # Not the first ones: how long it had it before is nowhere.
+        # Not the first waits: how long the holder had had the GIL before is not recorded.
         assert victim["convoys"] >= 0.9 * victim["waits"] - 2
         assert victim["convoy_ns"] <= victim["mean_ns"] * victim["waits"] + victim["waits"]
         assert victim["held_ns"] < 0.05 * held
         takes = gil.takes[gil.takes["tid"] == tid].set_index("holder_tid")["waits"]
         assert takes[holding] > 0.9 * takes.sum() - 2
-        # It has it for its whole call, but when it waits for it.
+        # It holds the GIL for its whole call, except while it waits for it.
         wall = calls.loc[(calls["tid"] == holding) & (calls["name"] == holder), "wall_ns"].sum()
         waits = trace.waits(tid=holding)
         waits = waits[waits["kind"] == "gil"]
@@ -52,7 +52,7 @@ def check_victims(trace: Trace, gil: Gil, phases: list[dict[str, Any]]) -> None:
 
 
 def check_shares(trace: Trace, gil: Gil, phase: dict[str, Any]) -> None:
-    """Three that take turns: each had it while it slept in the call that keeps it, and hardly longer."""
+    """Three threads take turns: each holds the GIL while it sleeps in the C call that keeps it, and hardly longer."""
     threads = gil.threads.set_index("tid")
     for name, (tid, seconds) in phase.items():
         waits = trace.waits(tid=tid)
@@ -63,7 +63,7 @@ def check_shares(trace: Trace, gil: Gil, phase: dict[str, Any]) -> None:
 
 
 @pytest.mark.usually("agent")
-def test_who_kept_whom_from_it(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_waits_are_attributed_to_the_holder(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_convoy", "--wait", python=python)
     recorder = attach(process.pid, "--source", source)
     process.go()
@@ -74,7 +74,7 @@ def test_who_kept_whom_from_it(python: Python, source: str, target: Callable[...
     check_shares(trace, gil, phases[1])
 
 
-def test_one_thread_has_it_alone(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_a_single_thread_never_waits(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("spinner", "--wait", python=python)
     recorder = attach(process.pid)
     process.go()
@@ -85,7 +85,7 @@ def test_one_thread_has_it_alone(python: Python, target: Callable[..., Target], 
     assert shares["contended_ns"] + shares["handover_ns"] < 0.1 * shares["wall_ns"]
 
 
-def test_one_that_sleeps_leaves_it(run: Callable[..., tuple[Path, Any]], python: Python) -> None:
+def test_a_sleeping_thread_releases_it(run: Callable[..., tuple[Path, Any]], python: Python) -> None:
     directory, ended = run(python.command("sleeper"))
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)

@@ -43,7 +43,7 @@ def check(trace: Trace, said: dict[str, Any]) -> None:
         waited = gil_waits(trace, said[waiter])
         assert waited.sum() > 0.03, waited
         assert waited.get(said[holder], 0.0) > 0.95 * waited.sum(), (waiter, said, waited)
-    # One who sleeps with the GIL holds it, one who sleeps without leaves it to nobody, or to who started it and then waits.
+    # A thread that sleeps with the GIL is its holder; if it released the GIL, nobody is, or the thread that started it.
     kept = asleep(trace, said["block"])["holder_tid"]
     assert len(kept) >= 10
     assert (kept == said["block"]).all()
@@ -52,7 +52,7 @@ def check(trace: Trace, said: dict[str, Any]) -> None:
     assert (left == 0).sum() >= len(left) - 2 and set(left) <= {0, said["pid"]}
 
 
-def test_the_holder_is_the_one_that_has_it(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_the_holder_is_reported(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_holder", "--wait", python=python)
     recorder = attach(process.pid, "--source", source)
     process.go()
@@ -63,7 +63,7 @@ def test_the_holder_is_the_one_that_has_it(python: Python, source: str, target: 
 
 
 @pytest.mark.usually("agent")
-def test_a_launched_program_has_one_from_its_beginning(python: Python, source: str, run: Callable[..., tuple[Path, Any]]) -> None:
+def test_the_holder_is_known_from_the_start_of_a_launched_program(python: Python, source: str, run: Callable[..., tuple[Path, Any]]) -> None:
     directory, ended = run(python.command("gil_holder"), "--source", source)
     said = json.loads(ended.stdout.partition("done ")[2])
     check(pytrace_ebpf.open(directory), said)
@@ -71,7 +71,7 @@ def test_a_launched_program_has_one_from_its_beginning(python: Python, source: s
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("way", ["fork", "exec"])
-def test_children_have_one_of_their_own(way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_children_have_a_gil_of_their_own(way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_holder", "0.6", way, "--wait", python=python)
     recorder = attach(process.pid)
     process.go()
@@ -80,7 +80,7 @@ def test_children_have_one_of_their_own(way: str, python: Python, target: Callab
     check(pytrace_ebpf.open(recorder.finish()), said)
 
 
-def test_in_a_container_it_has_the_hosts_number(attach: Callable[..., Recorder]) -> None:
+def test_in_a_container_the_holder_has_the_hosts_thread_id(attach: Callable[..., Recorder]) -> None:
     process = Container(contained(Python(HOST_PYTHON)), "gil_holder", "--wait")
     try:
         recorder = attach(process.pid)

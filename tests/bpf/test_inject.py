@@ -1,4 +1,4 @@
-"""A session begins in a running process that did not prepare for it, and the process never notices."""
+"""A session begins in a running process that was not prepared for it, without side effects."""
 
 import os
 import random
@@ -16,12 +16,11 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.inject import Injection, begin, ptrace
 from pytrace_ebpf.record.process.target import inspect
-from tests.conftest import ROOTS, Python
+from tests.conftest import PATIENCE_S, ROOTS, Python
 
 HERE = Path(__file__).parent
 PYENV = Path.home() / ".pyenv" / "versions"
 ATTACHES = 5
-PATIENCE_S = 60
 
 # Works until its input ends, checking itself all the time.
 BUSY = """
@@ -280,7 +279,7 @@ def test_a_debugged_process_is_left_alone(start: Callable[..., Process], stub: P
     assert process.ends_well()
 
 
-def test_what_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
+def test_an_injection_that_gives_up_leaves_nothing_armed(start: Callable[..., Process], stub: Path) -> None:
     """Nothing but native code runs until it is given up; what was asked for then does not happen later."""
     process = start("import hashlib, sys, os\nprint('ready', flush=True)\nhashlib.pbkdf2_hmac('sha256', b'a', b'b', 3_000_000)\nos.read(0, 1)\n")
     with pytest.raises(TargetError, match="native code"):

@@ -11,7 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, wait_until
-from tests.conftest import SOURCES
+from tests.conftest import PATIENCE_S, SOURCES
 from tests.sums_hold import assert_sums_hold
 from tests.unit.test_long_recordings import with_rows
 
@@ -71,13 +71,13 @@ def check(trace: Trace) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subprocess.Popen[bytes], attach: Callable[..., Recorder]) -> None:
     recorder = attach(service.pid, "--source", source, "--keep", "3s")
-    wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).segments) > 0, 60)
+    wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).segments) > 0)
     assert service.stdin is not None
     service.stdin.write(b"later\n")
     service.stdin.flush()
-    wait_until(lambda: dropped(recorder.directory) >= 4, 60)
-    report = subprocess.run([*COMMAND, "report", str(recorder.directory)], capture_output=True, text=True, timeout=60)
-    assert report.returncode == 0 or "was dropped meanwhile by the recording that goes on (--keep): try again" in report.stderr
+    wait_until(lambda: dropped(recorder.directory) >= 4)
+    report = subprocess.run([*COMMAND, "report", str(recorder.directory)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert report.returncode == 0 or "was dropped meanwhile by the running recording (--keep): try again" in report.stderr
     trace = pytrace_ebpf.open(recorder.stop())
     check(trace)
     assert 2.5e9 < trace.end_ns - trace.start_ns < 30e9 and "at_first" in set(trace.functions()["name"])
@@ -91,9 +91,9 @@ def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subp
 
 def test_a_tracer_killed_while_it_drops_leaves_a_whole_trace(service: subprocess.Popen[bytes], attach: Callable[..., Recorder]) -> None:
     recorder = attach(service.pid, "--source", "usdt", "--keep", "2s")
-    wait_until(lambda: dropped(recorder.directory) >= 2, 60)
+    wait_until(lambda: dropped(recorder.directory) >= 2)
     moments = random.Random(1)
-    wait_until(lambda: moments.random() < 0.02, 60)
+    wait_until(lambda: moments.random() < 0.02)
     recorder.process.kill()
     recorder.process.wait()
     trace = pytrace_ebpf.open(recorder.directory)

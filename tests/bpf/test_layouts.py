@@ -1,4 +1,4 @@
-"""The USDT programs load and tell the truth for every Python that can have its probes, also where no such build is at hand."""
+"""The USDT programs load and report correctly for every Python that can have probes, also where no such build is installed."""
 
 import ctypes
 import os
@@ -86,7 +86,7 @@ def leaving(layout: Layout, yielding: bool) -> tuple[ctypes.Array[ctypes.c_char]
 
 
 @pytest.mark.parametrize("version", WITH_PROBES)
-def test_every_program_is_taken_and_yields_are_told_from_returns(version: tuple[int, int], library: Path) -> None:
+def test_every_program_loads_and_distinguishes_yields_from_returns(version: tuple[int, int], library: Path) -> None:
     layout = known(version)
     with library.open("rb") as file:
         binary = read_binary(file)

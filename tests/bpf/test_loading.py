@@ -56,13 +56,13 @@ def test_a_value_for_each_core(made: Callable[..., Map]) -> None:
     assert table.get(1).shape == (len(possible_cpus()),) and not table.get(1).any()
 
 
-def test_settings_are_all_to_be_given() -> None:
+def test_all_settings_are_required() -> None:
     with pytest.raises(KeyError):
         Programs("sched.c", dict(parking.SETTINGS))
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_a_thread_that_sleeps_is_seen_to(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_sleeping_thread_is_read(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     load = sched.Programs
 
     def as_on_another_kernel(source: str, settings: dict[str, object], sizes: dict[str, int]) -> Programs:

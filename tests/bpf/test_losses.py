@@ -1,4 +1,4 @@
-"""Nothing is lost silently: with a ring far too small the books still balance."""
+"""Nothing is lost silently: with a ring that is far too small, events recorded and counted as lost still add up."""
 
 from collections.abc import Callable
 

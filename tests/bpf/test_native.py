@@ -14,7 +14,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
-from tests.conftest import SOURCES, Target
+from tests.conftest import PATIENCE_S, SOURCES, Target
 
 LIBRARIES = {"libtorch_cpu.so": "TORCH", "libc10.so": "C10", "libopenblas.so.0": "BLAS", "libcudart.so.12": "CUDART"}
 ROUNDS = 300
@@ -130,7 +130,7 @@ def test_only_the_operators_that_were_asked_for(native: Callable[..., Trace]) ->
     assert set(calls["layer"]) <= {"python", "operator", "gc", "import"}
 
 
-def test_what_was_not_found_is_said(native: Callable[..., Trace]) -> None:
+def test_what_was_not_found_is_reported(native: Callable[..., Trace]) -> None:
     trace = native("--layers", "blas", "--operators", "aten::mat*", "--operators", "nothing*", "--operators", "relu")
     facts = trace.manifest["native"]
     assert facts["layers"] == ["blas", "operator"]
@@ -174,7 +174,7 @@ def test_a_child_of_a_probed_process_is_traced(loop: Callable[..., Target], atta
     recorder = attach(process.pid, "--layers", "torch")
     process.go()
     # It has its parent's breakpoints in its memory from the first moment, and probes of its own a little later.
-    wait_until(lambda: any(len(conv1d_of(recorder, pid)) for pid in children(process.pid)), 60)
+    wait_until(lambda: any(len(conv1d_of(recorder, pid)) for pid in children(process.pid)))
     (tmp_path / "enough").touch()
     said = process.done()
     assert said["status"] == 7
@@ -190,7 +190,7 @@ def test_another_program_in_its_place_is_traced(loop: Callable[..., Target], att
     process = loop("exec")
     recorder = attach(process.pid, "--layers", "torch")
     process.go()
-    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 2 * 10 + 100, 60)
+    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 2 * 10 + 100)
     (tmp_path / "enough").touch()
     assert process.done()["rounds"] > 50
     assert process.wait() == 0
@@ -204,9 +204,9 @@ def test_operators_run_on_while_the_tracer_leaves(
     process = loop("here")
     recorder = attach(process.pid, "--layers", "torch,blas,cuda")
     process.go()
-    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 100, 60)
+    wait_until(lambda: len(conv1d_of(recorder, process.pid)) > 100)
     recorder.process.send_signal(how)
-    assert recorder.process.wait(60) == (0 if how == signal.SIGINT else -how)
+    assert recorder.process.wait(PATIENCE_S) == (0 if how == signal.SIGINT else -how)
     (tmp_path / "enough").touch()
     assert process.done()["rounds"] > 50
     assert process.wait() == 0

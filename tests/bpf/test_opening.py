@@ -1,4 +1,4 @@
-"""Attaching to a program in the middle of its work: what was open is told, with its names, once."""
+"""Attaching to a program in the middle of its work: open frames are reported once, with their names."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.conftest import Python, Target
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_a_deep_stack_is_told_whether_it_returns_or_not(
+def test_a_deep_stack_is_reported_whether_it_returns_or_not(
     returns: bool, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("deep", "400", "--wait", python=python)
@@ -30,7 +30,9 @@ def test_a_deep_stack_is_told_whether_it_returns_or_not(
     assert set(opened["line"] > 0) == {returns}
 
 
-def test_a_busy_program_has_its_outer_frames(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_the_outer_frames_of_a_busy_program_are_reported(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
     process = target("busy", python=python)
     trace = pytrace_ebpf.open(attach(process.pid, "--source", source, "--duration", "0.5").finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")

@@ -1,4 +1,4 @@
-"""What is left on disk: a trace that belongs to who called sudo; and what a full disk does to a recording."""
+"""Files on disk: the trace belongs to the user who called sudo; and what a full disk does to a recording."""
 
 import os
 import pwd
@@ -12,6 +12,7 @@ import pytest
 
 import pytrace_ebpf
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 
 def test_the_program_and_the_trace_belong_to_the_invoking_user(public_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_the_program_and_the_trace_belong_to_the_invoking_user(public_path: Path
     ended = subprocess.run(
         [*COMMAND, "run", "-o", str(public_path / "trace"), "--", "/usr/bin/python3.11", "-c", program],
         env=os.environ | {"SUDO_UID": str(user.pw_uid), "SUDO_GID": str(user.pw_gid)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert ended.stdout.split() == [str(user.pw_uid), str(user.pw_gid), "nobody"], ended.stderr
     written = [public_path / "trace", *(public_path / "trace").rglob("*")]
@@ -43,7 +44,7 @@ def test_a_full_disk_ends_the_recording_in_one_sentence_and_the_program_goes_on(
     with small_disk(tmp_path, "64k"):
         ended = subprocess.run(
             [*COMMAND, "run", "-q", "--max-size", "1G", "-o", str(tmp_path / "trace"), "--", "/usr/bin/python3.11", "-c", "import json, asyncio, unittest; exit(7)"],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
         trace = pytrace_ebpf.open(tmp_path / "trace")
         assert trace.manifest["state"] == "complete" and "No space left" in trace.manifest["ended"]
@@ -68,7 +69,7 @@ def test_what_was_written_before_the_disk_was_full_is_a_whole_trace(tmp_path: Pa
         program = subprocess.Popen(["/usr/bin/python3.11", "-c", _UNTIL, tmp_path / "end"], stdout=subprocess.PIPE)
         assert program.stdout and program.stdout.readline() == b"ready\n"
         words = ["attach", "--pid", str(program.pid), "--source", "agent", "--max-size", "1G", "-o", str(disk / "trace")]
-        ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S)
         (tmp_path / "end").touch()
         assert program.wait() == 9
         assert ended.returncode == 4 and "No space left" in ended.stderr, ended.stderr
@@ -88,7 +89,7 @@ def test_at_its_size_a_recording_ends_and_the_program_does_not(tmp_path: Path, s
     said = "".join(iter(tracer.stderr.readline, "the program goes on untraced\n"))
     assert "has reached 0.1 MB (--max-size)" in said
     (tmp_path / "end").touch()
-    tracer.communicate(timeout=60)
+    tracer.communicate(timeout=PATIENCE_S)
     assert tracer.returncode == 9
     trace = pytrace_ebpf.open(tmp_path / "trace")
     assert trace.manifest["state"] == "complete" and "--max-size" in trace.manifest["ended"]

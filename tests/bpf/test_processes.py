@@ -1,4 +1,4 @@
-"""Children, exec, replaced interpreters, two tracers at once: each traced rightly."""
+"""Children, exec, replaced interpreters, two tracers at once."""
 
 import shutil
 from collections.abc import Callable
@@ -53,8 +53,8 @@ def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
     recorder = attach(process.pid, "--source", source)
     process.go()
     process.ready()
-    if source == "agent":  # comes to a program when that runs its own code; probes are there before
-        wait_until(lambda: agent_records(process.pid), 10)
+    if source == "agent":  # the agent is injected once the program runs its own code; probes are attached before
+        wait_until(lambda: agent_records(process.pid))
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())
@@ -134,6 +134,6 @@ def test_run_sees_through_a_wrapper(source: str, wrapper: list[str], run: Callab
     assert trace.manifest["target"]["python_version"].startswith("3.11")
 
 
-def test_run_of_a_program_killed_by_a_signal_says_so(run: Callable[..., tuple]) -> None:
+def test_run_reports_that_a_signal_killed_the_program(run: Callable[..., tuple]) -> None:
     _, ended = run(["/usr/bin/python3.11", "-c", "import os; os.kill(os.getpid(), 9)"])
     assert ended.returncode == 128 + 9

@@ -12,12 +12,12 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session
 from pytrace_ebpf.record.usdt.calls import UsdtCalls
 from tests.bpf.conftest import COMMAND
-from tests.conftest import HOST_PYTHON, Target, without_rights
+from tests.conftest import HOST_PYTHON, PATIENCE_S, Target, without_rights
 
 
 def refused(*words: str) -> tuple[int, str]:
     """Exit code and the one line on stderr."""
-    ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.stderr.startswith("pytrace-ebpf: ")

@@ -1,4 +1,4 @@
-"""Requests of real servers of the standard library: every one is there, and the slow one is told why."""
+"""Requests of real servers of the standard library: every one is recorded, and the cause of the slow one is named."""
 
 from collections.abc import Callable
 

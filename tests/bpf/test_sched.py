@@ -1,4 +1,4 @@
-"""Where the time of a thread went, against what the kernel itself says of it and against programs that know."""
+"""Where the time of a thread went, against the kernel's own counters and against programs that know."""
 
 import os
 import time
@@ -98,8 +98,10 @@ def test_fighting_for_the_gil_is_gil_wait(python: Python, target: Callable[..., 
     wall = seconds(calls, ["compute"], "wall_ns")
     lost = seconds(calls, ["compute"], "gil_wait_ns") + seconds(calls, ["compute"], "runq_wait_ns")
     assert lost > 0.9 * wall - facts["wall"]
-    assert seconds(calls, ["compute"], "gil_wait_ns") > 0.4 * wall
-    assert seconds(calls, ["compute"], "blocked_ns") < 0.02 * wall
+    # How much of that is the run queue depends on the machine, for whose cores those who were given the GIL wait. What is blocked is the GIL.
+    gil_wait, blocked = seconds(calls, ["compute"], "gil_wait_ns"), seconds(calls, ["compute"], "blocked_ns")
+    assert gil_wait > 0.95 * (gil_wait + blocked)
+    assert (calls.loc[calls["name"] == "compute", "gil_wait_ns"] > 0).all()
 
 
 @pytest.mark.parametrize(("program", "waiter"), [("lock_wait", "want"), ("pipe_wait", "receive")])

@@ -1,4 +1,4 @@
-"""Under sudo the program runs as it would without: as who called, with that user's variables; the tracer sees none of them."""
+"""Under sudo the program runs as it would without: as the user who called it, with that user's variables; the tracer sees none of them."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
 PROGRAM = "import os, sys; print(sys.argv[0], os.getuid(), sorted(os.environ.items()))"
@@ -18,7 +19,7 @@ CALLERS = {"VIRTUAL_ENV": "/home/me/venv", "PYTHONHASHSEED": "1", "HOME": "/home
 
 @pytest.fixture
 def caller() -> Iterator[Path]:
-    """A directory that who calls sudo may write to, with a sudo in it: a setuid program of root's that runs a shell's words."""
+    """A directory that the calling user may write to, with a stand-in for sudo: a setuid-root program that runs a shell command."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copy("/bin/dash", folder / "sudo")
@@ -37,7 +38,7 @@ def words(caller: Path) -> list[str]:
 
 def test_the_program_has_the_callers_variables_and_path(caller: Path) -> None:
     environment = CALLERS | {"PATH": f"{caller}/venv:/usr/bin:/bin"}
-    ended = subprocess.run(words(caller), env=environment, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(words(caller), env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     inside = dict(eval(ended.stdout.split(maxsplit=2)[2]))
     assert ended.stdout.split()[1] == str(NOBODY)
@@ -46,10 +47,10 @@ def test_the_program_has_the_callers_variables_and_path(caller: Path) -> None:
     assert (caller / "trace" / "manifest.json").stat().st_uid == NOBODY
 
 
-def test_what_cannot_be_had_back_is_said(caller: Path) -> None:
+def test_variables_that_cannot_be_restored_are_reported(caller: Path) -> None:
     (caller / "sudo").rename(caller / "another")
     line = [str(caller / "another"), *words(caller)[1:]]
-    ended = subprocess.run(line, env=CALLERS | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(line, env=CALLERS | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     assert "without the variables that sudo took away" in ended.stderr
     inside = dict(eval(ended.stdout.split(maxsplit=2)[2]))

@@ -1,4 +1,4 @@
-"""Several processes in one recording: children that were there already, several --pid, and what fits --match."""
+"""Several processes in one recording: children that exist already, several --pid, and processes that match --match."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder
-from tests.conftest import SOURCES, Target
+from tests.conftest import PATIENCE_S, SOURCES, Target
 
 NOBODY, ANYBODY = 65534, 65533
 PYTHON = "/usr/bin/python3.11"
@@ -30,7 +30,7 @@ for line in sys.stdin:
 
 
 class Stepping:
-    """A Python of a user's that makes ten calls when it is asked to; `word`, on its command line, tells it from others."""
+    """A Python of a user's that makes ten calls when it is asked to; `word`, on its command line, distinguishes it from others."""
 
     def __init__(self, word: str, user: int = 0) -> None:
         self.process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Stepping:
     def end(self) -> None:
         assert self.process.stdin
         self.process.stdin.close()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(PATIENCE_S) == 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -76,7 +76,7 @@ def stepping() -> Iterator[Callable[..., Stepping]]:
 
 @pytest.fixture
 def word(tmp_path: Path) -> str:
-    """One that stands on no other command line of this machine."""
+    """A word that is on no other command line of this machine."""
     return f"stepping-{os.getpid()}-{tmp_path.name}"
 
 
@@ -130,12 +130,12 @@ def test_the_workers_that_a_master_has_already_are_traced(source: str, target: C
     assert not trace.manifest["lost"] and trace.manifest["target"]["pid"] == master.pid
     calls = trace.calls()
     assert calls.loc[calls["pid"].isin(handled), "on_cpu_ns"].notna().all()
-    # What they were in when recording began is there by its name: the loop that waits for requests.
+    # The function that was open when recording began has its name: the loop that waits for requests.
     opened = calls[calls["pid"].isin(handled) & (calls["status"] == "open_at_start")].merge(trace.functions(), on="func_id")
     assert set(opened[opened["name"] == "serve"]["pid"]) == set(handled)
 
 
-def test_a_worker_that_takes_anothers_place_is_traced_too(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_a_worker_that_replaces_another_is_traced_too(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     master = target("prefork", "replace", "--wait")
     worker = int(Path(f"/proc/{master.pid}/task/{master.pid}/children").read_text().split()[0])
     recorder = attach(master.pid, "--source", "usdt")
@@ -180,9 +180,7 @@ def test_processes_of_several_users_in_one_trace(source: str, stepping: Callable
     assert not trace.manifest["lost"]
 
 
-def test_one_that_is_killed_and_one_that_cannot_be_traced_cost_the_others_nothing(
-    stepping: Callable[..., Stepping], record: Callable[..., Matching]
-) -> None:
+def test_a_killed_and_an_untraceable_process_cost_the_others_nothing(stepping: Callable[..., Stepping], record: Callable[..., Matching]) -> None:
     first, second = stepping("one"), stepping("one")
     with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
         try:
@@ -204,17 +202,17 @@ def test_one_that_is_killed_and_one_that_cannot_be_traced_cost_the_others_nothin
     assert f"2 processes of {PYTHON}" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def test_none_that_can_be_traced_is_an_error(tmp_path: Path) -> None:
+def test_no_traceable_process_is_an_error(tmp_path: Path) -> None:
     with subprocess.Popen(["/bin/sleep", "60"]) as first, subprocess.Popen(["/bin/sleep", "60"]) as second:
         words = [*COMMAND, "attach", "--pid", f"{first.pid},{second.pid}", "-o", str(tmp_path / "trace")]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         first.kill()
         second.kill()
     assert ended.returncode == 3 and ended.stderr.count("\n") == 1 and "none of 2 processes can be traced" in ended.stderr
     assert not (tmp_path / "trace").exists()
 
 
-def test_what_fits_is_traced_now_and_when_it_comes(word: str, stepping: Callable[..., Stepping], record: Callable[..., Matching]) -> None:
+def test_processes_that_match_are_traced_now_and_later(word: str, stepping: Callable[..., Stepping], record: Callable[..., Matching]) -> None:
     there, other = stepping(word, NOBODY), stepping("else")
     recorder = record("--match", f"{word}$", "--source", "usdt")
     assert f"process {there.pid}" in recorder.said[0]
@@ -230,16 +228,16 @@ def test_what_fits_is_traced_now_and_when_it_comes(word: str, stepping: Callable
     assert set(trace.processes()["pid"]) == {there.pid, later.pid}  # the tracer's own command line fits too
 
 
-def test_a_pattern_that_fits_nothing_is_an_error(word: str, tmp_path: Path) -> None:
-    with subprocess.Popen(["/bin/sh", "-c", "read line", word], stdin=subprocess.PIPE) as shell:  # fits, and is no Python
+def test_a_pattern_without_a_match_is_an_error(word: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "read line", word], stdin=subprocess.PIPE) as shell:  # matches, but is not a Python
         words = [*COMMAND, "attach", "--match", word, "-o", str(tmp_path / "trace")]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         shell.kill()
     assert ended.returncode == 3 and ended.stderr.count("\n") == 1 and "no Python process has a command line that fits" in ended.stderr
     assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--pid", "1,x"], ["--match", "("]])
-def test_words_that_make_no_sense(words: list[str]) -> None:
-    ended = subprocess.run([*COMMAND, "attach", *words], capture_output=True, text=True, timeout=60)
+def test_usage_errors(words: list[str]) -> None:
+    ended = subprocess.run([*COMMAND, "attach", *words], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr

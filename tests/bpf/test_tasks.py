@@ -1,4 +1,4 @@
-"""Tasks of asyncio on every Python: against what the program counts of itself, and the loop's idleness is nobody's."""
+"""Tasks of asyncio on every Python: against the program's own counts; the idle time of the loop belongs to no coroutine."""
 
 from collections.abc import Callable
 from pathlib import Path

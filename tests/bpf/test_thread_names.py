@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytrace_ebpf
 from tests.bpf.conftest import COMMAND, Recorder, wait_until
-from tests.conftest import Python, Target
+from tests.conftest import PATIENCE_S, Python, Target
 
 NAMES = {"MainThread", "first", "renamed", "grüße"}
 
@@ -22,7 +22,7 @@ def test_threads_have_the_names_that_python_gave_them(
     recorder = attach(process.pid, "--source", source)
     process.go()
     process.done()
-    wait_until(lambda: names(recorder.directory) >= NAMES - {"renamed"}, 30)  # of one that is renamed later the name is read at the end
+    wait_until(lambda: names(recorder.directory) >= NAMES - {"renamed"})  # of one that is renamed later the name is read at the end
     threads = pytrace_ebpf.open(recorder.stop()).threads()
     assert set(threads["name"]) >= NAMES
     assert (threads["comm"] != "").all() and not {"first", "MainThread"} & set(threads["comm"]) - {"first", "second"}
@@ -36,8 +36,8 @@ def test_of_a_launched_program_too(python: Python, source: str, tmp_path: Path) 
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
         try:
             assert tracer.stdin and tracer.stdout and tracer.stdout.readline() == b"ready\n" and tracer.stdout.readline().startswith(b"done ")
-            wait_until(lambda: names(directory) >= NAMES - {"renamed"}, 30)
-            tracer.communicate(b"\n", timeout=60)
+            wait_until(lambda: names(directory) >= NAMES - {"renamed"})
+            tracer.communicate(b"\n", timeout=PATIENCE_S)
         finally:
             tracer.kill()
     assert names(directory) >= NAMES - {"renamed"}

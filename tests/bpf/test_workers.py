@@ -1,4 +1,4 @@
-"""What threads without Python do for a call, against a pool that says how much it computed."""
+"""CPU time that threads without Python spend for a call, against a pool that reports how much it computed."""
 
 import subprocess
 from collections.abc import Callable

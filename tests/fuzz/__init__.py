@@ -1,4 +1,4 @@
-"""Inputs that nobody thought of, a fixed number of them; what one of them found stands in corpus/ and is tried first."""
+"""Generated inputs, a fixed number of them; those that once found a fault are in corpus/ and are tried first."""
 
 import json
 from pathlib import Path

@@ -72,11 +72,11 @@ def _use(binary: elf.Binary) -> None:
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
-def test_what_was_found_once(path: Path) -> None:
+def test_corpus(path: Path) -> None:
     read(path.read_bytes())
 
 
-def test_the_small_one_is_an_interpreter() -> None:
+def test_the_small_file_is_an_interpreter() -> None:
     binary = elf.read_binary(io.BytesIO(SMALL))
     assert binary.version == (3, 11, 2)
     assert set(binary.probes) == {"function__entry", "function__return", "line"}
@@ -85,7 +85,7 @@ def test_the_small_one_is_an_interpreter() -> None:
 @fuzzed
 @given(mutations, st.integers(0, len(SMALL)) | st.none())
 @example([], None)
-def test_mutations_of_a_small_one(changes: list[tuple[int, str, int]], end: int | None) -> None:
+def test_mutations_of_the_small_file(changes: list[tuple[int, str, int]], end: int | None) -> None:
     content = bytearray(SMALL)
     for at, kind, number in changes:
         size = struct.calcsize(f"<{kind}")

@@ -17,7 +17,7 @@ def _said(attempt: Any) -> str:
 
 
 def _attempts(_: dict[str, Any], files: list[int]) -> dict[str, str]:
-    """What comes of each thing that it must not be able to do."""
+    """The result of each attempt at something that it must not be able to do."""
     return {
         "open a file": _said(lambda: os.open("/etc/passwd", os.O_RDONLY)),
         "write to what it was given": _said(lambda: os.pwrite(files[0], b"x", 0)),

@@ -18,7 +18,7 @@ from pytrace_ebpf.record.agent.arena import CHUNK_TABLE, CHUNKS_START, FUNCTIONS
 from pytrace_ebpf.record.process.namespaces import Ids, Shared
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
-from tests.conftest import links_of
+from tests.conftest import PATIENCE_S, links_of
 from tests.unit.agent_pythons import built
 from tests.unit.test_arena_forged import chunk, event, function, header
 
@@ -40,7 +40,7 @@ print("ready", flush=True)
 steps = work()
 print(steps, flush=True)
 """
-# Writes an arena for itself as it is told, maps it, and changes it as it is told.
+# Writes a forged arena, given on stdin, for itself, maps it, and changes it by commands on stdin.
 FORGES = """
 import json, mmap, os, sys
 folder, size, parts = json.loads(sys.stdin.readline())
@@ -133,7 +133,7 @@ def directories(recorder: Recorder) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Whatever became of the tracer: of its directories nothing is left once a command has been started."""
+    """However the tracer ended, nothing is left of its directories once the next command has been started."""
     _made.clear()
     yield
     subprocess.run([*COMMAND, "info", "nowhere"], stderr=subprocess.DEVNULL)
@@ -142,7 +142,9 @@ def nothing_left() -> Iterator[None]:
 
 def as_user(script: str, *words: str, user: int = NOBODY) -> str:
     """Run a shell script as a user; what it says on both outputs."""
-    done = subprocess.run(["sh", "-c", script, "sh", *words], user=user, group=user, extra_groups=[], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], user=user, group=user, extra_groups=[], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     return done.stdout + done.stderr
 
 
@@ -197,7 +199,7 @@ def test_what_stands_in_an_arenas_place_is_not_opened(start: Callable[..., Proce
     # On a place of its own, so that nothing has to be undone: what was mounted over a name is not gone through.
     subprocess.run(["mount", "--bind", secret, arenas / "1.1.arena"], check=True)
     try:
-        time.sleep(0.5)  # some looks of the tracer's; whatever it does there has no line to wait for
+        time.sleep(0.5)  # several ticks of the tracer, which prints nothing to wait for
         assert secret.read_text() == "of root's"
         assert_goes_on(recorder, process)
     finally:
@@ -223,14 +225,14 @@ FORGERIES = {
 SIZE = CHUNKS_START + 3 * 4096
 
 
-def test_forged_arenas_end_nobody_elses_recording(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+def test_a_forged_arena_does_not_end_the_recording_of_others(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
     process = start(STEPS)
     recorder = traced(process)
     _, arenas = directories(recorder)
     forgers = [start(FORGES, first=json.dumps((str(arenas), SIZE, as_hex(*parts)))) for parts in FORGERIES.values()]
     # These are cut when the tracer reads them already: what is gone would be a SIGBUS in a map.
     cut = [start(FORGES, first=json.dumps((str(arenas), SIZE, as_hex((0, header()), (CHUNK_TABLE, chunk(WRITING, 3)))))) for _ in range(3)]
-    wait_until(lambda: not list(arenas.glob("*.arena")), 20)  # it has them
+    wait_until(lambda: not list(arenas.glob("*.arena")))  # it has them
     for forger, left in zip(cut, (0, 8, CHUNK_TABLE), strict=True):
         forger.ask(json.dumps([(left, "")]), "done")
     trace = assert_goes_on(recorder, process)
@@ -253,7 +255,7 @@ def test_forged_threads_processes_and_times_are_not_believed(start: Callable[...
         *((CHUNKS_START + 4096 * n, future * 2) for n in range(3)),
     )
     forger = start(FORGES, first=json.dumps((str(arenas), SIZE, forgery)))
-    wait_until(lambda: not list(arenas.glob("*.arena")), 20)
+    wait_until(lambda: not list(arenas.glob("*.arena")))
     trace = pytrace_ebpf.open(recorder.stop())
     calls = trace.calls()
     assert not (calls["pid"] == forger.pid).any()
@@ -263,7 +265,7 @@ def test_forged_threads_processes_and_times_are_not_believed(start: Callable[...
     assert lost["thread_map"] == 6
 
 
-def test_a_process_is_who_has_the_arena_in_its_memory(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_an_arena_belongs_to_the_process_that_maps_it(start: Callable[..., Process], tmp_path: Path) -> None:
     mine, his = start(STEPS), start(STEPS, user=ANOTHER)
     path = tmp_path / "arenas" / "1.0.arena"
     path.parent.mkdir()
@@ -273,7 +275,7 @@ def test_a_process_is_who_has_the_arena_in_its_memory(start: Callable[..., Proce
         shared = Shared.of("/arenas/1.0.arena", file.fileno())
     assert Ids.of(his.pid, shared, {his.pid: ANOTHER}) is None
     assert Ids.of(os.getpid(), shared, {}) is None
-    found = Ids.of(mine.pid, shared, {mine.pid: NOBODY})  # a program that exec put in its place has no arena yet
+    found = Ids.of(mine.pid, shared, {mine.pid: NOBODY})  # the program after exec has no arena yet
     assert found is not None and found.pid == mine.pid
 
 
@@ -314,13 +316,13 @@ def test_nobody_keeps_the_agent_by_holding_the_lock(start: Callable[..., Process
     recorder.process.send_signal(signal.SIGKILL)
     recorder.process.wait()
     assert other.said() == "locked"
-    wait_until(lambda: not has_agent(process.pid), 20)
+    wait_until(lambda: not has_agent(process.pid))
     assert not arenas.exists()  # the agent removes what is its user's
-    traced(process).stop()  # and the next command the rest, whoever holds the lock
+    traced(process).stop()  # and the next command the rest, although the lock is held
     assert not session.exists()
 
 
-def test_one_that_changes_its_user_is_recorded_on(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+def test_recording_goes_on_when_a_process_changes_its_user(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
     change = """work(); import os; os.setgid(65534); os.setuid(65534)
 def other(): return step()
 for _ in range(100): other()
@@ -358,14 +360,14 @@ def test_what_a_process_executes_is_roots_as_it_sees_it(
     assert_goes_on(recorder, process)
 
 
-def test_one_that_acts_for_several_users_is_left_alone(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_process_that_acts_for_several_users_is_refused(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start(STEPS.replace('print("ready"', 'import os; os.setresuid(65534, 65534, 0); print("ready"'), user=0)
     refused(process, tmp_path, "acts for several users")
 
 
 def refused(process: Process, tmp_path: Path, sentence: str) -> None:
     words = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "agent", "-o", str(tmp_path / "trace"), "--duration", "1"]
-    tracer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    tracer = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert tracer.returncode == 3, tracer.stderr
     assert sentence in tracer.stderr
     assert not has_agent(process.pid)
@@ -380,9 +382,9 @@ print(subprocess.Popen(child, user={NOBODY}, group={NOBODY}, extra_groups=[]).wa
 """
 
 
-def test_a_child_that_is_another_users_is_told_of(tmp_path: Path) -> None:
+def test_a_child_of_another_user_is_reported(tmp_path: Path) -> None:
     words = [*COMMAND, "run", "-q", "--source", "agent", "-o", str(tmp_path / "trace"), "--", PYTHON, "-c", SPAWNS]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr
     sources = pytrace_ebpf.open(tmp_path / "trace").manifest["sources"]
     assert sorted(str(each["source"]) for each in sources) == ["None", "agent"]
@@ -412,7 +414,7 @@ def confined(how: str) -> str:
     return FILTER + ENDS.replace('print("ready"', f'{how}; print("ready"')
 
 
-def test_a_filter_that_kills_for_what_few_programs_need_is_no_harm(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+def test_a_filter_that_kills_for_rare_calls_does_no_harm(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
     ftruncate, flock = 77, 73
     process = start(confined(f"confine([{ftruncate}, {flock}], KILL, ALLOW)"))
     recorder = traced(process)
@@ -422,7 +424,7 @@ def test_a_filter_that_kills_for_what_few_programs_need_is_no_harm(start: Callab
     assert "seccomp filter" in source["why"]
 
 
-def test_the_agent_makes_no_call_that_was_not_looked_at(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+def test_the_agent_makes_only_system_calls_that_are_checked(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
     from pytrace_ebpf.record.agent.inject import seccomp
 
     numbers = sorted({call.number for call in (*seccomp.CALLS, *seccomp._NEW)})
@@ -434,6 +436,6 @@ def test_the_agent_makes_no_call_that_was_not_looked_at(start: Callable[..., Pro
 
 
 @pytest.mark.parametrize("number, name", [(257, "openat"), (9, "mmap"), (435, "clone3")])
-def test_a_filter_that_would_end_the_program_is_told(number: int, name: str, start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_filter_that_would_end_the_program_is_reported(number: int, name: str, start: Callable[..., Process], tmp_path: Path) -> None:
     process = start(confined(f"confine([{number}], KILL, ALLOW)").replace("sys.exit(7)", "import os; os._exit(0)"))
     refused(process, tmp_path, f"seccomp filter that ends the program for the call {name}")

@@ -113,7 +113,7 @@ def endless(file: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [planted_by_user, link_to_users, link_to_roots, second_name, for_all_to_write, no_file, cut_short, emptied, damaged, endless]
 )
-def test_what_is_not_as_root_left_it_is_not_there_and_is_replaced(folder: Path, harm: Callable[[Path], None]) -> None:
+def test_what_is_not_as_root_left_it_is_not_used_and_is_replaced(folder: Path, harm: Callable[[Path], None]) -> None:
     harm(folder / KEY)
     assert kept.load(KEY) is None
     kept.keep(KEY, PROGRAM)
@@ -154,7 +154,7 @@ def test_a_directory_that_is_the_users_link_is_not_used(root: Path) -> None:
     assert list(theirs.iterdir()) == []
 
 
-def test_who_is_not_root_keeps_nothing_and_believes_nothing(folder: Path) -> None:
+def test_without_root_nothing_is_kept_or_loaded(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pytrace_ebpf.record.kernel import kept; kept._ROOT = Path(sys.argv[1]);"
         "kept.keep('1' * 64, b''); sys.exit(kept.load(sys.argv[2]) is not None)"

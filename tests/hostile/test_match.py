@@ -1,4 +1,4 @@
-"""A user's processes whose command line fits what root traces by --match, and which are not what they seem."""
+"""Processes of a user that match what root traces by --match, and are not what they seem."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def _as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.bpf
 @pytest.mark.parametrize(("source", "opened"), [("usdt", 1), ("usdt", 2), ("agent", 2)])
-def test_one_that_comes_and_becomes_a_setuid_program_is_let_go_of(
+def test_a_match_that_becomes_a_setuid_program_is_released(
     source: str, opened: int, folder: Path, setuid: Path, word: str, stepping: Callable[..., Stepping], record: Callable
 ) -> None:
     python = stepping(word)
@@ -60,19 +60,19 @@ def test_one_that_comes_and_becomes_a_setuid_program_is_let_go_of(
     assert trace.manifest["state"] == "complete" and calls_of(trace, "step") == {python.pid: 10}
 
 
-def test_a_program_that_calls_itself_a_python_is_none(word: str, sleeper: "subprocess.Popen[bytes]") -> None:
+def test_a_program_that_calls_itself_a_python_is_not_traced(word: str, sleeper: "subprocess.Popen[bytes]") -> None:
     assert word.encode() in Path(f"/proc/{sleeper.pid}/cmdline").read_bytes()
     assert Matching(word).there() == []
 
 
-def test_what_a_process_writes_over_its_command_line_changes_only_where_it_is_looked_for(folder: Path, word: str) -> None:
+def test_a_forged_command_line_decides_only_which_processes_are_inspected(folder: Path, word: str) -> None:
     with running(folder, FORGES, word[::-1]) as forger:
         ((pid, found),) = Matching(word).there()
         assert pid == forger.pid and isinstance(found, Target)
         assert found.process.credentials.owner == NOBODY and found.executable == str(folder / "python")
 
 
-def test_each_is_looked_at_once(folder: Path, word: str) -> None:
+def test_each_process_is_inspected_once(folder: Path, word: str) -> None:
     looking = Matching(word)
     with running(folder, "print('ready', flush=True); input()", word) as first:
         assert [pid for pid, _ in looking.there()] == [first.pid]

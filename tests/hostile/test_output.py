@@ -16,6 +16,7 @@ import pytrace_ebpf
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
+from tests.conftest import PATIENCE_S
 from tests.hostile import PYTHON, USER, as_user, needs_root
 
 pytestmark = needs_root
@@ -32,9 +33,9 @@ def record(output: Path, program: str = "pass", *args: object, env: Mapping[str,
 
 
 def refused(output: Path, env: Mapping[str, str] = {}) -> str:
-    """Record there, which must be refused as a mistake of usage; returns the sentence."""
+    """Record there, which must be refused as a usage error; returns the sentence."""
     process = record(output, env=env)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 2 and said.count("\n") == 1, said
     return said
 
@@ -124,7 +125,7 @@ def test_a_directory_that_is_swapped_while_it_is_written_leads_nowhere(home: Pat
     process = record(home / "trace", "print('ready', flush=True); input(); import json")
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     as_user(_SWAP, home / "trace", private)
-    said = process.communicate("\n", timeout=60)[1]
+    said = process.communicate("\n", timeout=PATIENCE_S)[1]
     assert process.returncode == 0, said
     trace = pytrace_ebpf.open(home / "trace-moved")
     assert trace.manifest["state"] == "complete" and len(trace.events())
@@ -149,19 +150,19 @@ def test_under_sudo_links_in_the_trace_lead_nowhere(public_path: Path, private: 
     victim.write_text("precious")
     victim.chmod(0o600)
     process = record(home / "trace", _ATTACK, home / "trace", victim, private, env=SUDO)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0 and said.count("\n") == 1 and "could not be written any further" in said, said
     assert victim.read_text() == "precious" and victim.stat().st_uid == 0
 
 
-def test_after_sigkill_all_that_is_there_belongs_to_who_called_sudo(public_path: Path) -> None:
+def test_after_sigkill_all_files_belong_to_the_user_who_called_sudo(public_path: Path) -> None:
     home = public_path / "nobody"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
     process = record(home / "traces" / "trace", "print('ready', flush=True); input()", env=SUDO)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     found = [home / "traces", *(home / "traces").rglob("*")]
     assert home / "traces" / "trace" / "manifest.json" in found
     assert {path.stat().st_uid for path in found} == {NOBODY}

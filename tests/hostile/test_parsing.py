@@ -6,6 +6,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,11 +25,11 @@ from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.rights.program_files import ProgramFiles
 from tests.bpf.conftest import COMMAND, rows, wait_until
+from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3.11"
 SOURCE = "class A:\n    def f(self): pass\n"
-PATIENCE_S = 60
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the tracer is root here, and its targets are not")
 
 WAITS = "print('ready', flush=True); input()"
@@ -130,7 +131,7 @@ def test_it_has_no_rights_at_all(asked: Confined, folder: Path) -> None:
     assert [line.split()[-3:-1] for line in limits if line.startswith(("Max file size", "Max processes", "Max core"))] == [["0", "0"]] * 3
 
 
-def test_a_user_who_is_nobody_cannot_touch_it(asked: Confined, folder: Path) -> None:
+def test_the_user_nobody_cannot_signal_it(asked: Confined, folder: Path) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     tries = "import os, sys\ntry: os.kill(int(sys.argv[1]), 9)\nexcept PermissionError: print('ready', flush=True); input()"
     with running(folder, tries, str(asked.pid)):
@@ -153,7 +154,7 @@ def test_a_user_who_is_nobody_cannot_touch_it(asked: Confined, folder: Path) -> 
         ("refuse", {}, "'?[31mx'"),
     ],
 )
-def test_no_answer_is_a_sentence_and_the_next_is_asked_anew(asked: Confined, task: str, given: dict[str, Any], why: str) -> None:
+def test_no_answer_is_a_sentence_and_the_next_question_gets_a_new_process(asked: Confined, task: str, given: dict[str, Any], why: str) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     with pytest.raises(ValueError) as raised:
         asked.ask(task, given, [], int, 1)
@@ -161,7 +162,7 @@ def test_no_answer_is_a_sentence_and_the_next_is_asked_anew(asked: Confined, tas
     assert asked.ask("echo", {"value": 2}, [], int, PATIENCE_S) == 2
 
 
-def test_one_that_was_killed_meanwhile_costs_nobody_an_answer(asked: Confined) -> None:
+def test_a_killed_process_is_replaced_before_the_next_question(asked: Confined) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S, "target") == 1
     before = asked.pid
     assert before is not None
@@ -171,7 +172,21 @@ def test_one_that_was_killed_meanwhile_costs_nobody_an_answer(asked: Confined) -
     assert asked.pid != before
 
 
-def test_a_target_that_fails_again_and_again_is_let_be(asked: Confined) -> None:
+def test_a_stopped_process_ends_with_a_killed_tracer(folder: Path) -> None:
+    """Stopped by root, that is: no other user may send it signals."""
+    starts = "from pytrace_ebpf.record.parsing.confined import parsers; parsers.start(); print(parsers.pid, flush=True); input()"
+    tracer = subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert tracer.stdout is not None
+    parser = int(tracer.stdout.readline())
+    wait_until(lambda: status_of(parser)["Seccomp"] == "2")
+    os.kill(parser, signal.SIGSTOP)
+    wait_until(lambda: status_of(parser)["State"].startswith("T"))
+    tracer.kill()
+    tracer.communicate()
+    wait_until(lambda: _has_ended(parser))
+
+
+def test_a_target_that_fails_again_and_again_is_not_parsed_any_more(asked: Confined) -> None:
     for _ in range(3):
         with pytest.raises(UnansweredError, match="ended meanwhile"):
             asked.ask("end", {}, [], int, PATIENCE_S, "target")
@@ -323,7 +338,7 @@ def test_a_child_whose_names_are_no_text_is_recorded(folder: Path, tmp_path: Pat
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
-        wait_until(lambda: str(folder / "pyth\ufffdn") in set(rows(tmp_path / "trace", "processes")["executable"]), PATIENCE_S)
+        wait_until(lambda: str(folder / "pyth\ufffdn") in set(rows(tmp_path / "trace", "processes")["executable"]))
         process.communicate(b"\n")
         said = tracer.communicate(timeout=PATIENCE_S)[1]
     assert tracer.returncode == 0, said
@@ -347,11 +362,18 @@ def test_a_second_signal_ends_a_tracer_that_waits_for_an_answer(folder: Path, tm
             assert tracer.wait(PATIENCE_S) == -number
             assert process.poll() is None
         finally:
-            if parser:  # who is stopped does not notice that the tracer is gone
+            if parser:  # perhaps stopped before it could ask to end with the tracer
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(parser, signal.SIGKILL)
             tracer.kill()
             tracer.communicate()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return status_of(pid)["State"].startswith("Z")  # as long as nobody asks for its exit code
+    except OSError:
+        return True
 
 
 def _child_that_parses(pid: int) -> int:

@@ -19,6 +19,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.rights import lowered
 from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3.11"
@@ -93,10 +94,10 @@ def setuid(folder: Path) -> Path:
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("opened", range(1, 4))
-def test_one_that_becomes_a_setuid_program_is_let_go_of(folder: Path, setuid: Path, tmp_path: Path, opened: int) -> None:
+def test_a_process_that_becomes_a_setuid_program_is_released(folder: Path, setuid: Path, tmp_path: Path, opened: int) -> None:
     with running(folder, SWAPS, str(folder / "python"), str(setuid), str(opened)) as process:
         words = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "usdt", "--duration", "1", "-o", str(tmp_path / "trace")]
-        tracer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        tracer = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         assert process.poll() is None
     assert tracer.returncode in (0, 3), tracer.stderr
     assert "Traceback" not in tracer.stderr
@@ -105,7 +106,7 @@ def test_one_that_becomes_a_setuid_program_is_let_go_of(folder: Path, setuid: Pa
         assert not (tmp_path / "trace").exists()
 
 
-def test_a_pinned_process_that_called_exec_is_known_for_another(folder: Path, setuid: Path) -> None:
+def test_a_pinned_process_that_called_exec_is_detected(folder: Path, setuid: Path) -> None:
     with running(folder, f"import os; print('ready', flush=True); input(); os.execv({str(setuid)!r}, ['x'])") as process:
         target = inspect(process.pid)
         assert target.runtime is not None
@@ -127,7 +128,7 @@ def test_a_pinned_process_that_called_exec_is_known_for_another(folder: Path, se
             inspect(process.pid)
 
 
-def test_a_pinned_process_that_changed_its_user_is_known_for_another(folder: Path) -> None:
+def test_a_pinned_process_that_changed_its_user_is_detected(folder: Path) -> None:
     source = f"import os; print('ready', flush=True); input(); os.setuid({NOBODY}); print('done', flush=True); input()"
     with running(folder, source, user=0) as process:
         pinned = Pinned(process.pid)
@@ -141,7 +142,7 @@ def test_a_pinned_process_that_changed_its_user_is_known_for_another(folder: Pat
             pinned.check()
 
 
-def test_a_pinned_process_that_ended_is_not_the_next_one_of_its_number(folder: Path) -> None:
+def test_a_pinned_process_is_not_the_next_one_with_its_pid(folder: Path) -> None:
     with running(folder, WAITS) as process:
         pinned = Pinned(process.pid)
     assert pinned.has_ended()
@@ -161,7 +162,7 @@ def test_what_is_run_again_has_the_targets_rights_and_nothing_of_roots(folder: P
             (folder / "python").unlink()  # what has the name now is not what was pinned
             (folder / "python").write_text("#!/bin/sh\nid >/dev/null\n")
             child = lowered.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
-            said = json.loads(child.communicate(timeout=20)[0])
+            said = json.loads(child.communicate(timeout=PATIENCE_S)[0])
     finally:
         os.close(kept)
     nobody = [str(NOBODY)] * 4
@@ -181,7 +182,7 @@ def test_a_confined_target_is_not_run_again(folder: Path) -> None:
         FibChild(inspect(process.pid))
 
 
-def test_an_interpreter_that_never_answers_has_no_cost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_an_interpreter_that_never_answers_is_unknown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytrace_ebpf.record.choice.calibrate._PATIENCE_S", 0.2)
     with running(folder, WAITS) as process:
         target = inspect(process.pid)
@@ -192,7 +193,7 @@ def test_an_interpreter_that_never_answers_has_no_cost(folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize("answer", ["nan", "inf", "-1", "1e300", "nonsense", "1" * 100_000, ""])
-def test_an_answer_that_is_no_time_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str) -> None:
+def test_an_answer_that_is_no_time_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str) -> None:
     liar = tmp_path / "liar.py"
     liar.write_text(f"input(); print({answer!r}, flush=True)")
     monkeypatch.setattr("pytrace_ebpf.record.choice.calibrate._CHILD", liar)

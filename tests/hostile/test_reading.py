@@ -1,4 +1,4 @@
-"""Traces that somebody made to harm who reads them: links, pipes, absurd values, planted results, escape sequences."""
+"""Traces that were made to attack their reader: links, pipes, absurd values, planted results, escape sequences."""
 
 import json
 import os
@@ -20,6 +20,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import MANIFEST
+from tests.conftest import PATIENCE_S
 from tests.hostile import USER, as_user, needs_root
 from tests.unit.synthetic import sample
 
@@ -188,7 +189,7 @@ def test_root_derives_nothing_in_a_users_directory(path: Path, public_path: Path
 
 
 @needs_root
-def test_root_does_not_believe_what_a_user_derived(path: Path) -> None:
+def test_root_does_not_use_what_a_user_derived(path: Path) -> None:
     honest = pytrace_ebpf.open(path).calls()
     part = path / "calls" / "part-00000.parquet"
     calls = pq.read_table(part)
@@ -251,7 +252,10 @@ def test_an_export_replaces_a_link_and_writes_to_a_device(path: Path, tmp_path: 
     assert (tmp_path / "victim").read_text() == "precious"
     assert stat.S_IMODE((tmp_path / "out").lstat().st_mode) == 0o600
     subprocess.run(
-        [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", "/dev/null"], check=True, capture_output=True, timeout=60
+        [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", "/dev/null"],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
@@ -268,7 +272,9 @@ def test_under_sudo_an_export_is_the_users_and_made_with_the_users_rights(path: 
     codes = {}
     for out in (home / "out", home / "own" / "out", private / "out"):
         words = [sys.executable, "-m", "pytrace_ebpf", "export", str(path), "--to", "folded", "-o", str(out)]
-        codes[out.parent.name] = subprocess.run(words, env=os.environ | {"SUDO_UID": str(nobody.pw_uid)}, capture_output=True, timeout=60).returncode
+        codes[out.parent.name] = subprocess.run(
+            words, env=os.environ | {"SUDO_UID": str(nobody.pw_uid)}, capture_output=True, timeout=PATIENCE_S
+        ).returncode
     assert codes == {"home": 0, "own": 2, "private": 2} and list(private.iterdir()) == []
     assert (home / "out").stat().st_uid == nobody.pw_uid
 
@@ -303,7 +309,7 @@ def test_an_experiment_that_is_damaged_is_refused(tmp_path: Path, capsys: pytest
 
 
 @needs_root
-def test_root_does_not_believe_what_a_user_put_into_roots_own_trace(path: Path) -> None:
+def test_root_does_not_use_what_a_user_put_into_roots_own_trace(path: Path) -> None:
     honest = pytrace_ebpf.open(path).calls()
     part = path / "calls" / "part-00000.parquet"
     pq.write_table(column("wall_ns", 1)(pq.read_table(part)), part)
@@ -312,7 +318,7 @@ def test_root_does_not_believe_what_a_user_put_into_roots_own_trace(path: Path) 
 
 
 @needs_root
-def test_root_does_not_believe_the_sums_that_a_user_kept(path: Path, public_path: Path) -> None:
+def test_root_does_not_use_the_sums_that_a_user_kept(path: Path, public_path: Path) -> None:
     honest = pytrace_ebpf.open(path).tree()
     kept = sorted((path / "sums").iterdir())
     state = Checkpoint.unpacked(kept[-1].read_bytes())

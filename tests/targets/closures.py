@@ -1,4 +1,4 @@
-"""Namesakes: functions that share a name, a line or both, and must be told apart."""
+"""Namesakes: functions that share a name, a line or both, and must be distinguished."""
 import functools
 
 from ready import done, ready

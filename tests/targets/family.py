@@ -1,4 +1,4 @@
-"""Children of every kind that there is, and what each was told by its environment."""
+"""Children of every kind that there is, and what each found in its environment."""
 import multiprocessing
 import os
 import subprocess
@@ -48,7 +48,7 @@ def by_fork(rounds):
 
 def main():
     ready()
-    told = os.environ.get("LD_PRELOAD", "")
+    preload = os.environ.get("LD_PRELOAD", "")
     steps(11)
     found = {os.getpid(): 11}
     found.update(by_multiprocessing("fork", 13))
@@ -57,7 +57,7 @@ def main():
     found.update(by_fork(23))
     shell = subprocess.run(["/bin/sh", "-c", "echo $LD_PRELOAD; grep -c agent.so /proc/$$/maps"], stdout=subprocess.PIPE)
     bare = subprocess.run(["/bin/cat", "/proc/self/environ"], env={}, stdout=subprocess.PIPE).stdout
-    done(steps=found, told=told, shell=shell.stdout.decode().split(), bare=bare.decode())
+    done(steps=found, preload=preload, shell=shell.stdout.decode().split(), bare=bare.decode())
 
 
 if __name__ == "__main__":

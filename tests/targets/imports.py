@@ -49,15 +49,15 @@ def measured():
     thread = threading.Thread(target=threaded)
     thread.start()
     thread.join()
-    told = list(begun)
+    so_far = list(begun)
     by_importlib()
-    return told
+    return so_far
 
 
 if __name__ == "__main__":
     before = set(sys.modules)
     ready()
-    told = measured()
+    so_far = measured()
     new = sorted(set(sys.modules) - before)
     files = {name: getattr(sys.modules[name], "__file__", None) for name in new}
-    done(imports=told, modules={name: file for name, file in files.items() if file})
+    done(imports=so_far, modules={name: file for name, file in files.items() if file})

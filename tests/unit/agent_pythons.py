@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent_arena import ACTIVE, AGENT, Session
+from tests.conftest import PATIENCE_S
 from tests.unit.live_pythons import interpreters, minor_of
 
 PYTHONS = {name: words[0] for name, words in interpreters().items() if len(words) == 1}
@@ -21,13 +22,13 @@ MINOR = {name: minor_of(name) for name in PYTHONS}
 
 def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: int = 0) -> str:
     """Run an interpreter with the agent preloaded; what it wrote on stdout."""
-    done = subprocess.run([PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stderr
     return done.stdout
 
 
 class Attached:
-    """A running program that does what it is told on stdin: it loads the agent, which begins in it as by `attach`."""
+    """A running program that takes commands on stdin: it loads the agent, which begins in it as by `attach`."""
 
     SERVES = """
 import ctypes, sys
@@ -75,7 +76,7 @@ def attached(interpreter: str, program: str) -> Iterator[Attached]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield Attached(process)
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     finally:
         process.kill()

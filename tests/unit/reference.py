@@ -50,7 +50,7 @@ class Call:
 
     @property
     def counted_as(self) -> int:
-        """Its function while it is open: what its entry told or, of one that was not, what its end will tell."""
+        """Its function while it is open: as its entry reported or, where that was not seen, as its end will report."""
         assert self.leave is not None
         return self.leave.func if self.entry.kind < 0 else self.entry.func
 

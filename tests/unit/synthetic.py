@@ -114,7 +114,7 @@ def write_trace(
         },
         "argv": ["pytrace-ebpf", "run", "--", "python3", "app.py"],
         "options": {},
-        "sources": [{"pid": pid, "source": "usdt", "why": "its probes are known to tell the truth"} for pid in sorted({k[0] for k in keys})],
+        "sources": [{"pid": pid, "source": "usdt", "why": "its probes are known to be correct"} for pid in sorted({k[0] for k in keys})],
         "events": {"call": len(events), "sched": len(sched), "function": len(functions)},
         "lost": lost,
         "cost": {"source": "usdt", "ns_per_call": 980.0},

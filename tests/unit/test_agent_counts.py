@@ -1,4 +1,4 @@
-"""What the preloaded agent tells of the targets equals what their interpreter itself counts, on every Python at hand."""
+"""What the preloaded agent records of the targets equals what their interpreter itself counts, on every Python at hand."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
+from tests.conftest import PATIENCE_S
 from tests.unit.agent_pythons import PYTHONS, TARGETS, built, every_python, run
 
 pytestmark = built
@@ -24,7 +25,7 @@ PROGRAMS = [
 
 def truth(interpreter: str, program: str, *options: str) -> Counter[str]:
     words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", *options, str(TARGETS / f"{program}.py")]
-    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.splitlines()[-1]))
+    return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S).stdout.splitlines()[-1]))
 
 
 def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
@@ -101,7 +102,7 @@ def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path
 
 
 @every_python
-def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
+def test_every_way_to_name_the_program(interpreter: str, tmp_path: Path) -> None:
     program = "def step(): pass\nfor _ in range(7): step()\n"
     (tmp_path / "module.py").write_text(program)
     for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
@@ -113,7 +114,7 @@ def test_however_the_program_is_given(interpreter: str, tmp_path: Path) -> None:
             text=True,
             cwd=tmp_path,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0
         counts = session.arenas()[0].counts()
@@ -183,7 +184,7 @@ def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
 
 
 @every_python
-def test_resumes_and_yields_are_told_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
+def test_resumes_and_yields_are_distinguished_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     run(session, interpreter, "-c", RESUMES)
     (arena,) = session.arenas()

@@ -1,4 +1,4 @@
-"""The agent's directory: it goes with the tracer, however that ends."""
+"""The agent's directory is removed, however the tracer ends."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ def places(path: str, arenas_name: str) -> list[Path]:
     return [Path(path), *(place for folder in ("/dev/shm", "/tmp", "/var/tmp", "/run") if (place := Path(folder) / arenas_name).exists())]
 
 
-def test_what_a_killed_tracer_left_goes_with_the_next_one_and_what_is_in_use_stays() -> None:
+def test_the_next_tracer_removes_what_a_killed_one_left_and_nothing_that_is_in_use() -> None:
     maker = subprocess.Popen([sys.executable, "-c", MAKES_ONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert maker.stdout is not None
     left = places(*maker.stdout.readline().split())
@@ -53,7 +53,7 @@ def test_arenas_in_use_stay_where_their_session_is_in_another_file_system() -> N
     assert not session.exists() and not arenas.exists()
 
 
-def test_of_what_a_target_says_a_little_is_believed() -> None:
+def test_a_message_of_a_target_is_cut_and_made_printable() -> None:
     directory = AgentDirectory(OPTIONS)
     try:
         (arenas,) = (place for place in places(directory.path, directory.arenas_name) if place.name == directory.arenas_name)

@@ -185,7 +185,7 @@ def test_a_forked_child_has_all_of_its_calls(interpreter: str, tmp_path: Path) -
 
 
 @every_python
-def test_the_next_session_and_the_next_tool_find_nothing_left_out(interpreter: str, tmp_path: Path) -> None:
+def test_for_the_next_session_and_the_next_tool_nothing_is_left_out(interpreter: str, tmp_path: Path) -> None:
     watches = (
         'exec(\'import sys\\nseen = []\\nif hasattr(sys, "monitoring"):\\n  m = sys.monitoring\\n  m.use_tool_id(4, "next")\\n'
         "  m.register_callback(4, m.events.PY_START, lambda code, at: seen.append(code.co_name))\\n  m.set_events(4, m.events.PY_START)\\n"
@@ -210,7 +210,7 @@ def test_the_next_session_and_the_next_tool_find_nothing_left_out(interpreter: s
 
 
 @every_python
-def test_a_pause_in_which_nothing_is_written_and_all_that_is_open_begins_anew_after(interpreter: str, tmp_path: Path) -> None:
+def test_in_a_pause_nothing_is_written_and_after_it_open_calls_begin_anew(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, PROGRAM) as program:
         session = Session(tmp_path / "session")
         program.load(session)

@@ -1,4 +1,4 @@
-"""The rooms of the house: who may import whom, who may print, and how long a file or a function may get."""
+"""The layers: which package may import which, which may print, and how long a file or a function may be."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pytrace_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in MODULES]
-# Rooms that a room may import from, besides itself and the top of the package (errors, version).
+# Packages that a package may import from, besides itself and the top (errors, version).
 MAY_IMPORT = {
     "trace": set(),
     "rebuild": {"trace"},
@@ -48,9 +48,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @every_module
-def test_lower_rooms_do_not_import_higher_ones(path: Path) -> None:
+def test_lower_layers_do_not_import_higher_ones(path: Path) -> None:
     if room(path) == "":
-        return  # the top: `open` and `python -m` lead into the rooms
+        return  # the top: `open` and `python -m` import the layers
     allowed = MAY_IMPORT[room(path)] | {room(path)}
     for name in imports(path):
         parts = name.split(".")

@@ -1,4 +1,4 @@
-"""The tracer's reading of an arena: every event once, whichever moment it looks at."""
+"""The tracer reads every event of an arena once, whenever it polls."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a user writes into an arena: it is read, or said to be damaged, and takes no more memory than an honest one."""
+"""Whatever a user writes into an arena is read, or reported as damaged, and takes no more memory than a valid one."""
 
 import os
 import time
@@ -101,10 +101,10 @@ DAMAGE = {
     "chunks of odd size": [(0, header(chunk_bytes=4097))],
     "endless chunks": [(0, header(chunk_bytes=1 << 31))],
     "more chunks than there are": [(0, header(chunks=CHUNKS + 1))],
-    "a process that cannot be": [(0, header(pid=1 << 31))],
+    "an impossible process id": [(0, header(pid=1 << 31))],
     "no process": [(0, header(pid=0))],
-    "a thread that cannot be": [(0, header()), (TABLE, chunk(WRITING, 1, tid=1 << 31))],
-    "a stream that there is not": [(0, header()), (TABLE, chunk(WRITING, 1, stream=1))],
+    "an impossible thread id": [(0, header()), (TABLE, chunk(WRITING, 1, tid=1 << 31))],
+    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=1))],
     "records of no size": [(0, header()), (TABLE, chunk(WRITING, 1, record_bytes=0))],
     "records of another size": [(0, header()), (TABLE, chunk(FULL, 1, record_bytes=24))],
     "an unknown state": [(0, header()), (TABLE, chunk(3, 1))],
@@ -117,8 +117,8 @@ DAMAGE = {
     "a function that is cut off": [(0, header(functions_end=FUNCTIONS + 24)), (FUNCTIONS, function(1))],
     "a function with a forged id": [(0, header(functions_end=FUNCTIONS + 40)), (FUNCTIONS, function(1 << 31))],
     "names without an end": [(0, header(functions_end=FUNCTIONS + 40)), (FUNCTIONS, function(1, b"x" * 24))],
-    "a layer that there is not": [(0, header(functions_end=FUNCTIONS + 40)), (FUNCTIONS, function(1, first_line=-7))],
-    "exec, told by an agent": [(0, header()), (TABLE, chunk(WRITING, 1)), (EVENTS, event(what=3 << 52))],
+    "an unknown layer": [(0, header(functions_end=FUNCTIONS + 40)), (FUNCTIONS, function(1, first_line=-7))],
+    "exec, reported by an agent": [(0, header()), (TABLE, chunk(WRITING, 1)), (EVENTS, event(what=3 << 52))],
     "an unknown kind": [(0, header()), (TABLE, chunk(WRITING, 1)), (EVENTS, event(what=7 << 52))],
 }
 
@@ -129,19 +129,19 @@ def test_what_no_agent_writes_is_damaged(parts: list[tuple[int, bytes]], tmp_pat
         read(written(tmp_path / "arena", *parts))
 
 
-def test_an_arena_larger_than_the_agent_was_told_is_damaged(tmp_path: Path) -> None:
+def test_an_arena_above_the_agents_limit_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="larger"):
         read(written(tmp_path / "arena", (0, header()), size=1 << 40))
 
 
 @pytest.mark.parametrize("size", [0, CHUNKS_START, CHUNKS_START + 1])
-def test_one_that_is_just_being_made_is_not_there_yet(size: int, tmp_path: Path) -> None:
+def test_an_arena_that_is_being_created_is_not_yet(size: int, tmp_path: Path) -> None:
     with pytest.raises(NotYet):
         read(written(tmp_path / "arena", size=size))
 
 
 @pytest.mark.parametrize("left", [0, 8, CHUNK_TABLE, CHUNK_TABLE + 8, FUNCTIONS_START, CHUNKS_START, CHUNKS_START + 8])
-def test_one_that_is_cut_off_while_it_is_read_is_damaged(left: int, tmp_path: Path) -> None:
+def test_an_arena_that_is_truncated_while_it_is_read_is_damaged(left: int, tmp_path: Path) -> None:
     descriptor = written(tmp_path / "arena", (0, header()), (TABLE, chunk(WRITING, 3)))
 
     def cut() -> None:
@@ -154,7 +154,7 @@ def test_one_that_is_cut_off_while_it_is_read_is_damaged(left: int, tmp_path: Pa
         read(descriptor, 2, cut)
 
 
-def test_the_command_reaches_no_memory_that_is_gone(tmp_path: Path) -> None:
+def test_a_command_to_a_truncated_arena_raises_no_signal(tmp_path: Path) -> None:
     for left in (0, CHUNK_TABLE):
         found = Arena(Descriptor(written(tmp_path / "arena", (0, header()))), DTYPES, CHUNKS * CHUNK_BYTES)
         os.truncate(tmp_path / "arena", left)

@@ -37,12 +37,12 @@ def test_offsets_are_in_bytes(tmp_path: Path) -> None:
     assert (types.offset("task", "pid"), types.offset("task", "__state"), types.offset("packed", "flag")) == (8, 16, 4)
 
 
-def test_the_first_name_that_there_is(tmp_path: Path) -> None:
+def test_the_first_name_that_exists(tmp_path: Path) -> None:
     assert btf(tmp_path).require("task", "state", "__state") == 16
 
 
 @pytest.mark.parametrize(("name", "field"), [("task", "flag"), ("task", "nothing"), ("nothing", "pid"), ("int", "pid")])
-def test_what_is_not_there_is_said(tmp_path: Path, name: str, field: str) -> None:
+def test_a_missing_field_is_reported(tmp_path: Path, name: str, field: str) -> None:
     types = btf(tmp_path)
     assert types.offset(name, field) is None
     with pytest.raises(HostError, match=f"struct {name} has no {field}"):

@@ -1,4 +1,4 @@
-"""Which functions a budget leaves out of a simulated program, when it brings them back, and that it is kept to."""
+"""Which functions of a simulated program a budget leaves out, when it brings them back, and that the budget holds."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ class Program:
     now_s: float = 0.0
     spent_ns: float = 0.0
     at_rest_ns: float = 0.0  # of the tracer, in a second
-    to_pass_ns: float = 0.0  # what a call costs that is left out
+    to_pass_ns: float = 0.0  # cost of a call that is left out
     left: list[int] = field(default_factory=list)  # in the order in which they were
     pauses: list[float] = field(default_factory=list)  # when everything was
 
@@ -42,12 +42,12 @@ class Program:
         return self.spent_ns / (self.now_s * 1e9)
 
 
-def test_what_fits_stays() -> None:
+def test_within_the_budget_nothing_is_left_out() -> None:
     program = Program([1000.0, 100_000.0, 50.0], Budget(0.05)).runs(20)
     assert not program.left and program.share < 0.05
 
 
-def test_the_hottest_go_first_and_no_more_than_need_be() -> None:
+def test_the_hottest_are_left_out_first_and_no_more_than_needed() -> None:
     rates = [100.0, 4e6, 90_000.0, 1e6, 300_000.0, 20_000.0]
     program = Program(rates, Budget(0.05)).runs(1)
     assert program.left[:3] == [1, 3, 4]
@@ -56,18 +56,18 @@ def test_the_hottest_go_first_and_no_more_than_need_be() -> None:
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.5])
 @pytest.mark.parametrize("rates", [[1e7], [4e6, 1e6, 1e5, 1e4, 1e3] * 10, [30_000.0] * 400], ids=["one", "some", "many alike"])
-def test_over_a_while_the_budget_is_held(share: float, rates: list[float]) -> None:
+def test_the_budget_holds_on_average(share: float, rates: list[float]) -> None:
     program = Program(rates, Budget(share)).runs(60)
     assert program.left
     assert program.share <= share * 4 / 3
 
 
-def test_what_is_spent_is_not_much_less_than_may_be() -> None:
+def test_most_of_the_budget_is_used() -> None:
     program = Program([20_000.0] * 100, Budget(0.1)).runs(60)
     assert 0.1 / 2 < program.share <= 0.1 * 4 / 3
 
 
-def test_what_calmed_down_comes_back_for_good() -> None:
+def test_a_function_that_cooled_down_comes_back_and_stays() -> None:
     program = Program([4e6, 100.0], Budget(0.05)).runs(30)
     assert program.budget.out == {0}
     program.rates[0] = 1000.0
@@ -76,20 +76,20 @@ def test_what_calmed_down_comes_back_for_good() -> None:
     assert len(program.left) == times
 
 
-def test_what_stays_hot_is_looked_at_ever_more_seldom() -> None:
+def test_a_function_that_stays_hot_is_tried_ever_more_seldom() -> None:
     program = Program([4e6], Budget(0.05)).runs(1000)
     assert set(program.left) == {0}
     assert 5 <= len(program.left) <= 12
 
 
-def test_the_tracers_own_time_at_rest_drives_nobody_out() -> None:
+def test_the_cpu_time_of_an_idle_tracer_leaves_no_function_out() -> None:
     program = Program([5000.0, 100.0], Budget(0.01), at_rest_ns=5e7).runs(30)
     assert not program.left
     program.rates += [1e6]
     assert program.runs(1).budget.out == {2}
 
 
-def test_a_program_that_does_nothing_loses_nothing() -> None:
+def test_nothing_of_an_idle_program_is_left_out() -> None:
     budget = Budget(0.05)
     for now in range(100):
         assert not budget.decide(Span(now, 1.0, 0.0, 2e7, np.array([5.0]), NS_PER_CALL))
@@ -101,7 +101,7 @@ def test_no_more_are_left_out_than_an_agent_can_take() -> None:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.1])
-def test_where_what_is_left_out_still_costs_all_is_recorded_in_intervals(share: float) -> None:
+def test_where_a_left_out_call_still_costs_recording_is_in_intervals(share: float) -> None:
     program = Program([4e6, 1e5, 10.0], Budget(share), to_pass_ns=80.0)
     program.runs(300, step_s=0.01)
     assert program.share <= share * 4 / 3
@@ -109,11 +109,11 @@ def test_where_what_is_left_out_still_costs_all_is_recorded_in_intervals(share: 
     assert not program.budget.out - {EVERYTHING}  # an interval is exact
 
 
-def test_where_leaving_out_is_enough_nothing_is_recorded_in_intervals() -> None:
+def test_where_leaving_out_functions_is_enough_there_are_no_intervals() -> None:
     assert not Program([4e6, 1e5, 1e4], Budget(0.05), to_pass_ns=0.0).runs(300).pauses
 
 
-def test_intervals_end_when_it_is_calm() -> None:
+def test_intervals_end_when_the_program_calms_down() -> None:
     program = Program([4e6], Budget(0.05), to_pass_ns=80.0).runs(60, step_s=0.01)
     program.rates[0] = 1000.0
     assert EVERYTHING not in program.runs(60).budget.out
@@ -121,14 +121,14 @@ def test_intervals_end_when_it_is_calm() -> None:
     assert len(program.runs(60).pauses) == pauses
 
 
-def test_an_agent_that_takes_its_time_to_follow_is_no_reason_for_intervals() -> None:
+def test_an_agent_that_follows_slowly_is_no_reason_for_intervals() -> None:
     budget, calls = Budget(0.02), np.array([1e5, 10.0])
     for number in range(100):  # what was asked for comes on for two seconds
         out = budget.decide(Span(number / 50, 0.02, 2e7, 5e6, calls, NS_PER_CALL))
     assert out == {0}
 
 
-def test_a_moment_of_next_to_no_cpu_time_drives_nobody_out() -> None:
+def test_a_moment_of_almost_no_cpu_time_leaves_no_function_out() -> None:
     budget = Budget(0.01)
     for number in range(5):
         assert not budget.decide(Span(number, 0.1, 1e4, 1e6, np.array([2.0, 1.0]), NS_PER_CALL))

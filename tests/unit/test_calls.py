@@ -139,7 +139,7 @@ def test_self_times_are_without_the_children(tmp_path: Path) -> None:
     assert [inner[f"self_{name}"] for name in ("wall_ns", *SPLIT)] == [337, 7, 30, 300, 0]
 
 
-def test_preempted_blocked_and_gil_are_told_apart(tmp_path: Path) -> None:
+def test_preempted_blocked_and_gil_are_distinguished(tmp_path: Path) -> None:
     script = Script(7, 7, now=1000).snapshot().run(10).enter(0).run(10)
     script.preempted(300, by=9, cpu=1).run(10)
     script.wait(5000, queued=20).run(10)
@@ -182,7 +182,7 @@ def test_what_a_thread_did_between_segments_is_not_forgotten(tmp_path: Path) -> 
     assert call["migrations"] == 2
 
 
-def test_what_was_entered_last_before_a_silence_and_a_loss_keeps_its_times(tmp_path: Path) -> None:
+def test_what_was_entered_last_before_a_gap_and_a_loss_keeps_its_times(tmp_path: Path) -> None:
     """Its end may lie in the loss; until that is known, the switches of two segments have passed."""
     rows = events((15, E, 0, 16), (45, E, 1, 32), (87, R, 0, 16))
     sched = [(10, 7, 7, SNAPSHOT, 0, 0, -1, 0, 0, 0), (51, 7, 7, OUT, 0, 0, -1, 0, 0, 0), (52, 7, 7, IN, 0, 0, -1, 0, 0, 0)]

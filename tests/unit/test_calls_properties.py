@@ -101,7 +101,7 @@ def life(rng: random.Random, tid: int, end: int, noise: float) -> list[Row]:
 
 
 def without_wakeups(rows: list[Row]) -> list[Row]:
-    """The same as perf tells it."""
+    """The same as perf reports it."""
     kept = [r for r in rows if r[3] not in (SchedKind.WAKING, SchedKind.MIGRATE)]
     return [(*r[:5], int(r[5] & 0x7F != 0), SYSCALL_UNKNOWN, 0, 0, 0) if r[3] in (SchedKind.OUT, SchedKind.SNAPSHOT) else r for r in kept]
 

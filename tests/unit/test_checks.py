@@ -88,7 +88,7 @@ def test_a_report_with_wrong_sums_says_so_first(tmp_path: Path, capsys: pytest.C
     assert main(["report", str(path)]) == 0
     out = capsys.readouterr().out
     assert " ".join(out.split()).startswith(
-        "WRONG SUMS, so do not rely on these figures but report this defect of pytrace-ebpf: it does not hold that a row's self is within its total (1 row, by up to"
+        "WRONG SUMS, so do not rely on these figures, and please report this defect of pytrace-ebpf: it does not hold that a row's self is within its total (1 row, by up to"
     )
     assert "Nothing was lost." in out
     assert main(["report", str(path), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Which source is taken, and what is said of it, from what was seen of a process."""
+"""Which source is chosen, and how that is explained, from what was measured of a process."""
 
 import os
 from dataclasses import replace
@@ -25,39 +25,39 @@ def python(*version: int, probes: tuple[str, ...] = PROBES) -> Target:
     return replace(own, python_version=version, binary=binary, layout=layout_for(version), free_threaded=False, jit=False)
 
 
-def test_probes_that_cost_little_are_taken() -> None:
+def test_cheap_probes_are_chosen() -> None:
     choice = choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=CHEAP))
     assert (choice.source, choice.warning) == ("usdt", "")
 
 
 @pytest.mark.parametrize(("version", "foreseen"), [((3, 11, 2), DEAR), ((3, 9, 2), COUNTED)])
-def test_probes_that_would_cost_much_give_way_to_the_agent(version: tuple[int, ...], foreseen: Foreseen) -> None:
+def test_expensive_probes_give_way_to_the_agent(version: tuple[int, ...], foreseen: Foreseen) -> None:
     choice = choose(python(*version), "auto", launched=False, seen=Seen(foreseen=foreseen))
     assert choice.source == "agent"
     assert f"{foreseen.share * 100:,.0f} %" in choice.why
 
 
-def test_where_the_agent_stays_out_the_probes_go_on_with_a_warning() -> None:
+def test_where_the_agent_is_barred_the_probes_are_used_with_a_warning() -> None:
     choice = choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=DEAR, barred=FILTERED))
     assert choice.source == "usdt"
     assert "1,710 %" in choice.warning
     assert FILTERED in choice.warning
 
 
-def test_probes_that_were_asked_for_are_taken_whatever_they_cost() -> None:
+def test_requested_probes_are_used_whatever_they_cost() -> None:
     choice = choose(python(3, 11, 2), "usdt", launched=False, seen=Seen(foreseen=DEAR))
     assert choice.source == "usdt"
     assert "1,710 %" in choice.warning
 
 
-def test_the_agent_that_was_asked_for_comes_in_with_a_warning() -> None:
+def test_a_requested_agent_is_injected_with_a_warning() -> None:
     choice = choose(python(3, 13, 0, probes=()), "agent", launched=False, seen=Seen(barred=FILTERED))
     assert choice.source == "agent"
     assert FILTERED in choice.warning
 
 
-def test_without_probes_and_with_a_filter_nothing_is_taken_unasked() -> None:
-    with pytest.raises(TargetError, match=f"{FILTERED}; --source agent brings the agent in all the same"):
+def test_without_probes_and_with_a_filter_no_source_is_chosen() -> None:
+    with pytest.raises(TargetError, match=f"{FILTERED}; --source agent injects the agent nevertheless"):
         choose(python(3, 13, 0, probes=()), "auto", launched=False, seen=Seen(barred=FILTERED))
     assert choose(python(3, 13, 0, probes=()), "auto", launched=True, seen=Seen(barred=FILTERED)).source == "agent"
 
@@ -71,7 +71,7 @@ def test_names_that_cannot_be_encoded_forbid_the_probes() -> None:
         assert "\n" not in str(error.value)
 
 
-def test_the_first_line_says_source_reason_price_foresight_and_alternative() -> None:
+def test_the_first_line_has_source_reason_cost_estimate_and_alternative() -> None:
     target, seen = python(3, 11, 2), Seen(foreseen=CHEAP)
     line = announced(target, choose(target, "auto", launched=False, seen=seen), seen)
     assert line.startswith("usdt: CPython 3.11.2 fires")

@@ -67,15 +67,15 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("export", "x", "--to"), "--to needs a value; pytrace-ebpf export --help says more"),
         (("report", "x", "--json=3"), "--json takes no value; pytrace-ebpf report --help says more"),
         (("attach", "1", "--max-depth", "x"), "--max-depth takes a number, which x is not; pytrace-ebpf attach --help says more"),
-        (("attach", "12,x"), "PID: 12,x is no process id; give numbers, joined by commas"),
-        (("attach", "-p", "x"), "--pid: x is no process id; give numbers, joined by commas"),
-        (("attach", "1", "--duration", "soon"), "'soon' is no time: give seconds, or 250ms, 90s, 1m30s."),
+        (("attach", "12,x"), "PID: 12,x is not a process id; give numbers, joined by commas"),
+        (("attach", "-p", "x"), "--pid: x is not a process id; give numbers, joined by commas"),
+        (("attach", "1", "--duration", "soon"), "'soon' is not a time: give seconds, or 250ms, 90s, 1m30s."),
         (("attach", "1", "--source", "usdt", "--max-depth", "3"), "--max-depth cannot go with --source usdt: only the agent counts"),
         (("run", "--rootless", "--layers", "torch", "--", "x"), "--layers cannot go with --rootless: native calls are recorded by probes"),
         (("run", "--rootless", "--sample", "--", "x"), "--sample cannot go with --rootless: stacks are sampled in the kernel"),
         (("attach", "1", "--sample", "--budget", "5%"), "--budget cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
-        (("attach", "1", "--sample", "20000"), "--sample: 20000 is no rate; give samples a second, at most 10,000"),
+        (("attach", "1", "--sample", "20000"), "--sample: 20000 is not a rate; give samples a second, at most 10,000"),
         (("report", "x", "--errors", "--by", "gil"), "--errors and --by gil are two reports; ask for one of them."),
     ],
 )
@@ -229,4 +229,4 @@ def test_sizes_are_decimal_unless_they_say_otherwise(written: str, size: int) ->
 @pytest.mark.parametrize("written", ["0", "-1", "many", "5 PB", "1e9", ""])
 def test_what_is_no_size_is_refused(written: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("attach", "--pid", "1", f"--max-size={written}") == 2
-    assert "is no size" in capsys.readouterr().err
+    assert "is not a size" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_operands_as_the_probes_read_them() -> None:
     assert re.findall(r"(\w+);", gil) == [*(field.name for field in fields(HolderPath)), "inside", "pad"]
 
 
-def test_nothing_that_c_and_python_both_name_is_left_out() -> None:
+def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
     alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "SETTINGS"}
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}

@@ -56,6 +56,16 @@ def test_fewer_than_two_samples_say_nothing(tmp_path: Path, samples: list[tuple[
     assert frame[["on_cpu_ns", "runq_wait_ns", "self_on_cpu_ns", *NEVER]].isna().all(axis=None)
 
 
+def test_a_thread_that_goes_unsampled_for_many_segments(tmp_path: Path) -> None:
+    """Between its samples it is known for EDGE_NS, then unknown, and known again from its next samples on."""
+    second = 1000 * MS
+    samples = [(0, 0, 0), (100 * MS, 50 * MS, 0), (8 * second, 60 * MS, 0), (8 * second + 100 * MS, 160 * MS, 0)]
+    begins = [20 * MS, second, 3 * second, 6 * second, 8 * second + 20 * MS]
+    events = [row for ts in begins for row in call(ts, ts + 40 * MS)]
+    frame = calls(tmp_path, events, samples, cuts=[k * second for k in range(1, 9)], end_ns=9 * second)
+    assert frame["on_cpu_ns"].astype(object).where(frame["on_cpu_ns"].notna(), None).tolist() == [20 * MS, 20 * MS, None, None, 40 * MS]
+
+
 def test_queue_time_that_the_kernel_does_not_count_is_null(tmp_path: Path) -> None:
     frame = calls(tmp_path, call(MS, 9 * MS), [(0, 0, None), (10 * MS, 5 * MS, None)])
     assert frame["on_cpu_ns"].tolist() == [4 * MS]

@@ -1,4 +1,4 @@
-"""Names at which the interpreter's own probe code would raise are found from outside, and a forged memory ends the look."""
+"""Names at which the interpreter's own probe code would raise are found from outside, and forged memory ends the search."""
 
 import os
 import subprocess
@@ -48,13 +48,13 @@ def test_an_open_frame_of_another_thread_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_where_the_probes_do_not_raise_nothing_is_looked_for(name: str) -> None:
+def test_where_the_probes_do_not_raise_nothing_is_searched(name: str) -> None:
     with running(PYTHONS[name], PROGRAMS["a file"][0]) as pid:
         assert unencodable(inspect(pid)) == ""
 
 
 @pytest.mark.parametrize("name", RAISING[:1])
-def test_forged_code_objects_end_the_look_and_nothing_else(name: str) -> None:
+def test_forged_code_objects_end_the_search_and_nothing_else(name: str) -> None:
     forged = (
         "import array, types\nstring = '\\udcff' * 10\n"
         "one = [1, id(types.CodeType)] + [{word}] * 14\nmemory = array.array('Q', one * 500_000)\n" + STILL
@@ -62,7 +62,7 @@ def test_forged_code_objects_end_the_look_and_nothing_else(name: str) -> None:
     for word in ("1", "2**63", "2**47 - 8", "id(string) + 8", "id(types)"):
         with running(PYTHONS[name], forged.format(word=word)) as pid:
             assert unencodable(inspect(pid)) == ""
-    with running(PYTHONS[name], forged.format(word="id(string)")) as pid:  # whom it deceives is itself
+    with running(PYTHONS[name], forged.format(word="id(string)")) as pid:  # it deceives only itself
         assert r"\udcff" in unencodable(inspect(pid))
 
 

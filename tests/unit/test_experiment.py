@@ -221,7 +221,7 @@ def test_an_experiment_opens_again_also_where_runs_are_missing(done: Experiment,
 
 
 def test_what_is_no_experiment_is_refused(tmp_path: Path, damaged: Path) -> None:
-    with pytest.raises(TraceError, match="no experiment"):
+    with pytest.raises(TraceError, match="not an experiment"):
         open_experiment(damaged / "traces")
     settle(tmp_path, (ONE, 1)).save()
     with pytest.raises(TraceError, match="no finished run"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf import extras
+from tests.conftest import PATIENCE_S
 from tests.hostile.test_reading import EXPERIMENT
 from tests.unit.synthetic import sample
 
@@ -33,7 +34,7 @@ def without(names: tuple[str, ...]) -> list[str]:
 
 def without_extras(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     """A command where only what reading needs is installed."""
-    return subprocess.run([*without(EXTRAS), *map(str, words)], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    return subprocess.run([*without(EXTRAS), *map(str, words)], capture_output=True, text=True, cwd=REPOSITORY, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [["info"], ["report"], ["report", "--by", "gil"], *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle"))],
 )
 def test_reading_needs_no_extra(trace: Path, words: list[str]) -> None:
-    done = subprocess.run([*without(EXTRAS), words[0], trace, *words[1:]], capture_output=True, cwd=REPOSITORY, timeout=120)
+    done = subprocess.run([*without(EXTRAS), words[0], trace, *words[1:]], capture_output=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     assert done.returncode == 0 and done.stdout and not done.stderr
 
 
@@ -59,7 +60,9 @@ def test_recording_says_what_it_needs_and_how_to_install_it(words: list[str]) ->
 
 @pytest.mark.parametrize("name", ["capstone", "psutil"])
 def test_each_that_recording_needs_is_named(name: str) -> None:
-    done = subprocess.run([*without((name,)), "attach", "--pid", str(os.getpid())], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    done = subprocess.run(
+        [*without((name,)), "attach", "--pid", str(os.getpid())], capture_output=True, text=True, cwd=REPOSITORY, timeout=PATIENCE_S
+    )
     assert done.returncode == 4
     assert done.stderr == f"pytrace-ebpf: recording needs {name}, which is not installed; pip install 'pytrace-ebpf[record]' brings it\n"
 

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of operators from shapes: figures worked out by hand, and none where nobody can tell."""
+"""FLOPs and bytes of operators from shapes: figures worked out by hand, and none where they cannot be known."""
 
 import pytest
 

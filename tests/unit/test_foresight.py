@@ -1,4 +1,4 @@
-"""What the probes would cost a program: from its CPU time where that is enough, by counting where it is not."""
+"""The estimated cost of probes in a program: from its CPU time where that is enough, else by counting calls."""
 
 import subprocess
 import sys
@@ -29,27 +29,27 @@ def never(target: Target, seconds: float) -> float:
 
 
 @pytest.mark.parametrize("version", [(3, 9, 2), (3, 11, 2), (3, 15, 2)])
-def test_one_that_sleeps_is_cheap_and_not_touched(version: tuple[int, ...]) -> None:
+def test_a_sleeping_program_is_cheap_and_not_probed(version: tuple[int, ...]) -> None:
     with program(SLEEPS, *version) as target:
         foreseen = foresee(target, never)
     assert foreseen.is_cheap and foreseen.calls_per_s is None and foreseen.cpu_share < 0.005
 
 
-def test_one_that_computes_on_3_11_is_dear_and_not_touched() -> None:
+def test_a_computing_program_on_3_11_is_expensive_and_not_probed() -> None:
     with program(COMPUTES, 3, 11, 2) as target:
         foreseen = foresee(target, never)
     assert not foreseen.is_cheap and foreseen.calls_per_s is None
 
 
 @pytest.mark.parametrize(("seen", "calls", "cheap"), [(1_000, 1_002, True), (200_000, 392_157, False), (10**9, 10**9 / 0.03, False)])
-def test_what_was_counted_was_slowed_by_counting(seen: float, calls: float, cheap: bool) -> None:
+def test_the_count_is_corrected_for_the_cost_of_counting(seen: float, calls: float, cheap: bool) -> None:
     with program(COMPUTES, 3, 9, 2) as target:
         foreseen = foresee(target, lambda *_: seen)
     assert foreseen.calls_per_s == pytest.approx(calls, rel=0.001)
     assert foreseen.is_cheap == cheap
 
 
-def test_one_that_has_ended() -> None:
+def test_a_process_that_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline()
     target = inspect(process.pid)

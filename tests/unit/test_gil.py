@@ -127,7 +127,7 @@ def test_figures_of_processes_and_threads(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_one_who_ends_has_it_no_more(tmp_path: Path) -> None:
+def test_a_thread_that_ended_holds_it_no_more(tmp_path: Path) -> None:
     events = [
         event(0, HOG, CallKind.ENTRY, 0),
         event(MS, HOG, CallKind.RETURN, 0),
@@ -149,7 +149,7 @@ def test_where_switches_were_lost_it_is_not_known(tmp_path: Path) -> None:
     assert intervals(trace) == [(UNKNOWN, 0), (HOG, MS), (UNKNOWN, 3 * MS + 5), (HOG, 7 * MS)]
 
 
-def test_without_holders_waits_are_told_and_no_more(tmp_path: Path) -> None:
+def test_without_holders_only_waits_are_reported(tmp_path: Path) -> None:
     events, sched = contention()
     gil = found(trace_of(tmp_path, events, [row[:10] for row in sched], end_ns=31 * MS))
     assert not len(gil.processes)
@@ -158,7 +158,7 @@ def test_without_holders_waits_are_told_and_no_more(tmp_path: Path) -> None:
     assert gil.threads["waited_ns"].sum() > 7 * MS - 100
 
 
-def test_nothing_of_nothing(tmp_path: Path) -> None:
+def test_no_rows(tmp_path: Path) -> None:
     gil = found(trace_of(tmp_path, [], []))
     assert [len(table) for table in vars(gil).values()] == [0, 0, 0, 0]
 
@@ -175,7 +175,9 @@ def test_reasons_of_one_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [80, 99])
 @pytest.mark.parametrize("holders", [True, False])
-def test_the_report_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, holders: bool) -> None:
+def test_the_report_names_holders_and_waiters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, holders: bool
+) -> None:
     events, sched = contention()
     trace = trace_of(tmp_path, events, sched if holders else [row[:10] for row in sched], end_ns=31 * MS)
     monkeypatch.setattr("pytrace_ebpf.cli.report.console", lambda: Console(width=columns, highlight=False, emoji=False, markup=False))
@@ -223,13 +225,13 @@ def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
         ((50, 50, 0, 0), {"runq": [{"func_id": 0, "ns": 9}]}, "`load` computes; half of its time it has no core: `load` on other threads has them."),
         ((70, 30, 0, 0), {"runq": [{"func_id": why.NOBODY, "ns": 9}]}, "`load` computes; 30 % of its time it has no core: other programs have them."),
         ((95, 5, 0, 0), {"runq": []}, "`load` computes."),
-        ((1, 0, 0, 99), {"blocked": [blocked("net", "recvfrom", why.NOBODY)]}, "`load` is waiting in recvfrom (net), woken by nobody of this program."),
+        ((1, 0, 0, 99), {"blocked": [blocked("net", "recvfrom", why.NOBODY)]}, "`load` is waiting in recvfrom (net), woken by no thread of this program."),
         ((20, 0, 0, 80), {"blocked": [blocked("lock", "futex", 2)]}, "80 % of `load` is waiting for a lock, woken by `put`."),
         ((0, 0, 0, 99), {"blocked": [blocked("sleep", "clock_nanosleep", -1)]}, "`load` is sleeping."),
         ((30, 20, 20, 30), {}, ""),
     ],
 )  # fmt: skip
-def test_a_sentence_a_person_would_say(split: tuple[int, int, int, int], reasons: dict[str, Any], said: str) -> None:
+def test_the_sentence_in_plain_words(split: tuple[int, int, int, int], reasons: dict[str, Any], said: str) -> None:
     everything = {"gil": [], "blocked": [], "runq": []} | reasons
     assert top_function(row(*split), 100, lambda: everything, {0: "load", 1: "tokenize", 2: "put"}) == said
 

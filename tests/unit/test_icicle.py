@@ -80,7 +80,7 @@ def test_states_of_the_thread_add_up_to_its_calls(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize(("source", "part"), (("bpf", "blocked"), ("perf", "off")))
-def test_a_wait_is_told_where_the_recording_tells_it(tmp_path: Path, source: str, part: str) -> None:
+def test_a_wait_is_shown_where_it_was_recorded(tmp_path: Path, source: str, part: str) -> None:
     script = Script(10, 10).snapshot().enter(1).run(1000).wait(50_000, queued=0).run(500).preempted(700, by=9).run(100).leave()
     path = write_trace(
         tmp_path / "t", events=script.events, sched=script.sched, functions=SAMPLE_FUNCTIONS, manifest={"scheduling": {"source": source, "why": ""}}
@@ -121,7 +121,7 @@ def test_all_is_shown_where_it_may_be() -> None:
     assert list(blocks(calls[:0], 10).columns) == list(blocks(calls, 10).columns)
 
 
-def test_a_wait_not_told_apart_is_off_the_core() -> None:
+def test_a_wait_of_unknown_kind_is_off_the_core() -> None:
     calls = frame({1: random_calls(3)}).assign(worker_on_cpu_ns=0)
     calls["gil_wait_ns"] = pd.array([None] * len(calls), "Int64")
     known = calls["on_cpu_ns"].notna()

@@ -23,7 +23,7 @@ def walked(calls: pd.DataFrame, tid: int, ts: int) -> int:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS))
-def test_as_a_walk_says(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
+def test_it_is_what_a_walk_finds(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
     trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("innermost") / "trace", **story(seed, scenario)))
     calls = trace.calls()
     dice = random.Random(seed)
@@ -47,7 +47,7 @@ def test_at_its_start_a_call_and_at_its_end_its_caller(tmp_path: Path) -> None:
     assert call_id.tolist() == [-1, outer, outer, inner, outer, -1] and func_id.tolist() == [-1, 0, 0, 1, 0, -1]
 
 
-def test_nothing_of_nothing(tmp_path: Path) -> None:
+def test_no_rows(tmp_path: Path) -> None:
     trace = pytrace_ebpf.open(write_trace(tmp_path))
     none = np.zeros(0, np.int64)
     assert innermost(trace, none, none, none)[0].tolist() == []

@@ -40,6 +40,11 @@ def test_debug_offsets_win_over_the_table() -> None:
     assert layout.layout_for((3, 12, 1), bytes(raw)) == layout.layout_for((3, 12))
 
 
+def test_the_debuggers_interface_is_in_the_table() -> None:
+    assert [layout.debugger_support((3, minor, 0)) is not None for minor in range(8, 17)] == [False] * 6 + [True] * 2 + [False]
+    assert layout.debugger_support(None) is None
+
+
 def test_free_threading_is_read_from_the_debug_offsets() -> None:
     raw = b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 1)
     assert layout.is_free_threaded(raw.ljust(1024, b"\0"))

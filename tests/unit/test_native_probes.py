@@ -39,7 +39,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[int]]]:
 
 
 @pytest.mark.parametrize("refused", [set(), {0}, {99}, {17, 18, 64}, set(range(100))])
-def test_one_that_is_refused_costs_no_other(kernel: Callable[..., list[list[int]]], refused: set[int]) -> None:
+def test_a_refused_function_does_not_affect_the_others(kernel: Callable[..., list[list[int]]], refused: set[int]) -> None:
     attached = kernel(refused, 524)
     links, left = uprobe_multi.attach_all(3, "lib", UPROBES, 1)
     for link in links:
@@ -121,14 +121,14 @@ def test_not_without_privileges(words: tuple[str, ...]) -> None:
         run_command.run(parse("--rootless", *words))
 
 
-def test_a_layer_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_layer(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--layers", "numpy")
-    assert "numpy is no layer; there are torch, blas, cuda" in capsys.readouterr().err
+    assert "numpy is not a layer; there are torch, blas, cuda" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("release", "ok"), [("6.5.13", "warning"), ("6.10.0-1-amd64", "ok"), ("6.6.60", "ok")])
-def test_an_old_kernel_keeps_nobody_from_tracing(monkeypatch: pytest.MonkeyPatch, release: str, ok: str) -> None:
+def test_an_old_kernel_prevents_native_layers_only(monkeypatch: pytest.MonkeyPatch, release: str, ok: str) -> None:
     monkeypatch.setattr("platform.release", lambda: release)
     (finding,) = (finding for finding in host.findings() if finding.subject == "native layers")
     assert finding.ok == ok and release in finding.sentence

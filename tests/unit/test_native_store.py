@@ -65,7 +65,7 @@ def test_read_once_and_known_by_its_present_path(library: Library, cache: Path) 
     assert len(list(cache.iterdir())) == 1
 
 
-def test_another_file_or_wish_is_read_anew(library: Library) -> None:
+def test_another_file_or_request_is_read_anew(library: Library) -> None:
     library.natives()
     library.natives(key="operators ['all']")
     assert library.reads == 2

@@ -117,7 +117,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize("cuts", [(), (25,), (28,), (29,)])
-def test_an_error_is_told_by_all_that_it_left(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+def test_an_error_names_every_call_that_it_left(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     arguments = [(23, ADDMM, False, [[5], [2, 4], [3, 5]], [F, F, F])]
     errors = [
         (20, 7, 7, "not this one"),
@@ -132,7 +132,7 @@ def test_an_error_is_told_by_all_that_it_left(tmp_path: Path, cuts: tuple[int, .
         ("aten::linear", "unwound", "shapes differ"),
         ("aten::addmm", "unwound", "shapes differ"),
     ]
-    assert table["flops"].isna().all()  # what failed has done nobody knows what
+    assert table["flops"].isna().all()  # what a failed call has computed is not known
 
 
 def test_two_calls_at_the_same_time_do_not_become_four(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_threads_and_cores(path: Path, whole: Path) -> None:
 def test_the_report_says_what_is_missing_and_shows_two_states(path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]) -> None:
     assert main.main(["report", str(path), *options]) == 0
     out = capsys.readouterr().out
-    missing = "When threads ran and waited is not known" if source_of(path) is None else "Run queue, GIL wait and blocked are not told apart"
+    missing = "When threads ran and waited is not known" if source_of(path) is None else "Run queue, GIL wait and blocked are not distinguished"
     assert f"{missing}: the kernel did not permit more." in out
     out = out.replace(missing, "")
     assert "off CPU" in out and "run queue" not in out and "GIL" not in out
@@ -147,7 +147,7 @@ def test_info_says_it_too(path: Path, whole: Path, capsys: pytest.CaptureFixture
     assert main.main(["info", str(path)]) == 0
     assert "the kernel did not permit more" in capsys.readouterr().out
     assert main.main(["info", str(whole)]) == 0
-    assert "told apart" not in capsys.readouterr().out
+    assert "not distinguished" not in capsys.readouterr().out
 
 
 def test_every_export_is_written(path: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_every_export_is_written(path: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size
 
 
-def test_folded_refuses_what_is_not_told_of_all_calls(path: Path, tmp_path: Path) -> None:
+def test_folded_refuses_a_value_that_is_not_known_of_all_calls(path: Path, tmp_path: Path) -> None:
     with (tmp_path / "folded").open("wb") as out:
         for value in ("gil_wait", "blocked"):
             with pytest.raises(UsageError, match=value):

@@ -1,4 +1,4 @@
-"""When threads began, by what the kernel said and by what was seen."""
+"""When threads began, as the kernel reported it or as they were first seen."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import SCHED, SchedKind
 
 
-def test_news_of_a_process_does_not_take_away_the_source_of_calls_that_came_before_it() -> None:
+def test_a_late_fork_event_does_not_remove_the_source_of_calls_that_came_before_it() -> None:
     known, pid = Processes(), os.getpid()
     known.set_source(pid, "agent", "3.11.2", 6000)
     known.add_other(pid, 1, 5000)  # it was forked, it says
@@ -28,7 +28,7 @@ def test_a_thread_that_was_seen_before_its_fork_was_read_began_with_that() -> No
     thread.start()
     try:
         known.add_other(pid, os.getppid(), 1000)
-        known.add_threads(pid, 1000)  # of the process: nothing tells when its threads began
+        known.add_threads(pid, 1000)  # of the process: when its threads began is not known
         tid = thread.native_id
         assert known.threads[pid, tid]["start_ns"] == 1000
         known.take_changed()

@@ -1,5 +1,6 @@
 """What the progress of a recording says: what tracing costs."""
 
+import argparse
 import io
 import sys
 
@@ -53,6 +54,15 @@ def test_the_first_lines(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     recording.beginning([Begun(1, source, "it will cost much")], (), quiet)
     said = sys.stderr.getvalue()
     assert said == ("" if quiet else f"tracing process 1 by {source}\nit will cost much\n")
+
+
+def test_no_option_is_named_that_this_recording_would_refuse() -> None:
+    words = argparse.ArgumentParser()
+    recording.add_common_arguments(words)
+    dear = status(1, Price(0.3, 0.3))
+    assert recording.cost(dear, recording.cheaper(words.parse_args([]))).endswith("; --budget bounds it")
+    assert recording.cost(dear, recording.cheaper(words.parse_args(["--sample"]))).endswith("; a lower --sample rate costs less")
+    assert recording.cost(dear, recording.cheaper(words.parse_args(["--sample", "--source", "agent"]))).endswith("; --budget bounds it")
 
 
 def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:

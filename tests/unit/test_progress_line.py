@@ -26,13 +26,13 @@ def said(path: Path, terminal: bool) -> str:
     return out.getvalue()
 
 
-def test_what_takes_longer_is_told_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_work_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
     text = said(sample(tmp_path), terminal=True)
     assert "Rebuilding calls" in text and text.endswith("\x1b[2K")  # the line is erased
 
 
-def test_where_nobody_knows_how_much_is_left_no_share_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_total_no_share_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     made, lines = [], []
 
     class Line(progress.Progress):
@@ -52,12 +52,22 @@ def test_where_nobody_knows_how_much_is_left_no_share_is_told(monkeypatch: pytes
     assert lines == [("Rebuilding", 1.0, 0.25), ("Summing", None, 0), ("Rebuilding", 1.0, 0.5)]
 
 
-def test_what_is_quick_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_no_terminal_whatever_force_color_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", out := io.StringIO())
+    with progress.shown("Reading") as report, progress.turns(1) as begin:
+        report("Reading", 0.5)
+        begin("a", "")
+    assert out.getvalue() == ""
+
+
+def test_quick_work_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 1000.0)
     assert said(sample(tmp_path), terminal=True).strip() == ""
 
 
-def test_without_a_terminal_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_nothing_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
     assert said(sample(tmp_path), terminal=False) == ""
 

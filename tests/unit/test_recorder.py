@@ -98,7 +98,7 @@ def test_a_new_stream_is_a_class_and_a_line(beats: Beats, tmp_path: Path) -> Non
     assert trace.manifest["lost"] == {"argument_ring": 3}
 
 
-def test_rows_with_a_moment_wait_for_their_segment_and_those_of_a_keyed_table_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_a_timestamp_go_to_the_segment_of_that_time_and_keyed_rows_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLES, "beats", BEATS)
     start = time.monotonic_ns()
     collector = Collector(start)
@@ -113,7 +113,7 @@ def test_rows_with_a_moment_wait_for_their_segment_and_those_of_a_keyed_table_do
     assert again == end and cut["beats"]["number"].to_pylist() == [2] and "neighbours" not in cut
 
 
-def test_every_recorder_leaves_what_it_has_no_use_for() -> None:
+def test_every_method_of_a_recorder_has_a_default() -> None:
     idle = Recorder()
     idle.add(1)
     idle.reset(1, 1, 0)

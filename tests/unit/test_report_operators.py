@@ -162,8 +162,8 @@ def test_an_error_has_its_operator_its_shapes_and_its_lines(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("source", ["agent", "usdt"])
 @pytest.mark.parametrize("after", [False, True])
-def test_the_line_of_a_call_that_went_on_is_not_told(tmp_path: Path, source: str, after: bool) -> None:
-    """The agent tells that step caught the error; the probes do not, but it calls something afterwards."""
+def test_the_line_of_a_call_that_went_on_is_not_shown(tmp_path: Path, source: str, after: bool) -> None:
+    """The agent reports that step caught the error; the probes do not, but it calls something afterwards."""
     events = [*FAILS, *([(212, E, RELU), (213, R, RELU)] if after else []), (220, R, STEP)]
     sources = [{"pid": 7, "source": source, "why": ""}]
     opened = trace(tmp_path, events, WRONG, lines={210: 125, 220: 13}, manifest={"sources": sources})
@@ -176,7 +176,7 @@ def test_the_line_of_a_call_that_went_on_is_not_told(tmp_path: Path, source: str
     assert any("message was not read" in line for line in shown(opened, "errors"))
 
 
-def test_equal_errors_are_told_once(tmp_path: Path) -> None:
+def test_equal_errors_are_shown_once(tmp_path: Path) -> None:
     again = [(ts + 100, kind, func) for ts, kind, func in (*FAILS, (220, UNWIND, STEP))]
     opened = trace(tmp_path, [*FAILS, (220, UNWIND, STEP), *again], WRONG + [(ts + 100, *rest) for ts, *rest in WRONG], lines={210: 5, 310: 5})
     table, _ = found(opened, "errors")

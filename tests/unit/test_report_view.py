@@ -95,7 +95,18 @@ def test_a_narrow_terminal_has_names_above_their_figures() -> None:
     narrow.add(["1", "2", "3"], lambda width: "a" * width)
     assert drawn(listing, 60) == [" calls  total  optional   first            second", f"     1      2         3   {'a' * 16} {'b' * 17}"]
     assert drawn(wide, 61) == [" calls  total  optional   first             second", f"     1      2         3   {'a' * 17} {'b' * 17}"]
-    assert drawn(narrow, 20) == [" calls  total", "a" * 20, "     1      2"]
+    assert drawn(narrow, 20) == ["name", " calls  total", "a" * 20, "     1      2"]
+
+
+def test_names_above_figures_stand_below_their_titles() -> None:
+    listing = Listing(40, [(6, "calls"), (4, "a long title"), (6, "total")], ["first", "second"])
+    listing.add(["1", "2", "3"], lambda _: "one", lambda _: "two")
+    assert drawn(listing, 40) == [
+        f"{'first':<19}  second",
+        " calls a long title  total",  # a title is never cropped
+        f"{'one':<19}  two",
+        "     1            2      3",
+    ]
 
 
 def drawn(listing: Listing, width: int) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.conftest import REPOSITORY, TARGETS
+from tests.conftest import PATIENCE_S, REPOSITORY, TARGETS
 from tests.unit.agent_pythons import built
 
 NOBODY = 65534
@@ -60,7 +60,7 @@ class Run:
         self.out = self.err = ""
 
     def end(self) -> "Run":
-        self.out, self.err = self.process.communicate(timeout=110)
+        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
         return self
 
     @property
@@ -79,7 +79,7 @@ class Run:
         """What another command of the same user says about the trace, its line breaks as blanks."""
         words = [sys.executable, "-m", "pytrace_ebpf", command, str(self.directory)]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        ended = subprocess.run([*self._before, *words], env=environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run([*self._before, *words], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.returncode == 0, ended.stderr
         return " ".join(ended.stdout.split())
 
@@ -131,7 +131,7 @@ def target(name: str) -> list[str]:
 
 def left_behind(beside: set[str]) -> set[str]:
     """The agent's directories that stay, of those that were not there before; recordings beside this one have theirs for a while."""
-    end, stay = time.monotonic() + 30, directories() - beside
+    end, stay = time.monotonic() + PATIENCE_S, directories() - beside
     while stay and time.monotonic() < end:
         time.sleep(0.1)
         stay &= directories()
@@ -201,7 +201,7 @@ def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: C
         assert calls["runq_wait_ns"].dropna().ge(0).all()
     why = run.trace.scheduling["why"]
     for command in ("report", "info"):
-        assert f"Run queue, GIL wait and blocked are not told apart: {why}." in run.says(command)
+        assert f"Run queue, GIL wait and blocked are not distinguished: {why}." in run.says(command)
 
 
 @pytest.mark.parametrize("source", ["perf"], indirect=True)
@@ -214,7 +214,7 @@ def test_time_on_a_core_is_the_kernels_and_what_is_not_known_is_null(rootless: C
         ("import os\ndef f(): os._exit(5)", 5),
     ],
 )
-def test_however_the_program_ends(rootless: Callable[..., Run], program: str, code: int) -> None:
+def test_every_end_of_the_program(rootless: Callable[..., Run], program: str, code: int) -> None:
     run = rootless(PYTHON, "-c", f"{program}\nf()")
     assert run.process.returncode == code, run.err
     assert run.trace.manifest["state"] == "complete"
@@ -234,7 +234,7 @@ def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
 
 @pytest.mark.parametrize("source", ["perf"], indirect=True)
 @pytest.mark.parametrize("command", [["/bin/true"], ["/usr/bin/env", "-i", PYTHON, "-c", "pass"], [PYTHON, "--version"]])
-def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], command: list[str]) -> None:
+def test_a_program_without_calls_is_explained(rootless: Callable[..., Run], command: list[str]) -> None:
     run = rootless(*command)
     assert run.process.returncode == 0, run.err
     (said,) = run.trace.manifest["sources"]
@@ -244,7 +244,7 @@ def test_a_program_without_the_agent_is_told_why(rootless: Callable[..., Run], c
     assert said["why"] in run.says("info")
 
 
-def test_what_the_program_waited_for_the_tracer_is_said(rootless: Callable[..., Run]) -> None:
+def test_the_time_that_the_program_waited_for_the_tracer_is_reported(rootless: Callable[..., Run]) -> None:
     run = rootless(*target("fib"), "22", options=("--ring-mib", "0.25"))
     assert run.process.returncode == 0, run.err
     assert run.calls()["name"].value_counts()["fib"] == run.done["calls"]["fib"]

@@ -16,6 +16,8 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.samples import by_opcode
 from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error
+from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
+from pytrace_ebpf.analyze.samples.tree import nodes
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command
@@ -66,7 +68,7 @@ def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.Capture
     assert (rows["fib"]["total_samples"], rows["fib"]["self_samples"]) == (90, 50)
     assert (rows["other"]["total_samples"], rows["other"]["self_samples"]) == (45, 45)
     assert rows["<module>"]["total_samples"] == 91
-    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "outside": 7, "unread": 3}
+    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "outside": 7, "unread": 3, "off_core": 0, "with_off_core": 0}
     assert facts["wrong_sums"] == []
     assert facts["deserving"]["modules"] == ["work"]
 
@@ -200,3 +202,40 @@ def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixt
     if form == "speedscope":
         profiles = json.loads(written)["profiles"]
         assert sum(sum(profile["weights"]) for profile in profiles) == 99 * PERIOD
+
+
+@given(parents=st.lists(st.integers(-1, 60), min_size=1, max_size=60), most=st.integers(1, 40), seed=st.integers(0, 1 << 32))
+@settings(max_examples=200)
+def test_the_rarest_of_too_many_paths_become_one_of_their_caller(parents: list[int], most: int, seed: int) -> None:
+    paths = Paths()
+    for at, parent in enumerate(parents):
+        paths.number(min(parent, len(paths.parents) - 1), at)
+    own = np.random.default_rng(seed).integers(0, 100, len(parents))
+    total = own.copy()
+    for at in range(len(parents) - 1, -1, -1):
+        if paths.parents[at] >= 0:
+            total[paths.parents[at]] += total[at]
+    merged, became = paths.merged(total, most)
+    others = [at for at, function in enumerate(merged.functions) if function == OTHER]
+    assert len(merged.functions) - len(others) == min(most, len(parents)) and len(others) <= most + 1
+    kept = [at for at, path in enumerate(became.tolist()) if merged.functions[path] != OTHER]
+    assert min(total[kept], default=0) >= max((total[at] for at in range(len(total)) if at not in kept), default=0)
+    for at in kept:  # its callers are what they were
+        above = paths.parents[at]
+        assert merged.functions[became[at]] == paths.functions[at] and merged.parents[became[at]] == (became[above] if above >= 0 else -1)
+
+
+def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """And has all samples all the same; the report says what became of the others."""
+    whole = nodes(sampled(tmp_path))
+    few = nodes(sampled(tmp_path / "again"), most=4)
+    assert few["self_samples"].sum() == whole["self_samples"].sum()
+    assert few.loc[few["depth"] < 0, "total_ns"].sum() == whole.loc[whole["depth"] < 0, "total_ns"].sum()
+    assert few["merged"].any() and not whole["merged"].any()
+    assert (few.loc[few["merged"], "func_id"] == -1).all()
+    monkeypatch.setattr(nodes, "__defaults__", (4,))
+    trace = sampled(tmp_path / "report")
+    facts = report(trace, capsys)
+    assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []
+    assert main(["report", str(trace.directory)]) == 0
+    assert "of it is at paths that are too many" in " ".join(capsys.readouterr().out.split())

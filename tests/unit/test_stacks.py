@@ -1,4 +1,4 @@
-"""Stacks as they are told in pieces, and the tree of those that a segment's samples name."""
+"""Stacks that are reported in pieces, and the tree of those that the samples of a segment refer to."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ def read(keys: list[Key]) -> Mapping[Key, CodeLines]:
     }
 
 
-def told(*rows: tuple[int, int, int, int, list[tuple[int, int]]]) -> np.ndarray:
+def reported(*rows: tuple[int, int, int, int, list[tuple[int, int]]]) -> np.ndarray:
     """stack_event records: stack, first, total, deep, (code, position) of the frames."""
     events = np.zeros(len(rows), EVENT)
     for event, (stack, first, total, deep, frames) in zip(events, rows, strict=True):
@@ -46,40 +46,40 @@ def program(functions: Functions, unit: int = 1) -> Program:
 
 def test_pieces_of_a_stack_become_one_from_the_outside_in() -> None:
     of = program(Functions())
-    of.learn(told((5, 2, 3, 0, [(300, 0)]), (5, 0, 3, 0, [(100, 8), (200, 0)])))
+    of.learn(reported((5, 2, 3, 0, [(300, 0)]), (5, 0, 3, 0, [(100, 8), (200, 0)])))
     assert of.stacks[5] == ((2, 30), (1, 20), (0, 11)) or [line for _, line in of.stacks[5]] == [30, 20, 11]
 
 
 def test_a_code_object_is_read_once() -> None:
     of = program(Functions())
-    of.learn(told((5, 0, 1, 0, [(100, 0)])))
-    of.learn(told((6, 0, 2, 0, [(100, 8), (200, 0)])))
-    of.learn(told((6, 0, 2, 0, [(100, 8), (200, 0)])))  # told by two cores
+    of.learn(reported((5, 0, 1, 0, [(100, 0)])))
+    of.learn(reported((6, 0, 2, 0, [(100, 8), (200, 0)])))
+    of.learn(reported((6, 0, 2, 0, [(100, 8), (200, 0)])))  # reported by two cores
     assert ASKED == [[(100, 7)], [(200, 7)]]
 
 
 def test_what_is_gone_is_unknown_and_the_interpreters_own_is_left_out() -> None:
     of = program(Functions())
-    of.learn(told((5, 0, 2, 0, [(900, 0), (100, -2)]), (6, 0, 2, 0, [(800, 0), (100, 0)])))
+    of.learn(reported((5, 0, 2, 0, [(900, 0), (100, -2)]), (6, 0, 2, 0, [(800, 0), (100, 0)])))
     assert list(of.stacks[5]) == [(0, 10), (-1, -1)]
     assert of.stacks[6] == ((0, 10),)
 
 
 def test_of_a_stack_that_is_too_deep_the_outermost_frame_is_unknown() -> None:
     of = program(Functions())
-    of.learn(told((5, 0, 2, 1, [(100, 0), (200, 0)])))
+    of.learn(reported((5, 0, 2, 1, [(100, 0), (200, 0)])))
     assert next(func for func, _ in of.stacks[5]) == -1 and len(of.stacks[5]) == 3
 
 
 def test_a_stack_of_which_a_piece_was_lost_is_none() -> None:
     of = program(Functions())
-    of.learn(told((5, 0, 3, 0, [(100, 0), (200, 0)])))
+    of.learn(reported((5, 0, 3, 0, [(100, 0), (200, 0)])))
     assert 5 not in of.stacks
 
 
 def test_positions_of_3_10_are_in_instructions() -> None:
     of = program(Functions(), unit=2)
-    of.learn(told((5, 0, 2, 0, [(100, 3), (200, 4)])))
+    of.learn(reported((5, 0, 2, 0, [(100, 3), (200, 4)])))
     assert [line for _, line in of.stacks[5]] == [21, 10]
 
 

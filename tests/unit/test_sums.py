@@ -49,7 +49,7 @@ def recorded_upto(path: Path, segments: int) -> None:
 
 
 def threads_told_early(path: Path) -> None:
-    """As a recorder tells of them: in the segment in which they were first seen."""
+    """As a recorder reports them: in the segment in which they were first seen."""
     (path / "threads" / "part-00002.parquet").rename(path / "threads" / "part-00000.parquet")
     manifest = json.loads((path / MANIFEST).read_text())
     rows = [segment["rows"] for segment in manifest["segments"]]
@@ -107,7 +107,7 @@ def test_a_window_reads_its_own_segments(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_was_lost_is_known_late(tmp_path: Path) -> None:
-    """A loss of the first segment that only the second one tells of: what was kept of the first does not count."""
+    """A loss in the first segment that only the second one reports: the sums kept of the first are not used."""
     path = sample(tmp_path)
     recorded_upto(path, 1)
     pytrace_ebpf.open(path).tree()

@@ -18,7 +18,7 @@ from tests.unit.synthetic import GIL, Row, Script, sample, write_trace
 
 SECOND = 10**9
 FUNCTIONS = 60
-LOST = ("nothing", "single", "bursts", "windows", "told")
+LOST = ("nothing", "single", "bursts", "windows", "reported")
 TOP_TID = 2**31 - 1
 
 
@@ -64,7 +64,7 @@ class Thread:
         return self
 
     def frame(self) -> int:
-        """As on a stack: depth alone tells it."""
+        """As on a stack: decided by depth alone."""
         return 100_000 * (self.tid % 1000) + 1 + len(self.script.stack)
 
     def resume(self) -> None:
@@ -87,14 +87,14 @@ class Thread:
 
 
 def half_lost(rng: random.Random, rows: list[Row], how: str) -> tuple[list[Row], list[Row]]:
-    """About half of the rows, and the `losses` that were told: single rows are lost, or bursts, or windows of time of all threads."""
-    if how in ("windows", "told"):
+    """About half of the rows, and the `losses` that were reported: single rows are lost, or bursts, or windows of time of all threads."""
+    if how in ("windows", "reported"):
         start, end = min(r[0] for r in rows), max(r[0] for r in rows)
         width = max(1, (end - start) // 12)
         gone = {k for k in range(13) if rng.random() < 0.5}
         kept = [r for r in rows if (r[0] - start) // width not in gone]
         windows = [("call_ring", start + k * width, start + (k + 1) * width - 1, 3) for k in sorted(gone)]
-        return kept, windows if how == "told" else []
+        return kept, windows if how == "reported" else []
     kept, lost = [], False
     for row in rows:
         lost = lost != (rng.random() < (0.05 if how == "bursts" else 0.5))

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import GIL, Row, Script, sample, write_trace
+from synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.waits import wait_kinds
+from pytrace_ebpf.analyze.waits import waits as module
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 from tests.waits_add_up import assert_waits_add_up
 
@@ -122,6 +123,14 @@ def test_up_to_a_loss_and_no_further(tmp_path: Path) -> None:
     assert [(wait["start_ns"], wait["end_ns"]) for wait in found] == [(10, 30), (70, 80)]
 
 
+@pytest.mark.parametrize("at_once", [1, 1 << 17])
+def test_losses_count_in_the_segment_that_they_begin_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    rows = [row(10, OUT, state=1, syscall=READ), row(60, IN), row(70, OUT), row(80, IN), row(90, OUT), row(120, SNAPSHOT), row(130, IN)]
+    found = waits(tmp_path, rows, 140, losses=[("sched_ring", 30, 35, 3), ("sched_ring", 100, 110, 1)], cuts=[20, 40, 100, 125])
+    assert [(wait["start_ns"], wait["end_ns"]) for wait in found] == [(10, 30), (70, 80), (90, 100)]
+
+
 def test_what_the_rootless_source_cannot_tell_is_null(tmp_path: Path) -> None:
     rows = [
         row(10, OUT, state=1, syscall=SYSCALL_UNKNOWN),
@@ -136,13 +145,16 @@ def test_what_the_rootless_source_cannot_tell_is_null(tmp_path: Path) -> None:
     assert (queued["waker_tid"], queued["blocked_until_ns"]) == (None, 70)
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 40])
-def test_segments_change_nothing(tmp_path: Path, pieces: int) -> None:
+@pytest.mark.parametrize(("pieces", "at_once"), [(1, 1), (3, 1), (40, 1), (40, 5), (40, 1 << 17)])
+def test_segments_change_nothing_nor_how_many_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int, at_once: int) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
     whole = pytrace_ebpf.open(sample(tmp_path / "whole"))
     events, sched = (list(getattr(whole, name)().itertuples(index=False, name=None)) for name in ("events", "sched"))
     step = (whole.end_ns - whole.start_ns) // pieces
     cuts = [whole.start_ns + step * number for number in range(1, pieces)]
-    cut = write_trace(tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts)
+    cut = write_trace(
+        tmp_path / "cut", events=events, sched=sched, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts, functions=SAMPLE_FUNCTIONS
+    )
     pd.testing.assert_frame_equal(pytrace_ebpf.open(cut).waits(), whole.waits())
 
 

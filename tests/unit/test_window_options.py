@@ -65,11 +65,11 @@ def test_every_export_of_a_window(tmp_path: Path, path: Path, to: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--from", "x"], "is no time"), (["--to", "1s2"], "is no time"), (["--from", "-1"], ""), (["--to", "٣"], "is no time"), (["--from", "9" * 99], "is no time"),
+        (["--from", "x"], "is not a time"), (["--to", "1s2"], "is not a time"), (["--from", "-1"], ""), (["--to", "٣"], "is not a time"), (["--from", "9" * 99], "is not a time"),
         (["--from", "20ms", "--to", "10ms"], "later"), (["--from", "5"], "54.7ms long"), (["--to", "0"], "later"), (["--pid", "1"], "4000"), (["--tid", "7"], "4001"),
     ],
 )  # fmt: skip
-def test_what_is_no_window_is_one_sentence(capsys: pytest.CaptureFixture[str], path: Path, words: list[str], told: str) -> None:
+def test_an_invalid_window_is_one_sentence(capsys: pytest.CaptureFixture[str], path: Path, words: list[str], told: str) -> None:
     try:
         code = main(["report", str(path), *words])
     except SystemExit as exit_:  # argparse takes -1 for an option

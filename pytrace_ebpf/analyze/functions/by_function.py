@@ -79,7 +79,7 @@ def by_function(calls: pd.DataFrame, functions: pd.DataFrame, key: str = "functi
 
     One row each, largest total first: the key's names; calls; total_ns and the four of SPLIT over its
     outermost activations (so recursion is not counted twice); self_ns and self_SPLIT over all of them;
-    unknown_ns and self_unknown_ns, the part of total and self whose scheduling nobody recorded.
+    unknown_ns and self_unknown_ns, the part of total and self whose scheduling was not recorded.
     A split of which nothing is known is null; so is a wait that is not known of some calls whose on_cpu_ns is. Times are int64/Int64 nanoseconds, summed over threads.
     """
     names, group = _groups(calls, functions, key)

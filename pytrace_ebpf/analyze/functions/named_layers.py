@@ -4,8 +4,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.trace.layers import LAYERS, NATIVE
+
 # From the top down. A module is a Python call too and stands in both.
-ORDER = ("module", "python", "operator", "blas", "cuda", "import", "gc")
+_INTERNAL = [layer.name for layer in LAYERS if layer not in NATIVE]
+ORDER = ("module", _INTERNAL[0], *(layer.name for layer in NATIVE), *_INTERNAL[:0:-1])
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "layer", "func_id")
 _MODULE_CALL = "torch.nn.modules.module"  # here lie _wrapped_call_impl, _call_impl and its inner function
 

@@ -16,7 +16,7 @@ _SIDES = ("", "caller_")
 
 
 def failures(operators: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame, lines_anyway: bool) -> pd.DataFrame:
-    """One row per different error that left a native call that Python (or nobody) had called, in the order of time.
+    """One row per different error that left a native call whose caller was Python, or which had none, in the order of time.
 
     `operators` (OPERATORS) and `calls` (CALLS) in the order of call_id, `functions` schema.FUNCTIONS. times; end_ns, pid and tid of
     the first; name, overload; shapes and dtypes as text, null not read; inner, inner_shapes: the innermost call below it that failed with it, null where it is the same;

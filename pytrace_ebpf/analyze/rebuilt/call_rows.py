@@ -1,6 +1,6 @@
-"""Rows of calls as the library makes them, as the Arrow table of schema.CALLS, and how that lies in a file.
+"""Rows of calls as the library makes them, as the Arrow table of schema.CALLS, and how it is encoded in a file.
 
-Encodings are those that were smallest of what reads fast, 4 M calls of a program of four threads (json, sqlite, asyncio, a tree): 11 bytes
+Encodings are the smallest of those that read fast, 4 M calls of a program of four threads (json, sqlite, asyncio, a tree): 11 bytes
 a call, of which the six times are 9. With row groups of 128 Ki they are 0.15 less, but a step in analyze/functions/call_sequence.py takes four times as long.
 DuckDB reads BYTE_STREAM_SPLIT of integers from 2.0 on.
 """
@@ -19,10 +19,10 @@ from pytrace_ebpf.trace.states import STATES
 _Array = npt.NDArray[Any]
 
 ROW_GROUP = 1 << 15
-_RISING = ("call_id", "last_descendant_id", "start_ns")  # from row to row
+_RISING = ("call_id", "last_descendant_id", "start_ns")  # ascending within a thread
 # Numbers whose low bytes are as good as random.
 _RANDOM = ("parent_id", "next_sibling_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns")
-_SMALL = ("depth", "pid", "tid", "func_id", "migrations", "preemptions", "waits", "line", "call_line")  # a third of a dictionary's time
+_SMALL = ("depth", "pid", "tid", "func_id", "migrations", "preemptions", "waits", "line", "call_line")  # takes a third of a dictionary's time
 _SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
 # Of rebuild.h.
@@ -50,7 +50,7 @@ def table(rows: dict[str, _Array]) -> pa.Table:
 
     def column(name: str, type_: pa.DataType) -> pa.Array:
         count = len(rows["known"])
-        if name == "worker_on_cpu_ns":  # analyze/rebuilt/workers.py knows it
+        if name == "worker_on_cpu_ns":  # filled in by analyze/rebuilt/workers.py
             return pa.nulls(count, type_)
         if name in _NAMES:
             return pa.DictionaryArray.from_arrays(pa.array(rows[name]), list(_NAMES[name]))

@@ -60,7 +60,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The states that are kept of a trace, in the order of its segments; those that do not fit what it is now are not there."""
+    """The states that are kept of a trace, in the order of its segments; those that were made of other data than it has now are left out."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace, self._pieces = trace, trace.pieces(FOLDER)
@@ -94,7 +94,7 @@ class Checkpoints:
         return self._pieces.writable
 
     def upto(self, segments: int) -> Iterator[tuple[int, Checkpoint]]:
-        """The states after up to so many segments, in turn, each with its number of them; what does not open ends it, and counts as not there."""
+        """The states after up to so many segments, in turn, each with its number of them; the first that does not open ends them, and it and those after it are forgotten."""
         for place, (first, last) in enumerate(self._parts):
             if last >= segments:
                 return
@@ -119,7 +119,7 @@ class Checkpoints:
         return Checkpoint.unpacked(content) if content is not None else None
 
     def keep(self, last: int, content: bytes) -> None:
-        """Keep Checkpoint.packed() of what follows the last state, up to the segment `last`; what does not fit goes."""
+        """Keep Checkpoint.packed() of what follows the last state, up to the segment `last`; files that belong to no state are removed."""
         first, self.size = self.reach, len(content)
         if not self._keeps:
             for name in set(self._pieces.names()) - {self._name(*part) for part in self._parts}:
@@ -129,7 +129,7 @@ class Checkpoints:
         self._parts.append((first, last))
 
     def forget(self) -> None:
-        """They are of no use: the next keep() begins anew."""
+        """None of them can be used: the next keep() begins anew."""
         self._parts = []
 
 

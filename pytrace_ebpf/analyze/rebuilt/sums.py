@@ -120,7 +120,7 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
 
 
 def keep_up(trace: Trace) -> None:
-    """Keep states of a trace that is being recorded, as far as it goes, so that whoever asks for its sums later need not derive them.
+    """Keep states of a trace that is being recorded, as far as it goes, so that a later report need not derive its sums.
 
     The cost is that of the segments that came since the last time. Not for a recording that drops old segments: then all states go.
     """
@@ -136,9 +136,10 @@ def keep_up(trace: Trace) -> None:
 def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> None:
     """Have `engines` take some segments and keep states on the way, and in the end where there is a `tree`; that gets the sums that are kept."""
     keeps, complete, rows = kept.writable, trace.manifest["state"] == "complete", 0
+    listed = trace.segments
     for place, (events, end_ns) in zip(places, segments(trace, engines, places.start, places.stop), strict=True):
         engines.take(events, end_ns, PIECE)
-        rows += trace.segments[place]["rows"].get("events", 0)
+        rows += listed[place]["rows"].get("events", 0)
         last = place + 1 == places.stop
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
         keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))

@@ -34,7 +34,7 @@ def _times(trace: Trace) -> pd.DataFrame:
 
 
 def _by_cputime(trace: Trace, spent: pd.DataFrame) -> pd.DataFrame:
-    """By CPU time: of the whole what passed between a thread's first and last, of a window what the curve says."""
+    """By CPU time: of the whole trace from a thread's first sample to its last, of a window by the curve through its samples."""
     out = spent[["pid", "tid", "calls"]].assign(gil_wait_ns=pd.NA, blocked_ns=pd.NA)
     rows = trace.cputime()
     if trace.whole is trace:

@@ -27,8 +27,8 @@ def derive(trace: Trace, into: Path) -> None:
 
 def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:
     """The tree as schema.TREE; what has no node once there are `most` stands by its function alone. That of samples where no call was recorded."""
-    if period := period_of(trace):
-        return sampled.grow(trace, period)
+    if period_of(trace):
+        return sampled.grow(trace)
     sums = sums_of(trace, most)
     return table(sums.nodes, sums.keys)
 

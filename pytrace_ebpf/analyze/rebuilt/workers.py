@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 COLUMN = "worker_on_cpu_ns"
 _SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_tid")
-_NOBODY = -1
+_NONE = -1
 
 
 class Workers:
@@ -70,24 +70,24 @@ def worked_for(sched: pd.DataFrame, timeline: pd.DataFrame, python: Ints) -> pd.
     keys = split.thread_keys(wakes["pid"].to_numpy(), wakes["tid"].to_numpy())
     order = np.lexsort((wakes["ts"].to_numpy(), keys))
     keys, when = keys[order], wakes["ts"].to_numpy()[order]
-    # A waker is of the same process or it is nobody's: threads of others are not in `python` under this pid.
+    # A waker of another process finds no match: its threads are not in `python` under this pid.
     wakers = split.thread_keys(wakes["pid"].to_numpy(), wakes["other_tid"].to_numpy())[order]
     masters = _masters(keys, when, wakers, python)
     slices = split.on_cores(timeline)
     own = split.thread_keys(slices["pid"].to_numpy(), slices["tid"].to_numpy())
     place = last_at(keys, when, own, slices["start_ns"].to_numpy())
-    master = np.where(place >= 0, masters[place], _NOBODY) if len(masters) else np.full(len(slices), _NOBODY)
-    return slices[["start_ns", "end_ns"]].assign(master=master)[master != _NOBODY]
+    master = np.where(place >= 0, masters[place], _NONE) if len(masters) else np.full(len(slices), _NONE)
+    return slices[["start_ns", "end_ns"]].assign(master=master)[master != _NONE]
 
 
 def _masters(keys: Ints, when: Ints, wakers: Ints, python: Ints) -> Ints:
-    """The Python thread behind each wake-up, however many workers are between; _NOBODY where none is."""
+    """The Python thread behind each wake-up, however many workers are between; _NONE where none is."""
     direct = np.isin(wakers, python)
     above = last_at(keys, when, wakers, when - 1)  # the wake-up that the waker itself runs on
     above = np.where(direct | (above < 0), np.arange(len(keys)), above)
     while np.any(above[above] != above):
         above = above[above]
-    found: Ints = np.where(direct[above], wakers[above], _NOBODY)
+    found: Ints = np.where(direct[above], wakers[above], _NONE)
     return found
 
 

@@ -1,25 +1,26 @@
-"""Samples by line: how many stood at it, and how many at it or in what it called."""
+"""Samples by source line: at the line itself, and in the functions called from it."""
 
 import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import segments
+from pytrace_ebpf.analyze.samples.weights import SQUARES, SUMS, named
 from pytrace_ebpf.trace.reader import Trace
 
 _PLACE = ["func_id", "line"]
 
 
 def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
-    """One row per function and line that a sample stood at, function by function, those with most time of their own first, there by line.
+    """One row per function and line that a sample was taken at, function by function, those with most time of their own first, there by line.
 
     func_id, qualname, file, first_line, module, line (-1 unknown); total_ns (a line that recursion comes to again counts once) and
-    self_ns, with X_samples and X_error_ns as errors.with_errors has them, of `of` samples in all.
+    self_ns, what each is split into (weights.SUMS), samples, and errors as errors.with_errors has them, of `of` samples on a core.
     """
+    columns = [*named("total", ""), *named("self", "self_")]
     sums = [_counted(samples, stacks) for samples, stacks in segments(trace)]
-    table = pd.concat(sums or [pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, "total", "own")})])
-    table = table.groupby(_PLACE)[["total", "own"]].sum().reset_index()
-    table["total_ns"], table["self_ns"] = table.pop("total") * period, table.pop("own") * period
+    table = pd.concat(sums or [pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, *columns)})])
+    table = table.groupby(_PLACE)[columns].sum().reset_index().drop(columns=[name for name in columns if "unknown" in name])
     names = trace.functions()[["func_id", "qualname", "file", "first_line", "module"]]
     table = names.merge(with_errors(table, period, of), on="func_id")
     rank = table.groupby("func_id")[["self_ns", "total_ns"]].transform("sum")
@@ -28,18 +29,24 @@ def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
 
 
 def _counted(samples: pd.DataFrame, stacks: pd.DataFrame) -> pd.DataFrame:
-    """func_id, line, total and own of one segment."""
+    """func_id, line, and the sums of one segment."""
     at = pd.Series(np.arange(len(stacks)), stacks["stack_id"])
-    own = samples.loc[samples["stack_id"] >= 0, "stack_id"].map(at).value_counts()
-    count = np.zeros(len(stacks), np.int64)
-    count[own.index.to_numpy(np.int64)] = own.to_numpy()
+    known = samples[samples["stack_id"] >= 0]
+    place = known["stack_id"].map(at).to_numpy(np.int64)
     parents = stacks["parent_id"].map(at).fillna(-1).to_numpy(np.int64)
-    below = count.tolist()
-    for child in range(len(parents) - 1, -1, -1):  # callers come first
-        if parents[child] >= 0:
-            below[parents[child]] += below[child]
-    place = (stacks["func_id"].to_numpy(np.int64) + 1) << 32 | (stacks["line"].to_numpy(np.int64) + 1)
-    return pd.DataFrame({"func_id": stacks["func_id"], "line": stacks["line"], "total": np.where(_first(place, parents), below, 0), "own": count})
+    key = (stacks["func_id"].to_numpy(np.int64) + 1) << 32 | (stacks["line"].to_numpy(np.int64) + 1)
+    counts = np.where(_first(key, parents), 1, 0)[:, None]
+    table = {"func_id": stacks["func_id"], "line": stacks["line"]}
+    for columns in (SUMS, SQUARES):
+        own = np.zeros((len(stacks), len(columns)), known[columns[0]].dtype)
+        np.add.at(own, place, known[list(columns)].to_numpy())
+        below = own.copy()
+        for child in range(len(parents) - 1, -1, -1):  # callers come first
+            if parents[child] >= 0:
+                below[parents[child]] += below[child]
+        of = slice(0, len(SUMS)) if columns is SUMS else slice(len(SUMS), None)
+        table |= dict(zip(named("total", "")[of], (below * counts).T, strict=True)) | dict(zip(named("self", "self_")[of], own.T, strict=True))
+    return pd.DataFrame(table)
 
 
 def _first(

@@ -34,14 +34,14 @@ def by_opcode(trace: Trace, period: int, of: int) -> pd.DataFrame:
     versions = trace.processes().set_index("pid")["python_version"].fillna("").to_dict()
     counts: dict[tuple[str, str, int], int] = {}
     for samples, stacks in segments(trace):
-        known = samples[samples["opcode"] >= 0].merge(stacks[["stack_id", "func_id"]], on="stack_id")
+        known = samples[(samples["opcode"] >= 0) & (samples["off_ns"] == 0)].merge(stacks[["stack_id", "func_id"]], on="stack_id")
         for (pid, opcode, func_id), count in known.groupby(["pid", "opcode", "func_id"]).size().items():
             key = (*name_of(str(versions.get(pid, "")), int(opcode)), int(func_id))
             counts[key] = counts.get(key, 0) + int(count)
     table = pd.DataFrame([(*key, count * period) for key, count in counts.items()], columns=["name", "generic", "func_id", "self_ns"])
     table = table.astype({"self_ns": "int64", "func_id": "int64"})
     names = trace.functions()[["func_id", "qualname", "file", "first_line"]]
-    table = with_errors(table.merge(names, how="left", on="func_id"), period, of)
+    table = _sampled(table.merge(names, how="left", on="func_id"), period, of)
     table["first_line"] = table["first_line"].fillna(-1).astype("int64")
     return table.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
 
@@ -50,5 +50,9 @@ def in_total(table: pd.DataFrame, period: int, of: int) -> pd.DataFrame:
     """by_opcode()'s rows by instruction alone: name, generic, self_ns with samples and error; and the function that has most of it."""
     most = table.drop_duplicates("name")[["name", "func_id", "qualname", "file", "first_line"]]
     sums = table.groupby(["name", "generic"])["self_ns"].sum().reset_index()
-    joined = with_errors(sums, period, of).merge(most, on="name")
+    joined = _sampled(sums, period, of).merge(most, on="name")
     return joined.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _sampled(table: pd.DataFrame, period: int, of: int) -> pd.DataFrame:
+    return with_errors(table.assign(self_samples=table["self_ns"] // period), period, of)

@@ -7,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
 from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 UNKNOWN = -1  # of `func_id`
+OTHER = -2  # in Paths: what stands for the paths that were merged
 SOURCE = "sample"
 
 Ints = npt.NDArray[np.int64]
@@ -25,15 +27,18 @@ def period_of(trace: Trace) -> int | None:
 
 
 def segments(trace: Trace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """(samples, stacks) of each segment that has samples of a trace, or of its window."""
-    pid, tid = getattr(trace, "pid", None), getattr(trace, "tid", None)
-    for segment in trace.segments:
-        samples = trace.part("samples", segment["index"]).to_pandas()
-        within = (samples["ts"] >= trace.start_ns) & (samples["ts"] < trace.end_ns) if trace.whole is not trace else samples["ts"] >= 0
+    """(samples with the time that each stands for, as weights.weighed has it; stacks) of each segment that has samples of a trace, or of its window."""
+    whole, pid, tid = trace.whole, getattr(trace, "pid", None), getattr(trace, "tid", None)
+    period = round((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"])
+    start_ns, end_ns = (trace.start_ns, trace.end_ns) if whole is not trace else (0, np.iinfo(np.int64).max)
+    intervals = Intervals.of(trace)
+    for segment in whole.segments[getattr(trace, "first", 0) :]:  # an interval off the core may end long after a window
+        samples = whole.part("samples", segment["index"]).to_pandas()
+        within = (samples["ts"] >= start_ns) & (samples["ts"] - samples["off_ns"] < end_ns)
         for name, wanted in (("pid", pid), ("tid", tid)):
             within &= True if wanted is None else samples[name] == wanted
         if within.any():
-            yield samples[within], trace.part("stacks", segment["index"]).to_pandas()
+            yield weighed(samples[within], intervals, period, start_ns, end_ns), whole.part("stacks", segment["index"]).to_pandas()
 
 
 def by_thread(trace: Trace) -> pd.DataFrame:
@@ -66,6 +71,23 @@ class Paths:
         for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
             found[stack] = self.number(found[parent], func_id)
         return found
+
+    def merged(self, total: Ints, most: int) -> "tuple[Paths, Ints]":
+        """The paths with the largest `total`, a caller's being at least its callees' together, `most` of them or a few more; and what each became.
+
+        Those below the caller that is left become one path of it, OTHER.
+        """
+        rank = np.lexsort((np.arange(len(total)), -total))
+        kept = np.zeros(len(total), bool)
+        kept[rank[:most]] = True
+        out, became = Paths(), np.full(len(total), -1, np.int64)
+        for at, (parent, function) in enumerate(zip(self.parents, self.functions, strict=True)):  # a caller comes before its callees
+            above = int(became[parent]) if parent >= 0 else -1
+            if above >= 0 and out.functions[above] == OTHER:
+                became[at] = above
+            else:
+                became[at] = out.number(above, function if kept[at] else OTHER)
+        return out, became
 
     def outermost(self, key: Ints) -> npt.NDArray[np.bool_]:
         """Of each path, whether its last function's key is not also one before it; `key`: by path."""

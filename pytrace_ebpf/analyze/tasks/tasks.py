@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
 from pytrace_ebpf.trace.states import SPLIT
 
 GENERATOR, COROUTINE, ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags
-NOBODY = -1
+NONE = -1
 _CALLS = (
     "call_id", "parent_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "yielded", "status",
 )  # fmt: skip
@@ -95,7 +95,7 @@ class Tasks:
         left["end_ns"] = np.where(thrown, left["end_ns"], np.maximum(left["end_ns"], end))
         rows = np.concatenate((np.zeros(0, _ROW), *self._finished, self._asynchronous(left)))
         rows = rows[np.argsort(rows["coroutine_id"])]
-        if not trace.losses()["class"].isin(CALL_LOSSES).any():  # else nobody knows since when
+        if not trace.losses()["class"].isin(CALL_LOSSES).any():  # else the beginning is not known
             start = processes["start_ns"].reindex(rows["pid"]).fillna(trace.start_ns).to_numpy(np.int64)
             rows["start_ns"] = np.where(rows["resumed"], np.minimum(rows["start_ns"], start), rows["start_ns"])
         rows["status"] = np.where(rows["resumed"], np.maximum(rows["status"], _STATUS["open_at_start"]), rows["status"])
@@ -116,10 +116,10 @@ class Tasks:
         while True:
             at = _look_up(ids, np.arange(len(ids)), wanted[1])
             through = np.append(generator, False)[at]
-            found = (at != NOBODY) & ~through
+            found = (at != NONE) & ~through
             self._parents.append(np.stack((wanted[0, found], whose[order][at[found]])))
             wanted[1, through] = outside[at[through]]
-            wanted = wanted[:, ~found & (wanted[1] != NOBODY)]
+            wanted = wanted[:, ~found & (wanted[1] != NONE)]
             if not through.any():
                 break
         self._began = [wanted]
@@ -156,7 +156,7 @@ def _begins(rows: _Rows) -> npt.NDArray[np.bool_]:
 
 
 def _join(rows: _Rows, first: Ints) -> _Rows:
-    """One row for each stretch of rows that begins at `first`."""
+    """One row for each run of rows that begins at `first`."""
     if not len(first):
         return rows[:0]
     last = np.append(first[1:], len(rows)) - 1
@@ -175,19 +175,19 @@ def _join(rows: _Rows, first: Ints) -> _Rows:
 
 
 def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """The value of each wanted key, NOBODY where there is none; `keys` ascend."""
+    """The value of each wanted key, NONE where there is none; `keys` ascend."""
     if not len(keys):
-        return np.full(len(wanted), NOBODY, np.int64)
+        return np.full(len(wanted), NONE, np.int64)
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], NOBODY)
+    return np.where(keys[at] == wanted, values[at], NONE)
 
 
 def _outermost(ids: Ints, parents: Ints) -> Ints:
     """The last in each one's line of parents, itself where it has none; `ids` ascend."""
-    top = np.where(parents == NOBODY, ids, parents)
+    top = np.where(parents == NONE, ids, parents)
     while True:
         further = _look_up(ids, top, top)
-        further = np.where(further == NOBODY, top, further)
+        further = np.where(further == NONE, top, further)
         if (further == top).all():
             return top
         top = further

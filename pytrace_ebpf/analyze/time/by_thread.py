@@ -10,13 +10,13 @@ def by_thread(times: pd.DataFrame, threads: pd.DataFrame, start_ns: int, end_ns:
 
     `times`, `threads`: schema.THREAD_TIMES and THREADS; start_ns and end_ns bound the recording.
     Out: pid, tid, name, start_ns, end_ns, wall_ns (seen within the recording), the four split columns
-    (Int64; all null for a thread whose scheduling was not recorded, but on_cpu_ns where waits are not told apart), unknown_ns (the rest of wall_ns), calls.
+    (Int64; all null for a thread whose scheduling was not recorded, but on_cpu_ns where the kinds of waits are not known), unknown_ns (the rest of wall_ns), calls.
     """
     out = threads[["pid", "tid", "name", "start_ns", "end_ns"]].copy()
     out["start_ns"] = out["start_ns"].clip(lower=start_ns).astype("int64")
     out["end_ns"] = out["end_ns"].fillna(end_ns).clip(upper=end_ns).astype("int64")
     out["wall_ns"] = (out["end_ns"] - out["start_ns"]).clip(lower=0)
-    # Not trusted to list every thread: one that made calls, or was seen to run, is shown even if its `threads` row was lost.
+    # `threads` may not list every thread: one that made calls, or was seen to run, is shown even if its `threads` row was lost.
     out = out.merge(times[(times["calls"] > 0) | (times["known_ns"] > 0) | _listed(times, threads)], how="outer", on=["pid", "tid"])
     out["calls"] = out["calls"].fillna(0).astype("int64")
     for name in SPLIT:

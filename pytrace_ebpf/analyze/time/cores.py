@@ -40,7 +40,7 @@ def migrations(waits: pd.DataFrame) -> pd.DataFrame:
 def preemptions(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
     """Who took the cores of runnable threads: pid, tid, name, traced (bool), times, ns (until these had a core again); most first.
 
-    `waits` needs WAITS, the others are schema.THREADS and NEIGHBOURS. name is null where nobody could be asked any more.
+    `waits` needs WAITS, the others are schema.THREADS and NEIGHBOURS. name is null where the thread was gone before its name was read.
     """
     pushed = waits[waits["kind"].astype("object") == "preempted"]
     pushed = pushed.assign(ns=pushed["end_ns"] - pushed["start_ns"], tid=pushed["waker_tid"].fillna(0).astype("int32"))

@@ -1,6 +1,6 @@
 """The states of threads over time: on a core, in the run queue, waiting for the GIL, or blocked.
 
-Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time that is not told apart.
+Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time of unknown kind.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,9 @@ def timeline(
     windows = np.zeros((0, 2), np.int64) if losses is None else windows_of(losses, SCHED_LOSSES)
     states = States(before.ts, windows[windows[:, 1] >= before.ts])
     states.grow(gil_ranges(processes, keys >> 32), (np.searchsorted(keys, before.keys), before.state))
-    rows = states.take(np.searchsorted(keys, of_rows), sched, end_ns).after(np.searchsorted(keys, before.keys), before.ts, before.cpu, before.state)
+    rows = states.take(np.searchsorted(keys, of_rows), sched, np.zeros(len(of_rows), np.int64), [end_ns]).after(
+        np.searchsorted(keys, before.keys), before.ts, before.cpu, before.state
+    )
     follows = np.append(rows.thread[1:] == rows.thread[:-1], False) if len(rows.ts) else np.zeros(0, bool)
     end = np.where(follows, np.append(rows.ts[1:], end_ns), end_ns)
     waits = (rows.to == GIL) | (rows.to == BLOCKED)

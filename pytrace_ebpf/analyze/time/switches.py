@@ -1,5 +1,7 @@
 """Scheduling events that change a thread's state, and which state it is in after them; decided by the library, as for the calls."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +25,14 @@ _COLUMNS = ("ts", "kind", "cpu", "state", "syscall", "address", "other_tid")
 
 @dataclass
 class Switches:
-    """Scheduling rows as arrays of one length, grouped by `thread` (ascending) and by time within.
+    """Scheduling rows as arrays of one length, ordered by `thread`, `segment` and time.
 
-    `thread` is a dense number of (pid, tid), `row` the place in the table they were taken from, -1 where events were lost;
+    `thread` is a dense number of (pid, tid), `segment` one of the segments that were taken together, `row` the place in the table they were taken from, -1 where events were lost;
     `to` is the state after the row (ON_CPU ...); the others are schema.SCHED's columns.
     """
 
     thread: Ints
+    segment: Ints
     ts: Ints
     kind: Ints
     cpu: Ints
@@ -47,13 +50,13 @@ class Switches:
     def after(self, thread: Ints, ts: int, cpu: Ints, to: Ints) -> "Switches":
         """With a row more of each of `thread`, before all others: in the state `to` from `ts` on."""
         blank = np.zeros(len(thread), np.int64)
-        first = Switches(thread, blank + ts, blank - 1, cpu, blank, blank - 1, blank, blank, blank - 1, to)
+        first = Switches(thread, blank - 1, blank + ts, blank - 1, cpu, blank, blank - 1, blank, blank, blank - 1, to)
         whole = Switches(*(np.concatenate(parts) for parts in zip(vars(first).values(), vars(self).values(), strict=True)))
         return whole.take(np.argsort(whole.thread, kind="stable")) if len(thread) else self
 
 
 class States:
-    """The states of all threads, one segment at a time."""
+    """The states of all threads, some segments at a time."""
 
     def __init__(self, origin_ns: int, windows: Ints) -> None:
         """When recording began, and when scheduling events were lost (windows.windows_of)."""
@@ -68,31 +71,32 @@ class States:
         if known is not None:
             self._known[known[0]] = known[1]
 
-    def take(self, thread: Ints, sched: pa.Table | pd.DataFrame, end_ns: int) -> Switches:
-        """Of the segment that ends at `end_ns`: the rows of `sched` (schema.SCHED) that change a thread's state.
+    def take(self, thread: Ints, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> Switches:
+        """Of segments that follow each other, and end at `ends_ns`: the rows of `sched` (schema.SCHED) that change a thread's state.
 
-        `thread`: the number of each row's thread.
+        `thread`, `segment`: the number of each row's thread, and that of its segment from 0 on.
         """
-        rows = self._with_losses(thread, sched, end_ns)
-        rows.to = states(vars(rows), rows.thread, self._known, self._gil).astype(np.int64)
-        rows = rows.take(rows.to != DROPPED)
-        last = np.append(rows.thread[1:] != rows.thread[:-1], True)[: len(rows.ts)]
-        self._known[rows.thread[last]] = rows.to[last]
-        return rows
+        rows = self._with_losses(thread, sched, segment, ends_ns)
+        rows.to = states(vars(rows), rows.thread, rows.segment, self._known, self._gil).astype(np.int64)
+        return rows.take(rows.to != DROPPED)
 
-    def _with_losses(self, thread: Ints, sched: pa.Table | pd.DataFrame, end_ns: int) -> Switches:
-        """The segment's rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
+    def _with_losses(self, thread: Ints, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> Switches:
+        """The segments' rows by thread; those in a loss window left out, and a LOST row of every thread at its start."""
         columns = {name: sched[name].to_numpy().astype(np.int64) for name in _COLUMNS}
-        rows = Switches(thread=thread, row=np.arange(len(thread)), to=np.zeros(len(thread), np.int64), **columns)
+        rows = Switches(thread=thread, segment=segment, row=np.arange(len(thread)), to=np.zeros(len(thread), np.int64), **columns)
         inside = touches(self._windows, rows.ts, rows.ts) & (rows.kind != SchedKind.EXIT)
         rows = rows.take(~inside)
         threads = np.arange(len(self._known))
         lost = [rows]
-        while self._passed < len(self._windows) and self._windows[self._passed, 0] < end_ns:
-            at = max(int(self._windows[self._passed, 0]), self._origin)
-            blank = np.zeros(len(threads), np.int64)
-            lost.append(Switches(threads, blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank - 1, blank))
+        while self._passed < len(self._windows) and self._windows[self._passed, 0] < ends_ns[-1]:
+            start = int(self._windows[self._passed, 0])
+            at, blank = max(start, self._origin), np.zeros(len(threads), np.int64)
+            lost.append(
+                Switches(
+                    threads, blank + bisect_right(ends_ns, start), blank + at, blank + LOST, blank - 1, blank, blank, blank, blank, blank - 1, blank
+                )
+            )
             self._passed += 1
         lost.reverse()
         whole = Switches(*(np.concatenate(parts) for parts in zip(*(vars(s).values() for s in lost), strict=True)))
-        return whole.take(np.lexsort((whole.ts, whole.thread)))
+        return whole.take(np.lexsort((whole.ts, whole.segment, whole.thread)))

@@ -1,4 +1,4 @@
-"""The GIL: which function waited for which, how much of the time it was held, wanted and free, and how each thread fared."""
+"""The GIL: which function waited for which, how much of the time it was held, wanted and free, and what each thread had of it."""
 
 from dataclasses import dataclass
 from typing import Any

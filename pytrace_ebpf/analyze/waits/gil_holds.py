@@ -1,7 +1,7 @@
-"""Who held the GIL when, put together from everything that says so.
+"""Who held the GIL when, inferred from everything in a trace that shows it.
 
-What says so: a function event (its thread holds the GIL), `sched.holder_tid` wherever a thread leaves its core, and the
-end of a wait for the GIL. Each counts until the next one of that process says otherwise. Besides:
+What shows it: a function event (its thread holds the GIL), `sched.holder_tid` wherever a thread leaves its core, and the
+end of a wait for the GIL. Each is valid until the next one of that process says otherwise. Besides:
 * A wait for the GIL ended with having it, if the thread is named as the holder before it leaves its core again, or next
   waits for something else. Else it timed out (CPython looks again every 5 ms) and belongs to one with the next.
   From the moment another thread woke it for that to its getting a core nobody has the GIL: it is being handed over.
@@ -9,7 +9,7 @@ end of a wait for the GIL. Each counts until the next one of that process says o
 * A thread that ends has it no more; where scheduling events were lost, and after exec, it is not known.
 
 So a thread that gives up the GIL and then neither calls, nor leaves its core, nor has others run (a long computation of C
-in an otherwise idle program) still counts as holding it; and a hold of which nothing is seen at all is missed.
+in an otherwise idle program) still counts as holding it; and a hold during which nothing is recorded is missed.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ Rows = npt.NDArray[Any]
 
 
 def evidence(trace: Any) -> pd.DataFrame:
-    """What events and switches of a pytrace_ebpf Trace say: columns pid, ts, holder, by, in the order of ts.
+    """What events and switches of a pytrace_ebpf Trace show: columns pid, ts, holder, by, in the order of ts.
 
     holder: the thread that has the GIL, NOBODY or UNKNOWN; by: the thread at whose switch that was read, 0 for a function event.
     Read a segment at a time, and kept; of events of one thread in a row the first and the last are kept.
@@ -63,7 +63,7 @@ def evidence(trace: Any) -> pd.DataFrame:
             kept.keep(name, rows.tobytes())
         found.append(rows)
     frame = pd.DataFrame(np.concatenate(found)).sort_values("ts", kind="stable", ignore_index=True)
-    # Of a process whose GIL nobody read there is not enough to say who holds it.
+    # Of a process whose GIL was never read too little is known to say who holds it.
     read = frame.loc[(frame["by"] != 0) & (frame["holder"] >= 0), "pid"].unique()
     return frame[frame["pid"].isin(read)].reset_index(drop=True)
 

@@ -4,7 +4,7 @@ The scheduling rows are read a segment at a time, as for the calls, and the same
 within a call add up to its runq_wait_ns, gil_wait_ns and blocked_ns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
-from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, innermost
+from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Innermost, innermost
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.analyze.waits import wait_kinds
+from pytrace_ebpf.analyze.waits.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, WAITS, SchedKind
 
 ROW_GROUP = 1 << 16
+_AT_ONCE = 1 << 17  # rows of as many segments as have them: what is done for each open wait is not done for each segment
 HOLDER_UNKNOWN = -1
 _SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid")
 _ROW = np.dtype(
@@ -55,15 +57,19 @@ def derive(trace: Trace, into: Path) -> None:
 
 def _all(trace: Trace) -> Iterator[_Rows]:
     stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
-    for place, segment in enumerate(trace.segments):
-        trace.progress("Reading switches", place / len(trace.segments))
-        sched = trace.part("sched", segment["index"], _SCHED)
-        yield stream.segment(sched, segment["end_ns"])
+    segments, waiting, rows = trace.segments, list[pa.Table](), 0
+    for count, segment in enumerate(segments, 1):
+        trace.progress("Reading switches", count / len(segments))
+        waiting.append(trace.part("sched", segment["index"], _SCHED))
+        rows += len(waiting[-1])
+        if rows >= _AT_ONCE or count == len(segments):
+            yield stream.take(waiting, [each["end_ns"] for each in segments[count - len(waiting) : count]])
+            waiting, rows = [], 0
     yield stream.finish(trace.end_ns)
 
 
 class Waits:
-    """Waits (_WAIT) from scheduling rows, a segment at a time."""
+    """Waits (_WAIT) from scheduling rows, some segments at a time."""
 
     def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str) -> None:
         """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
@@ -73,15 +79,16 @@ class Waits:
         self._number: dict[int, int] = {}
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
 
-    def segment(self, sched: pa.Table, end_ns: int) -> _Rows:
-        """The waits that ended in the segment up to end_ns, whose rows of schema.SCHED are `sched`."""
+    def take(self, parts: Sequence[pa.Table], ends_ns: Sequence[int]) -> _Rows:
+        """The waits that ended in some segments that follow each other, from their rows of schema.SCHED and their ends."""
+        sched, segment = pa.concat_tables(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         unique, inverse = np.unique(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
         new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
         self._number.update(zip(new.tolist(), range(len(self._keys), len(self._keys) + len(new)), strict=True))
         self._keys = np.concatenate((self._keys, new))
         self._states.grow(split.gil_ranges(self._processes, new >> 32))
         thread = np.array([self._number[key] for key in unique.tolist()], np.int64)[inverse]
-        rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, end_ns), sched)))
+        rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, segment, ends_ns), sched)))
         rows = rows[np.argsort(rows["thread"], kind="stable")]
         begin, end, continues = _intervals(rows)
         over = end < len(rows)
@@ -146,25 +153,40 @@ def _table(trace: Trace, waits: _Rows, syscalls: npt.NDArray[np.object_]) -> pa.
     until = np.where(preempted, start, np.where(waits["blocked_until_ns"] < 0, waits["end_ns"], waits["blocked_until_ns"]))
     held = np.flatnonzero(waits["holder_tid"] > 0)
     ended = np.flatnonzero(~gil & (waits["waker_tid"] > 0) & np.isin(waits["waker_pid"], trace.processes()["pid"]))
-    asked = [
-        (pid, tid, start),
-        (pid[held], waits["holder_tid"][held], start[held]),
-        (waits["waker_pid"][ended], waits["waker_tid"][ended], until[ended]),
-    ]
-    call_id, func_id = innermost(trace, *(np.concatenate(column) for column in zip(*asked, strict=True)))
+    asked = np.array(
+        [
+            np.concatenate((pid, pid[held], waits["waker_pid"][ended])),
+            np.concatenate((tid, waits["holder_tid"][held], waits["waker_tid"][ended])),
+            np.concatenate((start, start[held], until[ended])),
+        ]
+    )
+    functions = trace.functions()
+    found = innermost(trace, asked[0], asked[1], asked[2], among(functions, LIBRARY))
     borders = np.cumsum([len(waits), len(held)])
+    own, holder, waker = (Innermost(*each) for each in zip(*(np.split(column, borders) for column in found), strict=True))
+    named = _primitive(own, among(functions, PRIMITIVES))
     columns: dict[str, pa.Array] = {
         "pid": pa.array(pid),
         "tid": pa.array(tid),
-        "call_id": pa.array(call_id[: len(waits)]),
-        "func_id": pa.array(func_id[: len(waits)].astype(np.int32)),
+        "call_id": pa.array(own.call_id),
+        "func_id": pa.array(own.func_id.astype(np.int32)),
+        "primitive_func_id": pa.array(named.astype(np.int32)),
+        "caller_func_id": pa.array(np.where(named >= 0, own.caller, own.func_id).astype(np.int32)),
         "kind": pa.DictionaryArray.from_arrays(waits["kind"].astype(np.int32), list(WAIT_KINDS)),
         "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
-        "holder_call_id": _at(held, call_id[borders[0] : borders[1]], len(waits)),
-        "holder_func_id": _at(held, func_id[borders[0] : borders[1]], len(waits)).cast(pa.int32()),
-        "waker_func_id": _at(ended, func_id[borders[1] :], len(waits)).cast(pa.int32()),
+        "holder_call_id": _at(held, holder.call_id, len(waits)),
+        "holder_func_id": _at(held, holder.func_id, len(waits)).cast(pa.int32()),
+        "waker_func_id": _at(ended, waker.func_id, len(waits)).cast(pa.int32()),
+        "waker_primitive_func_id": _at(ended, np.where(waker.caller >= 0, waker.entry, NO_CALL), len(waits)).cast(pa.int32()),
+        "waker_caller_func_id": _at(ended, np.where(waker.caller >= 0, waker.caller, waker.func_id), len(waits)).cast(pa.int32()),
     }
     return to_arrow(WAITS, waits, columns)
+
+
+def _primitive(own: Innermost, primitives: npt.NDArray[np.bool_]) -> Ints:
+    """The function of PRIMITIVES that the program called and that waits; NO_CALL for none."""
+    called = (own.entry >= 0) & (own.caller >= 0)
+    return np.where(called & np.append(primitives, False)[np.where(called, own.entry, len(primitives))], own.entry, NO_CALL)
 
 
 def _at(places: Ints, values: Ints, length: int) -> pa.Array:

@@ -1,7 +1,7 @@
-"""One process's arena, read as what it is: a file of another user's, who may write anything into it at any moment.
+"""One process's arena: a file of another user, who may write anything into it at any moment.
 
-Nothing of it is mapped here, for a page that its owner cuts off would be a SIGBUS: it is read into memory of our own,
-and the copy, which cannot change any more, is checked before it is used. Arenas stay in this process all the same: they
+It is not mapped here, since its owner could truncate it, which would be a SIGBUS: it is read into memory of our own,
+and that copy is checked before it is used. Arenas stay in this process all the same: they
 are records of a fixed size, decoded by one loop of C (rebuild/decode.c), so that there is no parser to take over, and a process
 without rights would have to hand on 33 bytes of columns for each event of 16. Over a socket that takes about 21 ns of CPU an
 event (17 to send, 5 to receive, half a million events at a time), where reading and decoding one take 8
@@ -45,18 +45,18 @@ _RECORD = struct.Struct("<IIiI")  # struct function
 _LONGEST_RECORD = 16 << 10  # three texts of at most 4096 bytes
 _AT_ONCE = 1 << 20  # bytes of function records
 _MOST_ID = 1 << 22  # of a thread: PID_MAX_LIMIT of the kernel's include/linux/threads.h
-_BUSY = 4096  # events of a thread at once, with which it has columns of its own: those of its numbers are there already
-_MOST_COUNTED = 1 << 48  # more than that nobody counts
+_BUSY = 4096  # events of one thread at once from which on it gets columns of its own
+_MOST_COUNTED = 1 << 48  # a larger count is not believed
 _NOT_PYTHON = {LAYERS.index("gc"), LAYERS.index("import")}
 _FUTEX, _FUTEX_WAKE = 202, 1  # x86-64; shared, not private
 
 
 class NotYet(Exception):  # noqa: N818 - the field's word
-    """The arena is just being made."""
+    """The arena is still being created."""
 
 
 class Damaged(Exception):  # noqa: N818 - the field's word
-    """No agent can have written what is there; the text says what, for a sentence that begins with the memory of a process."""
+    """The arena holds what no agent writes; the text is the predicate of a sentence whose subject is the memory of a process."""
 
 
 class Function(NamedTuple):
@@ -98,8 +98,8 @@ class Arena:
         self.pid, self.clock, self.python = (int(self._header[name]) for name in ("pid", "clock", "python"))
         chunk_bytes = int(self._header["chunk_bytes"])
         _hold(int(self._header["magic"]) == MAGIC, "does not begin as an agent's does")
-        _hold(0 < self.pid <= _MOST_ID, "is of a process that there cannot be")
-        _hold(self.clock in (TSC, MONOTONIC), "names a clock that there is not")
+        _hold(0 < self.pid <= _MOST_ID, "has an impossible process id")
+        _hold(self.clock in (TSC, MONOTONIC), "names an unknown clock")
         _hold(_PAGE <= chunk_bytes <= _MOST_CHUNK_BYTES and chunk_bytes % _PAGE == 0, "has chunks of an impossible size")
         _hold(size - CHUNKS_START <= max(most_bytes, chunk_bytes), "is larger than the limit that the agent was given")
         self._most, self._chunk_bytes = min((size - CHUNKS_START) // chunk_bytes, MOST_CHUNKS), chunk_bytes
@@ -161,7 +161,7 @@ class Arena:
 
     def _wake(self) -> None:
         offset = self._offset("command")
-        # The kernel finds the word that the agent waits for by an address. Nobody looks there: where the file has been cut
+        # The kernel finds the word that the agent waits for by an address. The kernel does not access it: where the file has been truncated
         # it says EFAULT, and the agent looks for itself twice a second.
         with suppress(ValueError, OSError), mmap.mmap(self.file.fileno(), _PAGE) as page:
             word = ctypes.c_uint32.from_buffer(page, offset)
@@ -192,7 +192,7 @@ class Arena:
         self._functions += 1
         _hold(number == self._functions <= _LAST_FUNCTION, "numbers its functions as no agent does")
         _hold(len(rest) == 4, "holds a function whose names do not end")
-        _hold(first_line >= 0 or -first_line in _NOT_PYTHON, "holds a function of a layer that there is not")
+        _hold(first_line >= 0 or -first_line in _NOT_PYTHON, "holds a function of an unknown layer")
         return Function(number, _text(file), _text(name), _text(qualname), first_line, flags & 0x7FFFFFFF)
 
     def news(self) -> list[Piece]:
@@ -204,10 +204,10 @@ class Arena:
             return []
         states = self._table(used)["state"]  # before the counts: a chunk that was full then has its last count
         table = self._table(used)
-        _hold(bool((states <= FULL).all()), "has a chunk in a state that there is not")
+        _hold(bool((states <= FULL).all()), "has a chunk in an unknown state")
         ours = (table["stream"] == CALLS) & (table["record_bytes"] == _EVENT)
-        _hold(bool((ours | (states == FREE)).all()), "has a chunk of records that there are not")
-        _hold(bool(((table["tid"] <= _MOST_ID) | (states == FREE)).all()), "has a chunk of a thread that there cannot be")
+        _hold(bool((ours | (states == FREE)).all()), "has a chunk of an unknown stream")
+        _hold(bool(((table["tid"] <= _MOST_ID) | (states == FREE)).all()), "has a chunk with an impossible thread id")
         counts, taken = np.where(states == FREE, 0, table["count"]), self._taken[:used]
         _hold(bool((counts <= len(self._events)).all()), "counts more events in a chunk than it holds")
         _hold(bool((counts >= taken).all()), "counts fewer events in a chunk than it did")
@@ -299,7 +299,7 @@ def batches(pieces: list[Piece], rows: int) -> Iterator[list[Piece]]:
 
 
 class Mapping(NamedTuple):
-    """What stands for what of one process's events."""
+    """What is needed to convert one process's events."""
 
     pid: int
     tids: dict[int, int]

@@ -44,22 +44,22 @@ class _Traced:
     ids: Ids
     start_ns: int
     qualify: Qualify
-    replaced: bool = False  # by the program that exec put in its place
+    replaced: bool = False  # the program replaced itself by exec
     func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
     left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
-    unasked: bool = True  # there are functions, or wishes, of which it was not seen whether they are to be left out
+    unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
 
 
 class AgentCalls(CallSource):
     """Every process in which an agent of this recording began, by itself at the start or called in by attaching.
 
-    What a process writes is its user's: where that is not what an agent writes, its recording ends, and no other one's.
+    What a process writes is not trusted: where it is not what an agent writes, the recording of that process ends, and no other.
     """
 
     name = "agent"
 
     def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool) -> None:
-        """`launches`: the agent comes with a program that is to be started, which is never ahead of the tracer then."""
+        """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program."""
         self._recording, self._launches = recording, launches
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
@@ -116,8 +116,8 @@ class AgentCalls(CallSource):
         self._recording.processes.add_python(target, None, time.monotonic_ns())
 
     def attach(self, target: Target) -> None:
-        """Bring the agent in and wait until it records."""
-        from pytrace_ebpf.record.agent import inject  # here, since a program that is started has it and waits for all imports
+        """Inject the agent and wait until it records."""
+        from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
         self.prepare(target)
         directory = self._directories[FileSystemUser.of(target.process)]
@@ -202,7 +202,7 @@ class AgentCalls(CallSource):
             self._report_strangers()
 
     def _report_strangers(self) -> None:
-        """Programs that came to the agent's library by their environment, but are not of its user."""
+        """Programs that loaded the agent by their environment, but run as another user."""
         living = self._recording.processes.targets
         for pid, target in living.items():
             if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
@@ -228,11 +228,11 @@ class AgentCalls(CallSource):
         return min(traced.arena.counted("waited_ns"), max(0, time.monotonic_ns() - traced.start_ns))
 
     def losses(self) -> np.ndarray:
-        """Events for which there was no room, and functions that have no name for want of it."""
+        """Counts of events, and of names of functions, for which there was no room."""
         return self._lost + sum((_losses(traced.arena) for traced in self._traced), np.zeros_like(self._lost))
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
-        """Ask every agent, which looks for itself from time to time."""
+        """Pass the decision to every agent, which polls it."""
         changed, self._left_out, done = func_ids != self._left_out, func_ids, True
         for traced in list(self._traced):
             traced.unasked |= changed
@@ -307,7 +307,7 @@ class AgentCalls(CallSource):
                 directory.forget(name)
                 shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
                 ids = Ids.of(found.pid, shared, self._known())
-                if ids is None:  # it ended inside a container before it was heard of, or is not who it says
+                if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
                     continue
                 for earlier in self._traced:  # a process has one arena at a time
                     earlier.replaced |= earlier.ids.pid == ids.pid
@@ -316,7 +316,7 @@ class AgentCalls(CallSource):
                 self._traced.append(_Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
-        """Only for whom the file may speak: the process that its name says, where that is of the directory's user."""
+        """The process that the file's name gives, where it is one of the directory's user."""
         if not directory.refuse(name):
             return
         inside, recorded = name.partition(".")[0], {traced.ids.pid for traced in self._traced}

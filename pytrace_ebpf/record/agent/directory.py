@@ -1,6 +1,6 @@
 """The directories through which the tracer and the agents in the traced processes find each other.
 
-What a process executes or obeys (the library, the options, the script, the lock that says that the tracer lives) lies in
+What a process executes or obeys (the library, the options, the script, the lock that shows that the tracer is alive) lies in
 a directory of the tracer's user, which nobody else can change. What a process writes (its arena, and why it could not
 load the library) lies in one of that process's user, which nobody else can look into. Both serve the processes of one
 user in one user namespace that see one file system, and no others.
@@ -45,7 +45,7 @@ class FileSystemUser:
 
     @classmethod
     def of(cls, process: Pinned) -> "FileSystemUser":
-        """Of a process. Raises TargetError for one that acts for several users: whose are its files?"""
+        """Of a process. Raises TargetError for one that acts for several users, so that its files have no one owner."""
         owner = process.credentials.owner
         if owner is None:
             raise TargetError(
@@ -134,14 +134,14 @@ class AgentDirectory:
                     continue
 
     def refuse(self, name: str) -> bool:
-        """Look no more at what has that name; False where there were so many already that nobody needs to hear of it."""
+        """Ignore the file of that name from now on; False where so many are ignored already that no more need be reported."""
         if len(self._refused) == _MOST_REFUSED:
             return False
         self._refused.add(name)
         return True
 
     def forget(self, name: str) -> None:
-        """Remove an arena's name: whoever has it mapped keeps it."""
+        """Remove an arena's name: processes that have it mapped keep it."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._arenas)
 
@@ -229,7 +229,7 @@ class AgentDirectory:
 
 
 def _root_of_namespace(process: Pinned) -> set[int]:
-    """Who is root where the process lives, as this process sees that user."""
+    """The user id, as this process sees it, of root in the target's user namespace."""
     with suppress(OSError, ValueError):
         for line in process.read("uid_map").decode().splitlines():
             inside, outside, _ = map(int, line.split())
@@ -239,7 +239,7 @@ def _root_of_namespace(process: Pinned) -> set[int]:
 
 
 def _outside() -> set[int]:
-    """Whom this process sees in the place of all users that its own user namespace does not have, the real root among them."""
+    """The overflow uid: shown for all users that this user namespace does not map."""
     with suppress(OSError, ValueError):
         if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
             return {int(Path("/proc/sys/kernel/overflowuid").read_text())}

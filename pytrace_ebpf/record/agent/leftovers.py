@@ -1,7 +1,7 @@
 """What tracers that were killed left behind, and how it is distinguished from what is in use.
 
-A directory is in use while its file `lock` is write-locked. Only who may write to that file can lock it so, and
-who asks does not have to lock it: nobody else can keep a directory alive, or make one look dead.
+A directory is in use while its file `lock` is write-locked. Only a process that may write to that file can lock it so, and
+testing a lock does not take it: no other user can keep a directory alive, or make one look abandoned.
 """
 
 import fcntl

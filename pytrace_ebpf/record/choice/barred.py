@@ -1,4 +1,4 @@
-"""Why the agent had better stay out of a running program, which it would harm or could not get into."""
+"""Why the agent must not be injected into a running program: it would harm the program, or cannot be loaded there."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 
 
 def barred(target: Target) -> str:
-    """One sentence; "" where the agent can come in safely."""
-    # Here, since a program that is started waits for all imports and needs these not.
+    """The reason, one sentence; "" where the agent can be injected safely."""
+    # Imported here: a launched program waits for all imports and does not need these.
     from pytrace_ebpf.record.agent.inject.library import loader
     from pytrace_ebpf.record.agent.inject.ptrace import refuse_what_is_debugged
 

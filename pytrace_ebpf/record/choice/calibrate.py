@@ -16,12 +16,12 @@ from pytrace_ebpf.record.rights import lowered
 
 _CHILD = Path(__file__).with_name("fib_child.py")
 _PATIENCE_S, _CPU_S = 10, 20  # for one measurement, and for all of them
-_MOST_NS = 1e7  # a call that takes longer is none
+_MOST_NS = 1e7  # a call that seems to take longer was not measured
 _LONGEST = 64  # characters of an answer
 
 
 class FibChild:
-    """The very file that `target` runs, started once more with the target's rights and no others; it runs fib when asked to.
+    """A second process of the executable that `target` runs, with the target's rights and no others; it runs fib on request.
 
     Raises TargetError where that cannot be; see lowered.start().
     """

@@ -18,12 +18,12 @@ class Seen:
 
     unencodable: str = ""  # a name at which the probes' own code would raise, quoted
     foreseen: Foreseen | None = None  # what the probes would cost it
-    barred: str = ""  # why the agent had better stay out
+    barred: str = ""  # why the agent must not be injected
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A source of function events for a process, one sentence that says why, and one of what there is to fear."""
+    """A source of function events for a process, one sentence that says why, and one that warns, or ""."""
 
     source: str
     why: str
@@ -82,8 +82,9 @@ def agent_serves(target: Target) -> tuple[bool, str]:
 def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bounded: bool = False) -> Choice:
     """The source for a target; `wish` is auto, usdt, agent or sample; `bounded`: the cost is. Raises TargetError where none serves.
 
-    A running process is traced by its probes where they are reliable and cost it little, since then nothing enters
-    it; else, or with a bound on the cost, by the agent, where that can come in safely. A launched one gets the agent, which costs a tenth.
+    A running process is traced by its probes where they are reliable and cost it little, since they leave the process
+    unmodified; else, or with a bound on the cost, by the agent, where it can be injected safely. A launched process gets
+    the agent, which costs a tenth.
     """
     if wish == sampled.NAME:
         return Choice(sampled.NAME, sampled.refuse_unknown(target))
@@ -95,7 +96,7 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
         raise TargetError(f"{why_probes}; use --source agent" if by_agent else why_probes)
     if wish == "agent" or (launched and by_agent):
         if by_agent:
-            return Choice("agent", why_agent, f"{seen.barred}: it is brought in all the same, as was asked" if seen.barred else "")
+            return Choice("agent", why_agent, f"{seen.barred}: it is injected nevertheless, as requested" if seen.barred else "")
         raise TargetError(f"{why_agent}; use --source usdt" if by_probes else why_agent)
     if bounded and by_agent and not seen.barred:
         return Choice("agent", f"{why_agent}, which leaves a bounded cost more to spend")
@@ -104,14 +105,14 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     if by_agent and not seen.barred:
         return Choice("agent", _cost_sentence(seen.foreseen) if by_probes and seen.foreseen else f"{why_probes}, but {why_agent}")
     if by_probes:
-        return Choice("usdt", why_probes, f"{_slowing(seen)}, and the agent stays out: {seen.barred or why_agent}")
+        return Choice("usdt", why_probes, f"{_slowing(seen)}, and the agent cannot be used: {seen.barred or why_agent}")
     if by_agent:
-        raise TargetError(f"{why_probes}, and {seen.barred}; --source agent brings the agent in all the same")
+        raise TargetError(f"{why_probes}, and {seen.barred}; --source agent injects the agent nevertheless")
     raise TargetError(f"{why_probes}, and {why_agent}")
 
 
 def announced(target: Target, choice: Choice, seen: Seen) -> str:
-    """The source, why it, what a call costs by it, what was foreseen and the alternative, in one line."""
+    """One line: the source, why it was chosen, its cost per call, the estimated slowdown, and the alternative."""
     version, parts = target.python_version, [f"{choice.source}: {choice.why}"]
     if choice.source == sampled.NAME:
         return parts[0]

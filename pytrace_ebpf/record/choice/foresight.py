@@ -1,4 +1,4 @@
-"""What its probes would cost a running program, from a look of some tenths of a second, mostly at its CPU time alone."""
+"""Estimates what probes would cost a running program, from a few tenths of a second, mostly of its CPU time alone."""
 
 import os
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.choice import glance, price
 from pytrace_ebpf.record.process.target import Target
 
-MOST_SHARE = 0.1  # of its time that a program is slowed by without being asked
+MOST_SHARE = 0.1  # share of its time: a program may be slowed so much without the user's consent
 _LOOK_S = 0.2
 _MOST_OF_A_LOOK = 0.97  # that the probes can take: then they are all that the program does
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What was seen of a program, and what its probes would make of it."""
+    """What was measured of a program, and how much its probes would slow it down."""
 
     cpu_share: float  # cores that it used
     calls_per_s: float | None  # that it made, where they were counted
@@ -23,7 +23,7 @@ class Foreseen:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether a program can be slowed so much without being asked."""
+        """Whether the slowdown is small enough to use the probes unasked."""
         return self.share <= MOST_SHARE
 
 
@@ -44,5 +44,5 @@ def foresee(target: Target, count: Callable[[Target, float], float]) -> Foreseen
         return Foreseen(cpu_share, None, share)
     calls_per_s = count(target, _LOOK_S)
     taken = min(calls_per_s * (price.expected_ns("usdt", target.python_version) or 0) / 1e9, _MOST_OF_A_LOOK)
-    # What is seen was slowed already: left to itself it makes the same calls in less time.
+    # The count was taken with probes, which slow the program: untraced it makes the same calls in less time.
     return Foreseen(cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))

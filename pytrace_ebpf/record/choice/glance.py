@@ -1,6 +1,6 @@
-"""The CPU time of a process at a first glance: the longer ago that was, the less need be waited to know its share of a core.
+"""The CPU time of a process, noted early: the longer ago, the shorter the wait until its use of the cores is known.
 
-It is taken as soon as the process is named. So this imports next to nothing.
+It is taken as soon as the process id is known, so this module imports next to nothing.
 """
 
 import time
@@ -16,7 +16,7 @@ _glances: dict[tuple[int, str], tuple[int, int]] = {}  # by number and start, wh
 
 
 def glance(pid: int) -> None:
-    """Note the CPU time of a process, where there is one."""
+    """Note the CPU time of a process; nothing happens where it does not exist."""
     if len(_glances) == _MOST_KNOWN:
         _glances.clear()
     with suppress(OSError, LookupError):
@@ -25,7 +25,7 @@ def glance(pid: int) -> None:
 
 
 def cpu_share(key: tuple[int, str], seconds: float) -> float:
-    """Cores that all threads of a process, Pinned.key, used together since the glance at it, or over so long. Raises OSError where it has ended."""
+    """Cores that all threads of a process, Pinned.key, used together since glance(), or over so many seconds. Raises OSError where it has ended."""
     pid, _ = key
     began_ns, before_ns = _glances.pop(key) if key in _glances else _now(pid)
     time.sleep(max(0.0, seconds - (time.monotonic_ns() - began_ns) / 1e9))

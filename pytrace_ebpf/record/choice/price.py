@@ -1,6 +1,6 @@
-"""What a call, and its return, is expected to cost a program by either source: medians of docs/cost.md, to choose by beforehand.
+"""The expected cost of a call and its return with either source: medians of docs/cost.md, used to choose a source.
 
-What it did cost is measured for each recording when it ends (calibrate.py).
+The actual cost is measured at the end of each recording (calibrate.py).
 """
 
 from pytrace_ebpf.record.parsing.elf import Version
@@ -14,7 +14,7 @@ _SHORTEST_CALL_NS = 60  # fib on 3.11 and 3.15
 
 
 def expected_ns(source: str, version: Version | None) -> float | None:
-    """Nanoseconds for a call on that CPython, None where nobody measured it."""
+    """Nanoseconds per call on that CPython, None where it was not measured."""
     return _TABLES[source].get(version[1]) if source in _TABLES and version and version[0] == 3 else None
 
 
@@ -29,5 +29,5 @@ def usdt_share(cpu_share: float, version: Version | None) -> float:
 
 
 def slowdown(version: Version | None) -> float:
-    """By which the probes slow code down besides what its calls cost: on 3.11 every opcode is slower."""
+    """Slowdown by the probes in addition to the cost per call: on 3.11 every opcode is slower."""
     return _SLOWER_ON_3_11 if version and version[:2] == (3, 11) else 1.0

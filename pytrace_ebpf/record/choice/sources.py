@@ -22,18 +22,18 @@ from pytrace_ebpf.record.sampling import source as sampled
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-if TYPE_CHECKING:  # each takes a while to import, and mostly one of them is used
+if TYPE_CHECKING:  # slow to import, and usually only one of them is used
     from pytrace_ebpf.record.agent.calls import AgentCalls
     from pytrace_ebpf.record.usdt.calls import UsdtCalls
 
-# Each tick costs as much as 30,000 events; a thirty-second of an arena in one tick, and the next comes soon.
+# A tick costs as much as 30,000 events. When one tick finds a thirty-second of an arena, the next one comes soon.
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
 _BUSY_SHARE, _EVENT_BYTES = 32, 16
 _BEGINNING_S = 2
 
 
 class Sources(Recorder):
-    """Chooses a source for each process, and is all of them together otherwise."""
+    """Chooses a source for each process; to the session all sources are this one recorder."""
 
     def __init__(self, options: Options, recording: Recording) -> None:
         self._options, self._recording, self._launches = options, recording, False
@@ -46,10 +46,10 @@ class Sources(Recorder):
         self._planned: dict[int, tuple[Target, CallSource, str, Foreseen | None]] = {}
         self._held: dict[int, tuple[Target, CallSource, str]] = {}
         self._began_s, self._busy = 0.0, False
-        self.ns_per_call = 0.0  # what a call is expected to cost the first process, 0 where nobody measured that
+        self.ns_per_call = 0.0  # expected cost of a call in the first process, ns; 0 where it was not measured
 
     def launches(self) -> Mapping[str, str]:
-        """A program is to be started: returns what its environment is to have. Raises HostError."""
+        """Prepare for a program that is about to be launched; returns the variables for its environment. Raises HostError."""
         self._launches, self._began_s = True, time.monotonic()
         if self._options.source in ("usdt", sampled.NAME):
             return {}
@@ -63,7 +63,7 @@ class Sources(Recorder):
 
     def _plan(self, target: Target) -> tuple[Choice, Seen]:
         wish = self._options.source
-        with ThreadPoolExecutor(1) as beside:  # what is sure to be loaded is, while the process is looked at
+        with ThreadPoolExecutor(1) as beside:  # what will be needed in any case is loaded while the process is measured
             preparing = beside.submit(self._source(wish, target).prepare, target) if wish == "usdt" and truthful(target)[0] else None
             seen = self._look(target, wish)
             self._seen = self._seen or seen
@@ -115,7 +115,7 @@ class Sources(Recorder):
     def choose(self, target: Target, executed: bool = False) -> tuple[CallSource, str]:
         """(source, why) for a process that has just begun, as a copy of its creator or, `executed`, as another program.
 
-        There is nothing in it yet to look at: what was seen of the first process holds. Raises TargetError.
+        Too young to be measured: the measurement of the first process holds for it. Raises TargetError.
         """
         if self._options.source == sampled.NAME:
             return self._make(sampled.NAME), choose(target, sampled.NAME, self._launches).why
@@ -148,7 +148,7 @@ class Sources(Recorder):
 
     @property
     def interval_s(self) -> float:  # type: ignore[override]
-        """One that has just begun is looked at while it is surely there."""
+        """A process that has just begun is inspected first, while it surely exists."""
         begins = not self._recording.chosen and time.monotonic() - self._began_s < _BEGINNING_S
         return _BUSY_INTERVAL_S if begins or self._busy else _INTERVAL_S
 
@@ -159,12 +159,12 @@ class Sources(Recorder):
         return {"events": events}
 
     def cut(self) -> Rows:
-        """What came in between the drains, such as the frames of a process that was attached to."""
+        """Rows from between two drains, such as the open frames of a process that was attached to."""
         return {"events": self._recording.take_events()}
 
     @property
     def passed(self) -> int:
-        """Events that were looked at in the traced programs and not written."""
+        """How many events the hooks in the traced programs saw and did not write."""
         return sum(source.passed for source in self)
 
     @property
@@ -174,12 +174,12 @@ class Sources(Recorder):
 
     @property
     def slowdown(self) -> float:
-        """Of the traced programs' code by what is not counted as calls."""
+        """Factor by which the traced programs' code is slowed apart from the cost per call."""
         return max((source.slowdown for source in self), default=1.0)
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
-        """Record no calls of these functions, and again those of all others. Whether that is so in every process by now."""
-        return sum(not source.leave_out(func_ids) for source in self) == 0  # each of them is asked
+        """Leave out the calls of exactly these functions from now on; whether that holds in every process by now."""
+        return sum(not source.leave_out(func_ids) for source in self) == 0  # a list, not a generator: all of them must be called
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
@@ -207,7 +207,7 @@ class Sources(Recorder):
             source.leave()
 
     def cost(self) -> dict[str, Any]:
-        """Of the source that the first process was traced by."""
+        """Keys of the manifest's `cost`, for the source of the first process."""
         chosen = self._recording.chosen
         first = chosen[0]["source"] if chosen else None
         source = self._made.get(first or "")

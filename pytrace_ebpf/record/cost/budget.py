@@ -1,9 +1,9 @@
-"""Which functions to leave out, so that tracing costs a program no more than it may: the hottest first, brought back when it is calm.
+"""Which functions to leave out, so that tracing stays within its budget: the hottest first, brought back when there is room.
 
-Where that is not enough, since what is left out still costs (before 3.12, and by probes) or is too much, everything is left out
-but for short intervals of exact recording.
+Where that is not enough, because a function that is left out still costs something (before 3.12, and by probes) or because
+too many are hot, everything is left out except during short intervals of exact recording.
 
-Nothing here measures or acts: `decide` is told what a span of time cost, and answers with what is to be left out from now on.
+Nothing here measures or acts: `decide` takes what a span of time cost and returns what to leave out from now on.
 """
 
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 MOST_OUT = 512  # functions at a time: as many as an agent takes, MOST_LEFT_OUT of probes/agent/agent.h
-_LEAST = 0.002  # of the budget: a function whose calls cost less stays, whatever is overspent
-_LEAST_RATE = 500.0  # calls in a second of the program's CPU time: fewer are not many, and need not be short
-_LEAST_CALLS = 20.0  # in a span: of one in which the program did next to nothing no rate can be told
-_MOST_READING_NS = 150.0  # of the tracer's own CPU time that goes with a call: scripts/bench/collector.py; the rest goes on without it
-_AIM = 0.75  # of the budget: what is not counted, as the collector's caches, comes on top
-_FOR_CALLS = 0.2  # of the budget: what calls may cost at any rate, however much the tracer's own time at rest takes
-_AT_REST = 0.3  # of the budget: what the tracer may take without calls before it looks less often
+_LEAST = 0.002  # of the budget: a function whose calls cost less is never left out
+_LEAST_RATE = 500.0  # calls in a second of the program's CPU time: a function with fewer is not hot
+_LEAST_CALLS = 20.0  # in a span: with fewer no rate can be estimated
+_MOST_READING_NS = 150.0  # of the tracer's own CPU time that grows with the calls: scripts/bench/collector.py; the rest is constant
+_AIM = 0.75  # of the budget: leaves room for costs that are not measured, such as cache misses by the collector
+_FOR_CALLS = 0.2  # of the budget: always left to calls, however much CPU time the idle tracer takes
+_AT_REST = 0.3  # of the budget: an idle tracer that takes more polls less often
 _SLOWEST_S, _FIRST_LOOK_S = 0.5, 1.0
-_CALM = 0.6  # of the budget: below it something may come back
+_CALM = 0.6  # of the budget: below it functions are brought back
 _PAYBACK_S = 5.0  # within which what was overspent is paid back
-_MOST_SAVED_S, _MOST_OWED_S = 1.0, 4.0  # of the program's CPU time, whose share may be spent later, or was before
-_INTERVAL_S = 1.0  # so much is owed after an interval of exact recording, and waited for until the next one
-_HELPLESS_S = 0.25  # how long functions one by one are let be not enough
-_CALM_S = 1.0  # CPU time of the program: an interval as long as that is none
+_MOST_SAVED_S, _MOST_OWED_S = 1.0, 4.0  # of the program's CPU time: how much unspent budget, or debt, is carried over
+_INTERVAL_S = 1.0  # debt after an interval of exact recording, paid back before the next one begins
+_HELPLESS_S = 0.25  # how long leaving out single functions may be insufficient before intervals are used
+_CALM_S = 1.0  # CPU time of the program: an interval that would last longer is continuous recording
 _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S = 5.0, 160.0
-_HASTY_S = 20.0  # who has to go again within so long after coming back stays away twice as long
+_HASTY_S = 20.0  # a function that is left out again so soon after coming back stays out twice as long
 
 
-EVERYTHING = -1  # in the place of a func_id
+EVERYTHING = -1  # takes the place of a func_id
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Span:
 
     now_s: float
     seconds: float
-    program_ns: float  # CPU time of the program without what tracing took of it
+    program_ns: float  # CPU time of the program, less the cost of tracing in it
     tracer_ns: float  # CPU time of the tracer itself
     calls: np.ndarray  # by func_id
     ns_per_call: float  # of the program's CPU time
-    passed_ns: float = 0.0  # of the same, for events that were looked at and not written, and for what is no event
+    passed_ns: float = 0.0  # likewise: for events that were seen and not written, and for costs that no event causes
     by_function: bool = True  # whether it helps to leave out single functions
 
     @property
@@ -59,9 +59,9 @@ class Span:
 @dataclass
 class _Absence:
     rate: float  # calls in a second of the program's CPU time
-    until_s: float  # it stays away at least
+    until_s: float  # it stays out at least
     length_s: float
-    back_s: float | None = None  # since when it is back; None while it is out
+    back_s: float | None = None  # when it came back; None while it is out
 
 
 class Budget:
@@ -70,11 +70,11 @@ class Budget:
     def __init__(self, share: float) -> None:
         """`share`: of the program's CPU time that tracing may cost."""
         self._share = share
-        self._credit_ns = 0.0  # that may be spent, or below 0 was overspent
+        self._credit_ns = 0.0  # budget that is left; below 0: debt
         self._absences: dict[int, _Absence] = {}
         self._paused = self._by_intervals = False
         self._interval_ns = 0.0
-        self._helpless_s: float | None = None  # since when functions one by one are not enough
+        self._helpless_s: float | None = None  # since when leaving out single functions has been insufficient
 
     @property
     def out(self) -> frozenset[int]:
@@ -103,7 +103,7 @@ class Budget:
 
     def _by_function(self, span: Span) -> None:
         whole_ns, debt_ns = self._share * span.program_ns, max(0.0, -self._credit_ns)
-        # Not by going without everything.
+        # Leaving out everything does not count as a success of single functions.
         may_ns = _AIM * whole_ns - min(debt_ns * span.seconds / _PAYBACK_S, _AIM * whole_ns / 2)
         calls_ns = float(span.calls.sum()) * span.ns_per_whole_call
         over_ns = calls_ns - max(may_ns - (span.spent_ns - calls_ns), _FOR_CALLS * whole_ns)
@@ -112,7 +112,7 @@ class Budget:
                 self._leave_out(span, over_ns)
         elif span.spent_ns < _CALM * whole_ns and not debt_ns:
             self._bring_back(span, may_ns - span.spent_ns)
-        # What was asked for already may be on its way: it is the rest that nothing helps against.
+        # Earlier decisions may not have taken effect yet; the rest is what leaving out functions cannot save.
         going = sum(float(span.calls[func_id]) for func_id in self.out if func_id < len(span.calls))
         if calls_ns - going * span.ns_per_whole_call + span.passed_ns < whole_ns or debt_ns < _INTERVAL_S * self._share * 1e9:
             self._helpless_s = None
@@ -131,7 +131,7 @@ class Budget:
         return min(_SLOWEST_S, max(_SLOWEST_S / 8, 2 * pace_s)) if rest_ns > _AT_REST * self._share * span.program_ns else pace_s
 
     def _leave_out(self, span: Span, over_ns: float) -> None:
-        """The hottest, until so much less is spent."""
+        """The hottest functions that together save so much."""
         out, calls = self.out, span.calls
         least = max(_LEAST_CALLS, span.program_ns * max(self._share * _LEAST / span.ns_per_whole_call, _LEAST_RATE / 1e9))
         away = len(out)
@@ -140,7 +140,7 @@ class Budget:
                 return
             over_ns -= float(calls[func_id]) * span.ns_per_whole_call
             if func_id in out:
-                continue  # asked for already: these are the last of it
+                continue  # already left out: these are its last calls
             before = self._absences.get(func_id)
             hasty = before is not None and before.back_s is not None and span.now_s - before.back_s < _HASTY_S
             length_s = min(2 * before.length_s, _LONGEST_ABSENCE_S) if before and hasty else _FIRST_ABSENCE_S
@@ -148,7 +148,7 @@ class Budget:
             away += 1
 
     def _bring_back(self, span: Span, room_ns: float) -> None:
-        """Whose time is over and who fits in, by the calls that it had, the coldest first; else the coldest alone, to see whether it is as hot as it was."""
+        """Functions to bring back, coldest first: out for long enough and affordable at their former rate; else the coldest, as a trial."""
         over = sorted((each for each in self._absences.values() if each.back_s is None and each.until_s <= span.now_s), key=lambda each: each.rate)
         for number, absence in enumerate(over):
             room_ns -= absence.rate * span.program_ns / 1e9 * (span.ns_per_call + _MOST_READING_NS)

@@ -1,4 +1,4 @@
-"""The recorder of what tracing costs, live; with a budget it leaves functions out that cost too much, and says so in `left_out`."""
+"""The recorder that measures what tracing costs, live; with a budget it leaves out functions that cost too much, as rows of `left_out`."""
 
 import time
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.left_out import BUDGET, INTERVAL
 
 _LEAST_S, _MOST_S = 0.02, 0.25  # between two decisions: the sooner the more is spent
-_HASTE_NS = 4e6  # so much spent at once is not let pass for long
-_LEAST_OWN = 0.1  # of the CPU time that a program takes at least for itself, whatever its calls are thought to cost
+_HASTE_NS = 4e6  # of CPU time spent since the last decision: then the next one is made at once
+_LEAST_OWN = 0.1  # of a program's CPU time: never less is counted as its own, whatever its calls are estimated to cost
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of a process: clock ids of include/linux/posix-timers.h
 
 
@@ -36,17 +36,17 @@ class Cost(Recorder):
     """Comes after the recorders whose events it counts."""
 
     def __init__(self, recording: Recording, sources: Sources, budget: float | None) -> None:
-        """`budget`: the share of the program's CPU time that tracing may cost; None: it is only told."""
+        """`budget`: the share of the program's CPU time that tracing may cost; None: it is only reported."""
         self._recording, self._sources = recording, sources
         self._budget = Budget(budget) if budget is not None else None
         self._counts = np.zeros(1024, np.int64)  # events by func_id + 1
         self._events = self._passed = 0
-        self.pace_s = 0.0  # how long the recorders had better wait between two drains, since each takes time of its own
+        self.pace_s = 0.0  # how long to wait between two drains, since each costs CPU time
         self._cpu_ns: dict[int, int] = {}  # by process
         self._own_ns, self._began_s = time.process_time_ns(), time.monotonic()
-        self._told = _Sum()
+        self._unreported = _Sum()
         self._open: dict[int, dict[str, Any]] = {}  # rows of `left_out` whose end is not known, by func_id
-        self._back: dict[int, dict[str, Any]] = {}  # of these whose function is to be recorded again
+        self._back: dict[int, dict[str, Any]] = {}  # those whose function is to be recorded again
         self._rows: list[dict[str, Any]] = []
 
     def add(self, pid: int) -> None:
@@ -65,7 +65,7 @@ class Cost(Recorder):
             span, slowdown, paused = self._span(seconds, self._sources.slowdown), self._sources.slowdown, EVERYTHING in self._open
             if self._budget:
                 self._leave_out(self._budget.decide(span), span)
-                if paused != (EVERYTHING in self._open):  # that took its time, in which probes were still or already there
+                if paused != (EVERYTHING in self._open):  # the request took a while, during which probes were still or already attached
                     self._budget.decide(self._span(time.monotonic() - self._began_s, max(slowdown, self._sources.slowdown)))
                 self.pace_s = 0.0 if hasty or self._back else self._budget.pace(span, self.pace_s)
         elif self._budget and self._back:
@@ -93,14 +93,14 @@ class Cost(Recorder):
         )
         self._counts, self._events, self._passed = np.zeros_like(self._counts), 0, passed
         self._own_ns, self._cpu_ns, self._began_s = own_ns, cpu_ns, span.now_s
-        self._told.add(span)
+        self._unreported.add(span)
         return span
 
     def _leave_out(self, out: frozenset[int], span: Span | None) -> None:
-        """Tell the sources, and keep from when on they may do so and since when all do."""
+        """Pass the decision to the sources; note when they may begin to follow it, and since when all do."""
         now_ns = time.monotonic_ns()
         for func_id in out - self._open.keys() if span else ():
-            if func_id in self._back:  # the same absence goes on
+            if func_id in self._back:  # it stays left out: the same row goes on
                 self._open[func_id] = self._back.pop(func_id)
                 continue
             everything = func_id == EVERYTHING
@@ -115,13 +115,13 @@ class Cost(Recorder):
             self._back.clear()
 
     def price(self) -> Price | None:
-        """What it cost since this was asked last; None where no time has passed or nothing is known."""
-        told, self._told = self._told, _Sum()
-        if not told.seconds or not told.program_ns:
+        """What tracing cost since the last call; None where no time has passed or nothing is known."""
+        spent, self._unreported = self._unreported, _Sum()
+        if not spent.seconds or not spent.program_ns:
             return None
         return Price(
-            told.spent_ns / told.program_ns,
-            told.spent_ns / 1e9 / told.seconds,
+            spent.spent_ns / spent.program_ns,
+            spent.spent_ns / 1e9 / spent.seconds,
             len(self._open.keys() - {EVERYTHING}),
             self._budget is not None,
             EVERYTHING in self._open,

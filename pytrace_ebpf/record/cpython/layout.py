@@ -15,6 +15,8 @@ from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 _COOKIE = b"xdebugpy"
 _LARGEST = 1 << 20  # of an offset: no structure is larger, so a larger one in a file is wrong
 
+_DEBUGGER = "debugger_support"
+
 _Column = dict[str, int | None]  # what stands in one version's column, by field
 
 
@@ -105,7 +107,7 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
     layout = _layouts().get(minor)
     if layout is None or not debug_offsets.startswith(_COOKIE):
         return layout
-    positions = {name: position for name, position in _columns("CPYTHON_DEBUG_OFFSETS")[minor].items() if position is not None}
+    positions = {name: position for name, position in _columns("CPYTHON_DEBUG_OFFSETS")[minor].items() if position is not None and name != _DEBUGGER}
     at = {name: int(struct.unpack_from("<Q", debug_offsets, position)[0]) for name, position in positions.items()}
     if not at or max(at.values()) > _LARGEST:
         return layout
@@ -119,6 +121,12 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
         code_flags=argcount - 4,  # co_flags is just before co_argcount
         string_data_wide=at["string_data"] + 16,  # the UTF-8 copy's length and pointer lie between
     )
+
+
+def debugger_support(version: tuple[int, ...] | None) -> int | None:
+    """Where _Py_DebugOffsets has the offsets of the debugger's interface (PEP 768), None for a version without it."""
+    known = _columns("CPYTHON_DEBUG_OFFSETS").get((version[0], version[1])) if version else None
+    return known[_DEBUGGER] if known else None
 
 
 def known_versions() -> str:

@@ -58,7 +58,7 @@ def compiled(source: str) -> Compiled:
 
 
 def _key(text: str) -> str:
-    """What the outcome depends on: the C, what makes a value of it, bcc, and the kernel, whose headers are used."""
+    """What the result depends on: the C, the code that describes it, bcc, and the kernel with its headers."""
     bcc = importlib.util.find_spec("bcc")
     version = Path(bcc.origin).with_name("version.py") if bcc is not None and bcc.origin else None
     parts = (
@@ -83,7 +83,7 @@ def _compile(source: str, text: str) -> bytes:
         raise HostError(f"clang did not compile {source} within {_PATIENCE_S:g} s; see pytrace-ebpf doctor") from None
     if done.returncode == 0:
         return done.stdout
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()] or ["it ended without a word"]
+    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()] or ["it ended without a message"]
     if said[-1].startswith(("ModuleNotFoundError", "ImportError")):
         raise HostError(
             "bcc cannot be imported by this Python; install Debian's python3-bpfcc and use a virtual environment "

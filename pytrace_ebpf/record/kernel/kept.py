@@ -20,7 +20,7 @@ _OTHERS_WRITE = 0o022
 
 
 def load(key: str) -> bytes | None:
-    """What was kept under `key`; None where there is nothing, or nothing to be trusted."""
+    """The content kept under `key`; None where there is none that can be trusted."""
     with suppress(OSError, beneath.Unfit), _folder() as folder:
         file = beneath.regular_file(folder, key, 0, _MOST_BYTES)
         if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:

@@ -23,7 +23,7 @@ _ATTRIBUTES = 128  # bytes; what is beyond those given is zero
 _LOG = 1 << 22
 _NAME = 15  # bytes of a name that the kernel keeps
 _PROGRAM_INFO, _RECURSION_MISSES = 216, 208  # struct bpf_prog_info: as much of it as is needed, and where that count is
-_UPROBE = Path("/sys/bus/event_source/devices/uprobe/type")
+_KPROBE, _UPROBE = (Path(f"/sys/bus/event_source/devices/{name}/type") for name in ("kprobe", "uprobe"))
 _EVENT_ATTRIBUTES = 112  # bytes of struct perf_event_attr
 _CLOEXEC = 8
 _SOFTWARE, _CPU_CLOCK = 1, 0  # a type of events, and one of them
@@ -112,6 +112,13 @@ def open_uprobe(program: int, path: str, offset: int, pid: int, semaphore: int) 
         "<IIQQQQQIIQQ", int(_UPROBE.read_text()), _EVENT_ATTRIBUTES, semaphore << 32, *(0, 0, 0, 0, 0, 0), ctypes.addressof(name), offset
     )
     return _open_event(event, pid, -1, program)
+
+
+def open_kprobe(program: int, function: str) -> int:
+    """Run a program whenever a core enters a function of the kernel; returns the descriptor whose closing detaches. Raises OSError."""
+    name = ctypes.create_string_buffer(function.encode())
+    event = struct.pack("<IIQQQQQIIQQ", int(_KPROBE.read_text()), _EVENT_ATTRIBUTES, *(0, 0, 0, 0, 0, 0, 0), ctypes.addressof(name), 0)
+    return _open_event(event, -1, 0, program)
 
 
 def open_cpu_clock(program: int, cpu: int, period_ns: int) -> int:

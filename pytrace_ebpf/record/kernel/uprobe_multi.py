@@ -38,7 +38,7 @@ def attach(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_retu
 
 def require(program: int) -> None:
     """Raise HostError where the kernel has no uprobe_multi, or one that sees only the first thread of a process."""
-    # It looks at the process first, where it knows that one may be wrong, and then at the file, which is none.
+    # A kernel that checks the process id refuses this one before it looks at the file, which is not valid either.
     for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
         try:
             os.close(attach(program, "/", [Uprobe(1)], pid))

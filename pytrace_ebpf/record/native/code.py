@@ -9,7 +9,7 @@ by itself: so where every way to the return leads over a branch to the function'
 from pytrace_ebpf.record.parsing.disassembly import Instruction, instructions
 
 _RETURNS = frozenset(("ret", "repz ret", "bnd ret"))
-_MOST_AFTER = 96  # bytes of code between such a branch and the function's last instructions: it destroys what was local
+_MOST_AFTER = 96  # bytes of code between such a branch and the function's last instructions, which destroy local objects
 BY_FRAME_POINTER = 1  # as in probes/native.c
 
 

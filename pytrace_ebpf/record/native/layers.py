@@ -1,4 +1,4 @@
-"""The probes of the native layers: attached to what every traced process maps, their records drained, and what is missing said.
+"""The probes of the native layers: attached to what every traced process maps, their records drained, and what could not be probed reported.
 
 `NativeLayers` works next to the source of function events, whichever it is: its events are sorted in among theirs by time.
 """
@@ -40,7 +40,7 @@ _PATIENCE_S = 120.0  # for a library: PyTorch's takes seconds
 _PLAIN = ((CPP, "caught", _CATCH), (C10, "error_made", _ERRORS))  # library, program, functions of it
 _LOOK_S, _LOOK_LATER_S = 0.05, 1.0  # between two looks at what a process has mapped, while it is young and later
 _YOUNG_S = 15
-_LOOKING = 20  # times as long as reading took passes until the next look: a process with 240 mappings took 2 ms
+_LOOKING = 20  # the pause after reading the mappings, in multiples of the time that took: 2 ms for a process with 240 mappings
 _AFTER_RETURN, _STACK_SHIFT = 1 << 32, 33  # in a cookie, next to the function's index: as in probes/native.c
 _GONE = (errno.ESRCH, errno.ENOENT)
 

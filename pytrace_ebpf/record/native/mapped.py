@@ -1,4 +1,4 @@
-"""Which of the libraries that a process has mapped belong to which native layer, by their names."""
+"""Assigns the libraries that a process has mapped to native layers, by their names."""
 
 import os
 import re

@@ -1,7 +1,7 @@
 """ATen's operators in libtorch_cpu: `at::_ops::NAME::call`, where every call of one passes the dispatcher.
 
-NAME joins the operator's name and overload by an underscore, as both may have some themselves: which is which, and what
-it returns, stands in its schema, a text in the library such as "conv1d.padding(Tensor input, ...) -> Tensor".
+NAME joins the operator's name and overload by an underscore, as both may have some themselves: where one ends, and what
+the operator returns, is in its schema, a string in the library such as "conv1d.padding(Tensor input, ...) -> Tensor".
 """
 
 import fnmatch

@@ -18,7 +18,7 @@ from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-# A probe stamps its event before it has a place in the ring: what is younger than this at a cut waits for the next.
+# A probe takes the time before it reserves a place in the ring: rows younger than this at a cut go to the next segment.
 _SETTLING_NS = 5_000_000
 _COUNTED = {"events": "call", "sched": "sched", "cputime": "sched", "functions": "function", "samples": "sample"}  # the manifest's `events`
 
@@ -40,7 +40,7 @@ def _joined(make: Callable[[schema.Table, Columns], pa.Table], timed: bool = Tru
 
 
 def _rule(table: schema.Table) -> Rule:
-    """Of a table that has no rule of its own: rows that have a moment wait for theirs, the others belong where they come in."""
+    """The rule of all other tables: rows with a timestamp go to the segment of that time, others to the one in which they were drained."""
     return _joined(tables.as_they_come, timed=not table.key and any(column.name == "ts" for column in table.columns))
 
 

@@ -18,7 +18,7 @@ _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Output:
-    """An empty directory, mode 0700, that belongs to whose rights this thread has; `path` is how it was called.
+    """An empty directory, mode 0700, that belongs to the user whose rights this thread has; `path` is its name as given.
 
     Files are made in it and in folders of it with mode 0600. To be used with the rights of user.as_caller().
     """
@@ -57,7 +57,7 @@ class Output:
         raise FileExistsError(17, os.strerror(17))
 
     def _open(self, name: str) -> int:
-        """Its descriptor. What lies under the name may not be what was made: whoever owns the parent can swap it."""
+        """Its descriptor. What the name refers to now may be something else: the owner of the parent can replace it."""
         if name not in (self.path.name, "."):
             self.path = self.path.with_name(name)
         try:
@@ -114,7 +114,7 @@ class Output:
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def where(self) -> Path:
-        """What it is called now: somebody may have renamed it, or a folder above it."""
+        """Its current path: it, or a folder above it, may have been renamed."""
         try:
             with suppress(FileNotFoundError):
                 if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):

@@ -39,7 +39,7 @@ def write_events(file: BinaryIO, table: pa.Table) -> None:
     packer = Packer()
     file.write(_MAGIC)
     groups = [_row_group(file, table.slice(at, _ROW_GROUP), packer) for at in range(0, table.num_rows, _ROW_GROUP)]
-    by_type = struct({1: struct({})})  # how bounds compare
+    by_type = struct({1: struct({})})  # the order by which minimum and maximum are defined
     metadata = {
         1: i32(2),
         2: listed([struct({4: binary(b"schema"), 5: i32(len(schema.EVENTS.columns))}), *map(_element, schema.EVENTS.columns)]),

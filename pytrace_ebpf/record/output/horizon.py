@@ -1,4 +1,4 @@
-"""What is open at a moment of a recording: with it a trace can begin there, and what came before can be dropped."""
+"""The state of a recording at a moment (open calls, living threads): a trace can begin with it when older segments are dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytrace_ebpf.rebuild.stacks import Stacks
 from pytrace_ebpf.trace.schema import EVENTS, SCHED_LOSSES, TABLES, CallKind, SchedKind
 
 _MOST_NEIGHBOURS = 1 << 16
-# What a thread's last row says of it, as a row at the moment at which the trace begins.
+# The last scheduling row of a thread -> the row that describes its state where the trace begins.
 _CARRIED = {SchedKind.FORK: SchedKind.WAKING, SchedKind.EXEC: SchedKind.SNAPSHOT}
 
 Row = dict[str, Any]

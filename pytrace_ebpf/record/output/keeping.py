@@ -10,7 +10,7 @@ from pytrace_ebpf.late import pa
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output.merging import GROUP, Merge
 
-_GROUPS = 16  # in what is kept: about so much more is there before the oldest group goes
+_GROUPS = 16  # groups in what is kept: at most about one group more than asked for is on disk
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Groups:
         self.open = Group()
 
     def expired(self, end_ns: int, size: int) -> list[Group]:
-        """The oldest closed groups, those that nobody wants to keep, of a trace of `size` bytes that ends at `end_ns`; they stay here until drop().
+        """The oldest closed groups that exceed what is to be kept of a trace of `size` bytes that ends at `end_ns`; they stay here until drop().
 
         What follows them begins at a moment to which no later row is older, where there is such.
         """

@@ -53,7 +53,7 @@ class Merge:
 class SmallParts:
     """The parts of the small tables that may still be merged: those of single segments, and those of groups of these.
 
-    They are kept as they were written, and not read again: whoever owns the directory may have changed what lies there.
+    They are kept in memory and not read again: the owner of the directory may have changed the files.
     """
 
     def __init__(self, levels: Callable[[str], int]) -> None:
@@ -67,7 +67,7 @@ class SmallParts:
                 levels[0].append(_Run(index, index, tables[name]))
 
     def close_group(self) -> list[Merge]:
-        """Merge what came since the last group, and groups where there are enough of them; written by whom this is given to."""
+        """Merge what came since the last group, and groups where there are enough of them; the caller writes what this yields."""
         return [merge for name, levels in self._levels.items() for merge in _close(name, levels)]
 
 

@@ -1,4 +1,4 @@
-"""Makes Arrow ready to write, which takes 0.1 s: beside what need not wait for it."""
+"""Makes Arrow ready to write, which takes 0.1 s, in parallel to other work."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from pytrace_ebpf.record.libc import libc
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 _EXTENSIONS = ("lib", "_parquet", "_fs", "_s3fs")  # of pyarrow's, those that are imported and take the loader longest
-_SWITCH_S = 0.0005  # for so long at most a thread that records waits for the one that imports, where both have a core
+_SWITCH_S = 0.0005  # how long at most a recording thread waits for the GIL while another one imports
 
 _lock = threading.Lock()
 _is_ready = False
@@ -36,7 +36,7 @@ def forgo_pandas() -> None:
 
 
 def begin() -> threading.Thread:
-    """Have make_ready() happen meanwhile, in the thread that this returns."""
+    """Start make_ready() in a thread of its own, which is returned."""
     global _beside
     if _beside is None:
         _beside = threading.Thread(target=make_ready, name="arrow")
@@ -45,7 +45,7 @@ def begin() -> threading.Thread:
 
 
 def make_ready() -> None:
-    """Import what writes, and let it convert for the first time. Whoever writes calls this before; it happens once."""
+    """Import Arrow and have it convert for the first time. To be called before anything is written; later calls do nothing."""
     global _is_ready
     with _lock:
         if _is_ready:
@@ -76,7 +76,7 @@ def keep_freed_memory() -> None:
 
 
 def _map_libraries() -> None:
-    """Have the loader do its part, most of what it takes: for an import it holds up all threads, for a call of C none."""
+    """Load the shared libraries, most of the time of an import: as a call of C this does not hold the GIL."""
     package = find_spec("pyarrow")
     if package is not None and package.origin is not None:
         for name in _EXTENSIONS:
@@ -85,7 +85,7 @@ def _map_libraries() -> None:
 
 @contextmanager
 def _no_pandas() -> Iterator[None]:
-    """There is none meanwhile."""
+    """Hide pandas from imports inside the `with`."""
     hidden = _Hidden()
     sys.meta_path.insert(0, hidden)
     try:

@@ -14,7 +14,7 @@ from pytrace_ebpf.record.output.writer import Writer
 
 
 class Recorded:
-    """The directory, what was collected for it, and its manifest; what the manifest says comes from whoever closes a segment."""
+    """The directory, what was collected for it, and its manifest; the facts in the manifest are given by the caller that closes a segment."""
 
     def __init__(self, options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> None:
         """`facts`: the manifest's keys as they stand; `target` among them. Raises UsageError where nothing can be written there."""

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pytrace_ebpf.record.output.horizon import Horizon
 
 _PENDING = 4  # segments that may wait for the disk before the recording waits too
-_LEAST_FREE = 256 << 20  # bytes, or a twentieth of a small disk: what others find on it, where no --max-size was given
+_LEAST_FREE = 256 << 20  # bytes, or a twentieth of a small disk, that stay free for others where no --max-size was given
 _ROOM = 1 << 16  # bytes kept for the last manifest on a disk that fills up
 _ENTERED = (schema.CallKind.ENTRY, schema.CallKind.RESUME, schema.CallKind.OPEN)
 _FUNCTIONS = schema.FUNCTIONS.name
-_MOST_LISTED = 4096  # segments of a trace whose manifest lists them too, when it is whole
+_MOST_LISTED = 4096  # a finished trace with at most so many segments lists them in its manifest too
 _MOST_LEVELS = 4  # of parts that are merged: more segments than a trace ever has
 _FOLDERS = tuple(table.name for table in schema.TABLES.values() if not table.derived)
 
@@ -46,8 +46,8 @@ class Writer:
     def __init__(self, path: Path | None, manifest: dict[str, Any], max_size: int | None = None, keep: Keep | None = None) -> None:
         """`path`: of the directory, None for a new one of today's name. `max_size`: bytes; None for half of what is free.
 
-        `keep`: drop older segments while it goes on. Raises UsageError where it cannot be written, HostError where what is open
-        cannot be kept up with.
+        `keep`: drop older segments while it goes on. Raises UsageError where it cannot be written, HostError where the compiled
+        library, which tracks open calls for `keep`, is missing.
         """
         self.manifest = manifest | {"ended": None}
         self.full: str | None = None
@@ -56,7 +56,7 @@ class Writer:
         self._next, self._end_ns = 0, manifest["start_ns"]
         self._listed: list[dict[str, Any]] = []  # the first segments
         self._groups, self._horizon = Groups(keep), _horizon() if keep else None
-        # Of functions any row may be named by what is kept: they are never dropped, and merged on and on.
+        # Any row of `functions` may be referred to by what is kept: they are never dropped, and merged again and again.
         self._small = SmallParts(lambda name: _MOST_LEVELS if name == _FUNCTIONS else 1 if keep else 2)
         self._functions: list[dict[str, Any]] = []  # their parts
         self._begun: set[tuple[str, str]] = set()  # the parts with which the trace begins, where segments were dropped
@@ -130,7 +130,9 @@ class Writer:
         before, listed = dict(self.manifest), self._journal.size
         part = part_name(self._next)
         line = _line(self._next, start_ns, end_ns, tables)
-        parts = tables if self._next else _empty() | tables  # a table that stays empty has its columns all the same, for whoever opens its folder
+        parts = (
+            tables if self._next else _empty() | tables
+        )  # a table that stays empty has a part too, so that its folder opens with the right columns
         try:
             size = self._write_parts(parts, part)
             self._journal.add([line])
@@ -169,13 +171,13 @@ class Writer:
         return size
 
     def _undo(self, tables: Iterable[str], part: str) -> None:
-        """Remove what is not listed, as far as it is still there: whoever owns the directory may have put something else in its place."""
+        """Remove what is not listed, as far as it is still there: the owner of the directory may have put something else in its place."""
         for name in tables:
             with suppress(OSError):
                 self._output.remove(name, part)
 
     def _update_groups(self, index: int, tables: dict[str, pa.Table]) -> None:
-        """Merge the small parts of a group of segments that is whole, and drop groups that nobody wants to keep. Raises OSError."""
+        """Merge the small parts of a group of segments that is whole, and drop groups that need not be kept. Raises OSError."""
         self._small.add(index, tables)
         if _FUNCTIONS in tables:
             self._functions.append(merged_line(_FUNCTIONS, index, index, tables[_FUNCTIONS].num_rows))
@@ -240,7 +242,7 @@ class Writer:
         if self.failed:  # of what was counted since the last whole segment there is nothing
             news = news | {"end_ns": self._end_ns}
         self.manifest.update(news | {"ended": self.full})
-        if len(self._listed) == self._next:  # for whoever reads the manifest alone
+        if len(self._listed) == self._next:  # for readers of the manifest alone
             self.manifest["segments"] = self._listed
         self._output.release_space()
         try:

@@ -1,7 +1,7 @@
 """Asks a process without rights to parse what a target wrote, and believes nothing of the answer but its shape.
 
 confined_child.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
-tracer's memory, environment and all: that takes 0.05 s of CPU, while the tracer itself imports; a request and
+whole memory and environment of the tracer: that takes 0.05 s of CPU, while the tracer itself imports; a request and
 its answer take 0.1 ms. What comes back is JSON, of a bounded size and within a time, else the process
 is killed and a new one asked the next time.
 
@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 class UnansweredError(ValueError):
-    """There is no answer: it did not come in time, was none, or is not asked for any more."""
+    """There is no answer: it did not come in time, was malformed, or the question is no longer asked after repeated failures."""
 
 
 class Confined:
@@ -73,8 +73,8 @@ class Confined:
     def ask(self, task: str, given: Mapping[str, Any], files: Sequence[HasFileno], kind: type[Answer], seconds: float, of: Hashable = None) -> Answer:
         """What `task` says of `files`, a value of type `kind`.
 
-        `of`: whose doing it is when that fails: after a few failures it is not asked any more. Raises ValueError, one
-        sentence, for what cannot be parsed, and UnansweredError, which is one, where there is no answer.
+        `of`: the target to which a failure is attributed: after a few failures nothing of it is parsed any more. Raises
+        ValueError, one sentence, for what cannot be parsed, and its subclass UnansweredError where there is no answer.
         """
         with self._lock:
             if of is not None and self._failures[of] >= _FAILURES:
@@ -104,7 +104,7 @@ class Confined:
             raise UnansweredError(why)
 
     def dismiss(self) -> None:
-        """Begin to end it, which takes some milliseconds: close() waits for that. Who asks all the same asks a new one."""
+        """Begin to end it, which takes some milliseconds: close() waits for that. A later ask() starts a new one."""
         with self._lock:
             self._hang_up()
 
@@ -116,7 +116,7 @@ class Confined:
     def _connect(self) -> socket.socket:
         if self._connection is not None and self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
             return self._connection
-        self._end()  # somebody ended it, which is no target's doing
+        self._end()  # killed from outside, which is not attributed to a target
         for name in self._packages:
             if importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)

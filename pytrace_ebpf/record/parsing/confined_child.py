@@ -1,8 +1,8 @@
 """The process that parses what a target wrote: run by itself as `confined_child.py SOCKET MODULE PATH...`, PATH as in sys.path.
 
-It imports MODULE, gives up every right that it has, and then answers what comes over the socket by the functions in
-MODULE.TASKS. Whoever takes it over by a flaw in a parser holds a process that can read the descriptors that it was
-given for one request, compute, and write to that socket: no file, no network, no other process, no user's rights.
+It imports MODULE, gives up every right that it has, and then answers requests over the socket by the functions in
+MODULE.TASKS. An attacker who takes it over by a flaw in a parser has a process that can read the descriptors of
+one request, compute, and write to that socket: no file, no network, no other process, no user's rights.
 Any failure to give something up ends it.
 """
 
@@ -68,9 +68,15 @@ def drop_rights() -> None:
     _check(_libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
-    for option, value in (("dumpable", 0), ("no_new_privs", 1), ("pdeathsig", signal.SIGKILL)):
+    for option, value in (("dumpable", 0), ("no_new_privs", 1)):
         _check(_libc.prctl(_PR[option], value, 0, 0, 0))
+    end_with_the_tracer()
     _allow(_SYSTEM_CALLS)
+
+
+def end_with_the_tracer() -> None:
+    """Be killed when the tracer ends, also while stopped. To be asked for again after each change of rights, which resets it."""
+    _check(_libc.prctl(_PR["pdeathsig"], signal.SIGKILL, 0, 0, 0))
 
 
 def _leave_the_host() -> None:
@@ -98,7 +104,7 @@ def _check(result: int) -> None:
 
 
 def serve(connection: socket.socket, tasks: dict) -> None:  # type: ignore[type-arg] # functions by name
-    """Answer one request after the other until nobody asks any more."""
+    """Answer one request after the other until the socket is closed."""
     while request := _receive(connection):
         name, given, descriptors = request
         try:
@@ -135,6 +141,7 @@ def _receive(connection: socket.socket) -> "tuple[str, object, list[int]] | None
 
 
 if __name__ == "__main__":
+    end_with_the_tracer()
     sys.path[:] = sys.argv[3:]
     served = importlib.import_module(sys.argv[2]).TASKS
     for codec in _CODECS:

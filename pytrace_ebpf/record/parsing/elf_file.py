@@ -1,6 +1,6 @@
 """The parts of an x86-64 ELF file: segments, sections, symbols, notes, whatever its bytes are.
 
-Somebody else wrote the file. So nothing is read beyond its end, each size and count has a bound, and what does not fit
+The file is not trusted. So nothing is read beyond its end, each size and count has a bound, and what does not fit
 is left out, or is a ValueError where nothing could be said without it. A general reader of ELF has no such bounds.
 Format: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 """

@@ -1,4 +1,4 @@
-"""Values of known types as JSON, and back: what does not have the shape of its type is a ValueError, whoever wrote it."""
+"""Values of known types as JSON, and back: what does not have the shape of its type raises ValueError."""
 
 import base64
 import types

@@ -14,7 +14,7 @@ from pytrace_ebpf.trace.schema import SchedKind
 
 
 class Following:
-    """Reacts to processes that begin, become another program, and end."""
+    """Reacts to forks, execs and ends of processes."""
 
     def __init__(self, recording: Recording, sources: Sources, recorders: Sequence[Recorder]) -> None:
         """`sources` is one of `recorders`, all of which learn of an exec."""
@@ -26,7 +26,7 @@ class Following:
         self._starting: dict[int, tuple[Target, CallSource, str]] = {}  # Pythons that are not ready to be attached to
 
     def follow(self, news: News, held: int | None) -> None:
-        """React to what happened, in order; `held` stands at its first instruction and is seen to elsewhere."""
+        """React to what happened, in order; `held` is stopped at its first instruction, which launch.py handles."""
         for kind, row in news:
             if kind == SchedKind.EXIT:
                 self._ended.add(row["pid"])
@@ -37,7 +37,7 @@ class Following:
                     self._adopt(row, inspect, executed=True)
             elif row["state"]:  # vfork: it is still its creator's memory, until it calls exec
                 self._processes.add_other(row["pid"], row["other_pid"], row["ts"])
-            elif creator := self._processes.targets.get(row["other_pid"]):  # every moment counts: it is a copy
+            elif creator := self._processes.targets.get(row["other_pid"]):  # at once: it runs already, as a copy of its creator
                 self._adopt(row, partial(creator.forked, tid=row["other_tid"]))
             else:
                 self._adopt(row, inspect)
@@ -57,7 +57,7 @@ class Following:
                     self._recording.declare(pid, None, str(error))
 
     def let_go_of_ended(self) -> None:
-        """Let go of processes that ended, in a quiet second: meanwhile the kernel attaches no other probes."""
+        """Release processes that ended, in a second without new ones: meanwhile the kernel attaches no probes."""
         if self._adopted == len(self._recording.chosen):
             for source in self._sources:
                 source.detach(self._ended)
@@ -71,7 +71,7 @@ class Following:
             with its_own_doing(pid):
                 source, why = self._choose(target, executed)
             if source.name == "agent":
-                # A fork has its creator's agent, a preloaded program one of its own: each begins by itself, and may have.
+                # A forked child has its creator's agent, a launched program its own: either starts by itself, and may have already.
                 if not self._processes.is_recorded(pid, row["ts"]):
                     self._processes.add_python(target, None, row["ts"])
                 if executed and not self.preloaded:
@@ -86,7 +86,7 @@ class Following:
                 self._recording.declare(pid, None, str(error))
 
     def _choose(self, target: Target, executed: bool) -> tuple[CallSource, str]:
-        """What the program that was there before exec was traced by does not stay on another one that it would harm."""
+        """Remove the source of the program before exec from the new one, which it could harm."""
         source = None
         try:
             source, why = self._sources.choose(target, executed)

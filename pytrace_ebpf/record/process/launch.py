@@ -18,7 +18,7 @@ from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
 _TRACEME, _CONT, _DETACH, _SETOPTIONS = 0, 7, 17, 0x4200
 _SYSCALL = 24
 _TRACE_EXEC, _EVENT_EXEC = 0x10, 4
-_STEPS = 4000  # a loader that takes more is no loader
+_STEPS = 4000  # more than any dynamic loader needs
 
 
 class Launched:
@@ -69,7 +69,7 @@ class Launched:
                 libc.ptrace(_CONT, self.pid, None, os.WSTOPSIG(status))
 
     def let_run(self) -> None:
-        """Ask nobody at its next exec: let it go there."""
+        """Do not call on_exec any more: let it go at its next exec."""
         self._on_exec = lambda _: True
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""Python processes whose command line fits a pattern: those that are there, and those that come.
+"""Python processes whose command line matches a pattern: those that run already, and those that start later.
 
-A command line is what its process says of itself, and anybody may say anything. So it only says which processes to look
-at; what each is, the process that was pinned says. Looking takes its time, the more where a file was made to be slow to
-read, so new ones are looked at while the recording goes on.
+A process can change its command line at will, so it only selects which processes to inspect; what each one is, is found
+out from the pinned process. That takes a while, in particular where a file was made to be slow to read, so new
+processes are inspected in the background while the recording goes on.
 """
 
 import os
@@ -52,7 +52,7 @@ class Matching:
         return found
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self, ready: bool) -> list[Found]:

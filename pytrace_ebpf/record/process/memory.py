@@ -10,7 +10,7 @@ _CHUNK = 1 << 20
 _MAX_STRING = 1 << 16  # longer text is cut: no name of a function needs more
 
 
-class MemoryFault(Exception):  # noqa: N818 - the field's word
+class MemoryFault(Exception):  # noqa: N818 - the usual term
     """An address that is not mapped, or a process that is gone. The caller decides what that means."""
 
 

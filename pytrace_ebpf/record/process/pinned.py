@@ -1,7 +1,7 @@
-"""A process, pinned: whatever is done with it later reaches the program that was looked at, or nothing.
+"""A process, pinned: whatever is done with it later reaches the program that was inspected, or fails.
 
-A number can be given to another process, and a process can become another program at any moment (exec), one with more
-rights than it had among them. So a process is looked at once, and everything later goes through descriptors: its folder
+A process id can be reused, and a process can become another program at any moment (exec), also one with more rights. So a process is
+inspected once, and everything later goes through descriptors: its folder
 in /proc is that process's for ever, its memory is that program's, its executable is the file that was parsed.
 """
 

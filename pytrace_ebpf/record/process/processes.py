@@ -105,7 +105,7 @@ class Processes(Recorder):
             self._changed.add(pid)
 
     def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
-        """A followed process that is no traceable Python: only its scheduling is recorded, unless its calls came before the news of it."""
+        """A followed process that is no traceable Python: only its scheduling is recorded, unless its calls came before its fork was reported."""
         if self.is_recorded(pid, start_ns):
             return
         self.targets.pop(pid, None)
@@ -122,7 +122,7 @@ class Processes(Recorder):
         )  # fmt: skip
 
     def describe(self, pid: int, command: str, executable: str) -> None:
-        """What a process that was just started is about to become."""
+        """A process that was just forked and is about to run this program."""
         command, executable = as_text(command), as_text(executable)
         self.processes[pid] |= {"command": command, "executable": executable}
         for (owner, _), thread in self.threads.items():

@@ -39,7 +39,7 @@ _MOST_SAID = 20  # sentences about processes that cannot be traced: others may s
 
 @dataclass(frozen=True)
 class Begun:
-    """A running process that is traced from now on: by which source, why and at what cost; and what there is to fear, or ""."""
+    """A running process that is traced from now on: by which source, why and at what cost; and a warning, or ""."""
 
     pid: int
     source: str
@@ -132,7 +132,7 @@ class Targets:
             found = children(creator)
             for child in found:  # so that all of them are looked at together
                 glance(child)
-            self._drain()  # what was started since is reported, and known from now on
+            self._drain()  # children that start from now on are reported by the kernel
             for child in found:
                 if not self._is_traced(child):
                     self._attach_child(child, creator)
@@ -218,7 +218,7 @@ class Targets:
                 self._attach_newcomer(pid, found)
 
     def _attach_newcomer(self, pid: int, found: Target | Exception) -> None:
-        """Meanwhile nothing is drained: users whose processes take that time in vain again and again lose no others their events."""
+        """Attach to what came to match. Nothing is drained meanwhile, so users whose processes fail again and again are skipped."""
         users = found.process.credentials.uids if isinstance(found, Target) else ()
         if self._failures[users] >= _MOST_FAILURES:
             return
@@ -236,7 +236,7 @@ class Targets:
         self._attach_children(pid)
 
     def let_go_of_ended(self) -> None:
-        """In a quiet second, let go of what was needed of processes that ended."""
+        """In a second without new processes, release what was needed of those that ended."""
         self._following.let_go_of_ended()
 
     # -- ended ---------------------------------------------------------------------

@@ -14,7 +14,7 @@ _OPENAT2 = 437
 _RESOLVE = 0x01 | 0x04 | 0x08  # RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH
 
 
-class Unfit(Exception):  # noqa: N818 - the field's word
+class Unfit(Exception):  # noqa: N818 - the usual term
     """What has the name is not what may be opened; the text says what it is, without the name."""
 
 

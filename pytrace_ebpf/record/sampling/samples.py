@@ -1,9 +1,10 @@
-"""Samples of the Python stacks of threads that have a core: read by samples.c from outside, nothing in the process."""
+"""Sampled Python stacks, read by samples.c from outside: nothing is put into the process."""
 
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling.clocks import Clocks
+from pytrace_ebpf.record.sampling import away
+from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.source import serves
-from pytrace_ebpf.record.sampling.stacks import Program, Tree
+from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
-_INTERVAL_S = 0.25  # of code that was discarded meanwhile there is no name
-_SETTLING_NS = 10_000_000  # younger samples wait for the next segment, in which their stacks stand too
-_MOST_KNOWN = 1 << 20  # frames and lines that are kept here of one program, which then is told anew
+_INTERVAL_S = 0.25  # code discarded before its name was read stays unnamed
+_SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
+_MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
 _ABSENT = -(1 << 31)
 _LAYOUT = (
     "interpreter_threads",
@@ -40,8 +43,7 @@ _LAYOUT = (
     "code_name",
     "code_bytes",
 )
-_NO_STACKS = 2  # sample_event.stack from here on is one
-_TORN = 1
+_NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -50,20 +52,27 @@ class _Sampled:
     target: Target
     number: int
     holder: int  # address; 0 while it has no GIL
+    since_ns: int
 
 
 class Samples(Recorder):
-    """The programs of samples.c on the clock of every core, recording the processes in their map."""
+    """Runs the programs of samples.c on a timer of every core, for the processes in their map."""
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float) -> None:
-        """Raises HostError where the kernel cannot."""
+    def __init__(self, recording: Recording, hz: float, follow: bool) -> None:
+        """Raises HostError if the kernel cannot do it."""
         self._recording, self._period_ns = recording, round(1e9 / hz)
         kernel = KernelTypes()
-        settings = {"fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"), "pad": 0}
+        settings = {
+            "period": self._period_ns,
+            "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
+            **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
+            "follow": follow,
+        }
         self._programs = Programs("samples.c", settings, _RINGS)
-        self._samples = self._programs.ring("samples", self._programs.dtype("sample_event"))
+        self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
+        self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
         self._layouts: dict[Layout, int] = {}
@@ -73,19 +82,24 @@ class Samples(Recorder):
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
         self._stopped = False
-        steps = self._programs.map("steps")
-        for place, name in enumerate(("step", "finish")):
-            steps.set(place, self._programs.program(name, system_calls.PERF_EVENT))
-        self._clocks = Clocks(self._programs.program("sample", system_calls.PERF_EVENT), self._period_ns)
+        self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
+        self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
 
-    # -- who is sampled --------------------------------------------------------------
+    def _load(self, first: str, kind: int, steps: str) -> int:
+        """The descriptor of a program, whose next steps are loaded too."""
+        suffix = steps.removeprefix("steps")
+        for place, name in enumerate(("step", "finish")):
+            self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
+        return self._programs.program(first, kind)
+
+    # -- which processes are sampled --------------------------------------------------------------
 
     def add(self, pid: int) -> None:
-        """Sample this process, which is known; others are found among those that are."""
+        """Sample all Python processes of the recording from now on."""
         self._look()
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
-        """It is another program."""
+        """The process runs another program now."""
         self._forget(pid)
 
     def _look(self) -> None:
@@ -97,28 +111,30 @@ class Samples(Recorder):
             if sampled is None or self._known[sampled.number].size > _MOST_KNOWN:
                 self._begin(target)
             elif not sampled.holder:
-                self._tell(target, sampled.number)
+                self._describe(target, sampled.number)
 
     def _begin(self, target: Target) -> None:
-        """Sample a process, or have its stacks told anew, under a new number."""
+        """Sample a process under a new number, so that all its stacks are reported (again)."""
         if not serves(target)[0] or target.layout is None:
             return
         self._numbers += 1
         unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
-        self._tell(target, self._numbers)
+        self._describe(target, self._numbers)
 
-    def _tell(self, target: Target, number: int) -> None:
-        """Tell the kernel half where a process has what it reads; a program that was just started has no GIL yet."""
+    def _describe(self, target: Target, number: int) -> None:
+        """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
         layout, (gil, _) = target.layout, target.gil_range()
         if layout is None or target.runtime is None:
             return
         holder = gil + layout.gil_holder if gil else 0
         code_type = target.binary.symbol("PyCode_Type")
         where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
-        self._sampled[target.pid] = _Sampled(target, number, holder)
-        with suppress(OSError):  # more processes than the map has room for
-            self._processes.set(target.pid, (*where, self._layout(layout), number))
+        before = self._sampled.get(target.pid)
+        since_ns = before.since_ns if before else time.monotonic_ns()
+        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns)
+        with suppress(OSError):  # the map is full
+            self._processes.set(target.pid, (*where, since_ns, self._layout(layout), number))
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -131,23 +147,23 @@ class Samples(Recorder):
         if self._sampled.pop(pid, None) is not None:
             self._processes.delete(pid)
 
-    # -- what was sampled ------------------------------------------------------------
+    # -- the samples ------------------------------------------------------------
 
     def drain(self) -> Rows:
-        """No rows: they wait for the end of the segment, which is to have their stacks too."""
+        """No rows: samples are kept until the segment is closed, and written together with their stacks."""
         self._look()
         self._drained_ns = time.monotonic_ns()
-        samples = self._samples.drain(np.copy)  # before the stacks: then all that these name were told
-        told = self._stacks.drain(np.copy)
-        for number in np.unique(told["program"]).tolist():
+        samples = self._samples.drain(np.copy)  # before the stacks, so that those of all these samples have been reported
+        reported = self._stacks.drain(np.copy)
+        for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                self._known[number].learn(told[told["program"] == number])
+                self._known[number].learn(reported[reported["program"] == number])
         if len(samples):
             self._waiting.append(samples)
         return {}
 
     def cut(self) -> Rows:
-        """Rows of `samples`, and of `stacks` those that they name."""
+        """Rows of `samples`, and of `stacks` those that they refer to."""
         if not self._waiting:
             return {}
         samples = np.concatenate(self._waiting)
@@ -162,7 +178,7 @@ class Samples(Recorder):
         return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
 
     def _number(self, tree: Tree, stack: int) -> int:
-        if stack < _NO_STACKS:
+        if stack < FIRST_STACK:
             return UNREAD if stack == _TORN else NO_FRAMES
         for program in self._known.values():
             if (places := program.stacks.get(stack)) is not None:
@@ -170,7 +186,7 @@ class Samples(Recorder):
         return UNREAD
 
     def _let_go(self) -> None:
-        """Forget programs that are not sampled any more once nothing of them waits."""
+        """Forget programs that are no longer sampled and of which no sample is left to write."""
         if not self._waiting:
             living = {each.number for each in self._sampled.values()}
             for number in self._known.keys() - living:
@@ -180,23 +196,58 @@ class Samples(Recorder):
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
 
+    def missing(self) -> tuple[str, ...]:
+        """Why there are no stacks of threads off the core, where there are none."""
+        return (self._returns.why_not,) if self._returns.why_not else ()
+
     def facts(self) -> dict[str, Any]:
-        """The manifest's `sampling`."""
-        return {"sampling": {"period_ns": self._period_ns}}
+        """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too."""
+        return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not)}}
 
     def cost(self) -> dict[str, Any]:
-        """Time that sampling took of the cores."""
+        """CPU time spent in the programs."""
         return {"sampling_ns": int(self._programs.map("spent").get(0).sum())}
 
     def stop(self) -> None:
-        """Sample nothing from now on."""
+        """Take no more samples, but those of threads that are off the core."""
+        if not self._returns.why_not:
+            for pid, each in self._sampled.items():
+                self._waiting.append(self._still_away(pid, each))
         self._clocks.close()
+        self._returns.close()
         self._stopped = True
 
+    def _still_away(self, pid: int, sampled: _Sampled) -> np.ndarray:
+        """sample_event records of a process's threads that have been off the core for at least a period."""
+        before = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
+        stacks = away.stacks_of(sampled.target, self._frame) if before else {}
+        rows, now, program = [], time.monotonic_ns(), self._known[sampled.number]
+        for tid, since in before.items():
+            if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
+                stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
+                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, 0))
+        return np.array(rows, self._event)
+
+    def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
+        """When a thread left the core; 0: it has one."""
+        left = self._programs.map("away").get(tid)
+        if left is None:  # it has not left it since sampling began
+            return 0 if _runs(pid, tid) else sampled.since_ns
+        return max(int(left), sampled.since_ns) if left else 0
+
     def close(self) -> None:
-        """End sampling and unload the programs."""
+        """Stop sampling and unload the programs."""
         self._clocks.close()
+        self._returns.close()
         self._programs.close()
+
+
+def _runs(pid: int, tid: int) -> bool:
+    """Whether a thread has a core or waits for one; of one that is gone, too."""
+    try:
+        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] == "R"
+    except (OSError, IndexError):
+        return True
 
 
 def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
@@ -204,17 +255,18 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         **tables.when_and_who(samples),
         "cpu": samples["cpu"].astype(np.int16),
         "stack_id": stack_id,
+        "off_ns": samples["off_ns"].astype(np.int64),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
     }
 
 
 def _position_unit(layout: Layout) -> int:
-    """3.10 counts instructions in its f_lasti, all others bytes."""
+    """Bytes per unit of f_lasti: 3.10 counts instructions, all others bytes."""
     return 2 if layout.version == (3, 10) else 1
 
 
 def _described(layout: Layout) -> tuple[object, ...]:
-    """struct sample_layout."""
+    """A Python's struct sample_layout."""
     running, values = layout.frame_running or (_ABSENT, b"")
     ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
     offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in _LAYOUT}

@@ -11,7 +11,7 @@ NAME = "sample"
 
 
 class NoCalls(CallSource):
-    """Makes processes known, which is all that sampling needs."""
+    """Registers processes with the recording, which is all that sampling needs."""
 
     name = NAME
 
@@ -22,11 +22,11 @@ class NoCalls(CallSource):
         """There is nothing to prepare."""
 
     def begin(self, target: Target) -> None:
-        """Of a program that stands at its first instruction."""
+        """Register a program that is about to execute its first instruction."""
         self.attach(target)
 
     def attach(self, target: Target) -> None:
-        """Of a process in the middle of its work. Raises TargetError."""
+        """Register a running process. Raises TargetError."""
         target.process.check()
         self._processes.add_python(target, self.name, time.monotonic_ns())
 
@@ -38,12 +38,12 @@ class NoCalls(CallSource):
         return {"events": []}
 
     def cost_per_call(self) -> float | None:
-        """No call costs anything, and none is recorded."""
+        """None: no call is recorded."""
         return None
 
 
 def serves(target: Target) -> tuple[bool, str]:
-    """Whether the stacks of a process can be sampled, and one sentence that says why."""
+    """Whether the stacks of a process can be sampled, and the reason as a sentence."""
     version = target.version_text or "this Python, whose version is not known,"
     if target.layout is None or target.runtime is None:
         return False, f"the structures of CPython {version} are not known"
@@ -53,7 +53,7 @@ def serves(target: Target) -> tuple[bool, str]:
 
 
 def refuse_unknown(target: Target) -> str:
-    """The sentence of serves(). Raises TargetError where it does not."""
+    """The reason of serves(). Raises TargetError if the process cannot be sampled."""
     served, why = serves(target)
     if not served:
         raise TargetError(f"process {target.pid} cannot be sampled: {why}")

@@ -1,8 +1,9 @@
-"""Stacks that the kernel half told, as func_ids and lines, and the tree of those that the samples of a segment name."""
+"""Stacks reported by the kernel half, as func_ids and lines, and the tree of those that the samples of a segment refer to."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
 from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines
 from pytrace_ebpf.record.output.tables import Columns
 
+FIRST_STACK = 2  # a sample_event.stack from here on refers to a stack
 Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
 _UNREAD: Place = (UNKNOWN, NO_LINE)
@@ -17,31 +19,31 @@ _UNREAD: Place = (UNKNOWN, NO_LINE)
 
 @dataclass
 class Code:
-    """A code object: its function, None for the interpreter's own, and its lines by position."""
+    """A code object: its func_id (None: the interpreter's own code) and its lines by position."""
 
     func_id: int | None
     begins: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
 
     def line(self, position: int) -> int:
-        """Of the instruction at so many bytes from the first one."""
+        """The line of the instruction `position` bytes behind the first one."""
         at = bisect.bisect_right(self.begins, max(position, 0)) - 1
         return self.lines[at] if at >= 0 else NO_LINE
 
 
 class Program:
-    """One program that is sampled, from its beginning or its last exec on: its code objects, and the stacks that it was told to have."""
+    """One sampled program, from its start or its last exec on: its code objects, and the stacks reported of it."""
 
     def __init__(self, functions: Functions, read: Callable[[list[Key]], Mapping[Key, CodeLines]], qualify: Qualify, unit: int) -> None:
-        """`read`: what code objects say, without those that are gone; `unit`: bytes of what the kernel half counts positions in."""
+        """`read` returns the contents of code objects, without those that are gone; `unit`: the bytes that one unit of the reported positions stands for."""
         self._functions, self._read, self._qualify, self._unit = functions, read, qualify, unit
         self._codes: dict[Key, Code] = {}
         self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
-        self.size = 0  # frames of all of them
+        self.size = 0  # frames and lines kept
 
-    def learn(self, told: np.ndarray) -> None:
+    def learn(self, reported: np.ndarray) -> None:
         """Take in stack_event records of this program."""
-        new = told[np.array([stack not in self.stacks for stack in told["stack"].tolist()], bool)]
+        new = reported[np.array([stack not in self.stacks for stack in reported["stack"].tolist()], bool)]
         frames = [event["frames"][: event["count"]] for event in new]
         if not frames:
             return
@@ -53,10 +55,17 @@ class Program:
         totals = dict(zip(new["stack"].tolist(), new["total"].tolist(), strict=True))
         for stack, by_first in parts.items():
             inwards = [place for first in sorted(by_first, reverse=True) for place in self._places(by_first[first][::-1])]
-            if sum(map(len, by_first.values())) < totals[stack]:  # the ring had no room for all of it
+            if sum(map(len, by_first.values())) < totals[stack]:  # the ring was full before its last frames
                 continue
             self.stacks[stack] = (*((_UNREAD,) if stack in deep else ()), *inwards)
             self.size += len(inwards)
+
+    def add(self, frames: np.ndarray) -> int:
+        """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by."""
+        stack = int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") | FIRST_STACK
+        self._read_codes(np.unique(frames[["code", "identity"]]).tolist())
+        self.stacks[stack] = tuple(self._places(frames[::-1]))
+        return stack
 
     def _read_codes(self, keys: list[Key]) -> None:
         wanted = [key for key in keys if key not in self._codes]
@@ -81,15 +90,15 @@ class Program:
 
 
 class Tree:
-    """Numbers stacks of one segment, each once, by the stacks of their callers."""
+    """Numbers the stacks of one segment: each is its caller's stack and one frame more."""
 
     def __init__(self, first: int) -> None:
-        """`first`: the number of the first stack."""
+        """`first`: the number to begin with."""
         self._first = first
         self._numbers: dict[tuple[int, Place], int] = {}
 
     def number(self, stack: Iterable[Place]) -> int:
-        """Of a stack, its outermost frame first."""
+        """The number of a stack, given from its outermost frame inwards."""
         above = -1
         for place in stack:
             above = self._numbers.setdefault((above, place), self._first + len(self._numbers))
@@ -97,7 +106,7 @@ class Tree:
 
     @property
     def next(self) -> int:
-        """The number that the next stack would get."""
+        """The number that a new stack would get."""
         return self._first + len(self._numbers)
 
     def rows(self) -> Columns:

@@ -108,7 +108,7 @@ def _stat(folder: str) -> tuple[int, int]:
 
 
 def _queue_time_is_known() -> bool:
-    """schedstat without CONFIG_SCHED_INFO is three zeros; whoever asks has run."""
+    """Without CONFIG_SCHED_INFO schedstat is three zeros, which cannot be true of the calling thread."""
     try:
         return _schedstat("/proc/thread-self")[0] > 0
     except (OSError, ValueError):

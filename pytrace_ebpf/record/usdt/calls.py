@@ -43,7 +43,7 @@ class UsdtCalls(CallSource):
         self._innermost = opening.Innermost()
         self._qualnames: dict[int, Qualify] = {}
         self._unread_frames = 0
-        self._paused: dict[int, Target] = {}  # processes whose probes are out for a time
+        self._paused: dict[int, Target] = {}  # processes whose probes are removed for a while
 
     def prepare(self, target: Target) -> None:
         """Compile and load the programs for the target's interpreter."""
@@ -102,7 +102,7 @@ class UsdtCalls(CallSource):
         return {"events": self._recording.take_events()}
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
-        """Everything, which is to have no probes until everything is wanted again; single functions would cost as much as ever."""
+        """Remove all probes while EVERYTHING is left out. Single functions are not: their probe hits would cost as much as before."""
         if EVERYTHING in func_ids:
             self._pause()
         else:
@@ -116,7 +116,7 @@ class UsdtCalls(CallSource):
         return max(on, default=1.0)
 
     def _pause(self) -> None:
-        """Take the probes out. All that is open ends, and is told as open when they are back."""
+        """Remove the probes for a while. All open calls end, and are reported as open when the probes are back."""
         processes = self._recording.processes
         for loaded in self._loaded.values():
             pids = set(loaded.probes.attached)

@@ -51,7 +51,7 @@ def write(trace: Any, tid: int | None, out: BinaryIO) -> None:
         "title": str((trace.manifest.get("target") or {}).get("command", "")),
         "thread": _name(trace, pid, tid) + (f", sampled every {duration(period)}" if period else ""),
         "calls": count,
-        "what": "sampled stretches" if period else "calls",
+        "what": "sampled intervals" if period else "calls",
         "from_ns": origin - trace.start_ns,
         "wall_ns": last - origin,
         "parts": _LOOKS,

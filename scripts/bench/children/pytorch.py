@@ -1,4 +1,4 @@
-"""PyTorch's own Python, for the networks that are measured, and what malloc is told in them."""
+"""PyTorch's own Python, for the networks that are measured, and malloc's settings in them."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Makes a running Python begin a session of the agent, though nothing in it was prepared for that.
+"""Makes a running Python begin a session of the agent; nothing in it needs to be prepared.
 
-Three routes, the gentlest first, and round again while none is open:
+Three routes, the least intrusive first, tried in turn until one works:
 1. Python 3.14+: a script that a running thread executes at its next safe point (PEP 768);
 2. a thread that waits in a harmless system call loads the library, and waits on;
 3. the main thread gets a pending call of CPython, which it makes at its next safe point.
@@ -33,7 +33,7 @@ _RTLD_NOW = 2
 _LOADING_ROOM = 48 << 10  # bytes of stack that dlopen and the library's constructor may use
 _SAFE_POINT_S = 0.15  # a thread that runs Python comes to its next safe point much sooner
 _STARTING_S = 0.005  # until an interpreter that is starting is looked at again
-_GIL_S = 1.0  # then it is tried again, for an agent that was still leaving an earlier session does not begin one
+_GIL_S = 1.0  # then it is tried again: an agent that was still leaving an earlier session does not begin a new one
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class _Attempt:
                 continue
             if not self.agent and not is_loaded(self.target, self.session.library):
                 raise TargetError(
-                    f"process {self.target.pid} cannot load {self.session.path}/agent.so; does it lie where programs may not be "
-                    "executed (noexec), or does another kind of protection forbid it?"
+                    f"process {self.target.pid} cannot load {self.session.path}/agent.so; is it on a file system that forbids "
+                    "execution (noexec), or does a security module forbid it?"
                 )
             self.waits_for_gil = True
             return Injection(f"a thread blocked in {candidate.name}", stop_ns) if self._wait(_GIL_S) else None

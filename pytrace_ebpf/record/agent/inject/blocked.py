@@ -14,7 +14,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import Target
 
 _FUTEX, _RESTARTED = 202, 219
-# number: name, by how little anybody could notice the visit; the last ones answer EINTR to it where they have a timeout
+# number: name, the least noticeable interruption first; the last ones return EINTR where they have a timeout
 _BENIGN = {
     _FUTEX: "futex", 0: "read", 61: "wait4", 247: "waitid", 34: "pause", 43: "accept", 288: "accept4", 45: "recvfrom",
     47: "recvmsg", 23: "select", 270: "pselect6", 271: "ppoll", 230: "clock_nanosleep", 35: "nanosleep", 7: "poll",

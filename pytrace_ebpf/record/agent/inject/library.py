@@ -100,7 +100,7 @@ def spare_memory(target: Target, size: int) -> int:
     ]
     for room, end in sorted(rooms, reverse=True):
         try:
-            # Behind the texts of tracers that were killed: who knows whether their call is still to come.
+            # Behind the strings of tracers that were killed, whose pending call may still come.
             at = memory.read(end, room).find(bytes(size + 1))
         except MemoryFault:
             continue

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
 from pytrace_ebpf.record.agent.inject.remote_call import write
+from pytrace_ebpf.record.cpython.layout import debugger_support
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import Target
 
-# Position of debugger_support in _Py_DebugOffsets
-_POSITION = {(3, 14): 712, (3, 15): 840}
 # Bits of eval_breaker that make the thread look, and do nothing where there is nothing to do. Other threads may set
-# theirs at this very moment: to set one too many harms nobody, to lose one would. Not so bit 0, the request for the
-# GIL: who gives it up on one waits for ever where nobody wants it; a lost one is made again after 5 ms. Nothing is set
+# theirs at this very moment: a spurious bit is harmless, a lost one is not. Bit 0, the request to drop the GIL, is the
+# other way round: a thread that drops it without a waiter waits for ever, and a lost request is repeated after 5 ms. Nothing is set
 # that was just cleared, for a thread clears its own bits, and it is stopped.
 _LOOK = 0b101110
 _MOST_THREADS = 1 << 16
@@ -94,7 +93,7 @@ def _disarm(target: Target, support: _Support, tid: int) -> None:
 
 
 def _support(target: Target) -> _Support | None:
-    position = _POSITION.get((target.python_version or (0, 0))[:2])
+    position = debugger_support(target.python_version)
     if position is None or not target.binary.debug_offsets:
         return None
     return _Support(*struct.unpack_from("<6Q", target.binary.debug_offsets, position))

@@ -53,7 +53,7 @@ class Registers(ctypes.Structure):
         return ctypes.c_longlong(getattr(self, name)).value
 
 
-class NotStopped(Exception):  # noqa: N818 - the field's word
+class NotStopped(Exception):  # noqa: N818 - the usual term
     """The thread has ended, or did not stop in time. The caller decides what that means."""
 
 
@@ -68,7 +68,7 @@ class Stopped:
     def __init__(self, process: Pinned, tid: int) -> None:
         self.process, self.pid, self.tid, self.stop_ns = process, process.pid, tid, 0
         self._mine, self._since = False, 0
-        self._signal = 0  # that it stopped for, and has not got yet
+        self._signal = 0  # the signal that it stopped for, not delivered yet
 
     def __enter__(self) -> Self:
         self._seize()
@@ -187,7 +187,7 @@ class Stopped:
                 return
             if event == _EVENT_STOP:
                 raise TargetError(suspended(self.pid))
-            self._ptrace(_CONT, 0, signal)  # one that was on its way: it gets it
+            self._ptrace(_CONT, 0, signal)  # a signal that was pending: it is delivered
 
     def _wait(self, patience_s: float) -> int:
         """The status of its next stop. Spins, for a stop is a few microseconds away while the target stands still."""

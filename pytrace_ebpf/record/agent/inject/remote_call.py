@@ -21,7 +21,7 @@ _NO_SUCH_CALL = -38  # ENOSYS: what rax holds at the beginning of a system call
 _PATIENCE_S = 2.0
 
 
-class NoRoom(Exception):  # noqa: N818 - the field's word
+class NoRoom(Exception):  # noqa: N818 - the usual term
     """The thread's stack has no room for the call. The caller takes another thread."""
 
 

@@ -93,7 +93,7 @@ _OLD = (Call("fstat", 5, (_FD, _ADDRESS)), Call("clone", 56, (_THREAD, _ADDRESS,
 
 
 def look(process: Pinned, new_library: bool) -> str:
-    """What to tell the user about the filters of a process, "" where it has none.
+    """A warning about the filters of a process, "" where it has none.
 
     new_library  its C library is 2.34 or later
 

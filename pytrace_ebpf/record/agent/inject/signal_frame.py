@@ -1,8 +1,7 @@
-"""The frame of a signal that never was: when a called function returns into it, the kernel puts the thread back.
+"""A forged signal frame: when the function that a thread was made to call returns into it, the kernel restores the thread.
 
-Whoever makes a thread call a function has to bring it back to where it stood. Here the kernel does that, as it does
-after any signal handler: the thread returns into libc's own `rt_sigreturn` with a frame that holds all it had. So
-nothing hangs on the tracer once the thread runs, even if that is killed at that moment.
+The kernel does so after any signal handler: the thread returns into libc's own `rt_sigreturn` with a frame that holds
+all its registers. So nothing depends on the tracer once the thread runs, even if it is killed at that moment.
 
 Layout: struct rt_sigframe, ucontext and sigcontext of arch/x86/include/uapi/asm.
 """

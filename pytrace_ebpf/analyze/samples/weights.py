@@ -1,0 +1,112 @@
+"""The time that each sample stands for, by the state that its thread was in.
+
+A sample of a thread on a core stands for one period there. One of a thread that came back to a core stands for the interval off
+it, whose states are those of the wait that the scheduling events tell: an interval of L, which was sampled with the probability
+p = min(1, L / period), counts 1 / p times (Horvitz and Thompson, 1952). The variance of a sum y of such intervals' times, each
+already multiplied, is the sum of (1 - p) y^2, to which intervals of a period and more add nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.time.split import thread_keys
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.states import SPLIT
+
+Ints = npt.NDArray[np.int64]
+SUMS = ("samples", "total_ns", *SPLIT, "unknown_ns")
+"""What adds up: samples on a core and off it, the time that they stand for, and that by state; unknown_ns where no wait is known."""
+SQUARES = tuple(name.replace("_ns", "_square") for name in SUMS[1:])
+"""The variance of each of these times, ns^2, as far as it comes from samples off the core."""
+COLUMNS = (*SUMS, *SQUARES)
+
+
+def named(whole: str, prefix: str) -> list[str]:
+    """SUMS and SQUARES as columns of a table: of total times ("total", ""), of self times ("self", "self_")."""
+    return [
+        f"{whole}_{name}" if name == "samples" else name.replace("total", whole) if "total" in name else prefix + name for name in (*SUMS, *SQUARES)
+    ]
+
+
+_WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
+
+
+def off_core(trace: Trace) -> bool:
+    """Whether threads off the core were sampled, too."""
+    return bool((trace.manifest.get("sampling") or {}).get("off_core"))
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Waits by thread and time: what intervals off the core consisted of."""
+
+    key: Ints
+    start: Ints
+    until: Ints  # blocked, or waiting for the GIL, up to then; in the run queue from then on
+    end: Ints
+    gil: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Intervals":
+        """All of a trace; none where its threads are not sampled off the core."""
+        if not off_core(trace):
+            blank = np.zeros(0, np.int64)
+            return cls(blank, blank, blank, blank, blank > 0)
+        waits = trace.whole.waits(_WAITS)
+        key = thread_keys(waits["pid"].to_numpy(), waits["tid"].to_numpy())
+        order = np.lexsort((waits["start_ns"], key))
+        start, until, end = (waits[name].to_numpy(np.int64)[order] for name in ("start_ns", "blocked_until_ns", "end_ns"))
+        return cls(key[order], start, until, end, (waits["kind"] == "gil").to_numpy(bool)[order])
+
+    def before(self, key: Ints, ts: Ints) -> Ints:
+        """The place of the last interval of each thread that began before `ts`; -1 where there is none."""
+        place = np.full(len(key), -1, np.int64)
+        for thread in np.unique(key).tolist():
+            first, last = np.searchsorted(self.key, (thread, thread + 1))
+            which = key == thread
+            place[which] = first + np.searchsorted(self.start[first:last], ts[which]) - 1
+            place[which & (place < first)] = -1
+        return place
+
+
+def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: int, end_ns: int) -> pd.DataFrame:
+    """`samples` (schema.SAMPLES) with SUMS, int64, and SQUARES, float64; of intervals off the core what lies within [start_ns, end_ns)."""
+    out, off = samples.copy(deep=False), samples["off_ns"].to_numpy(np.int64) > 0
+    sums = {name: np.zeros(len(samples), np.int64) for name in SUMS}
+    sums["samples"][:] = 1
+    sums["on_cpu_ns"][~off] = period
+    squares = {name: np.zeros(len(samples)) for name in SQUARES}
+    if off.any():
+        parts, seen = _parts(samples[off], intervals, start_ns, end_ns)
+        weight = np.maximum(period / seen, 1)
+        whole = np.zeros(len(weight), np.int64)
+        for name, part in parts.items():
+            sums[name][off] = np.rint(part * weight).astype(np.int64)
+            whole += sums[name][off]
+            squares[name.replace("_ns", "_square")][off] = (1 - 1 / weight) * sums[name][off].astype(np.float64) ** 2
+        squares["total_square"][off] = (1 - 1 / weight) * whole.astype(np.float64) ** 2
+    sums["total_ns"] = sum((sums[name] for name in (*SPLIT, "unknown_ns")), np.zeros(len(samples), np.int64))
+    return out.assign(**sums, **squares)
+
+
+def _parts(samples: pd.DataFrame, intervals: Intervals, start_ns: int, end_ns: int) -> tuple[dict[str, Ints], Ints]:
+    """The states of the intervals off the core that samples were taken after, and how long each was."""
+    ts, seen = samples["ts"].to_numpy(np.int64), samples["off_ns"].to_numpy(np.int64)
+    at = intervals.before(thread_keys(samples["pid"].to_numpy(), samples["tid"].to_numpy()), ts)
+    found = at >= 0
+    found[found] = (intervals.end[at[found]] > (ts - seen)[found]) & (intervals.until[at[found]] >= 0)
+    start, until, end, gil = (np.where(found, column[at], filled) if len(column) else filled for column, filled in (
+        (intervals.start, ts - seen), (intervals.until, ts - seen), (intervals.end, ts), (intervals.gil, np.zeros(len(ts), bool)),
+    ))  # fmt: skip
+    start, until, end = (np.clip(moment, start_ns, end_ns) for moment in (start, until, end))
+    waited, none = until - start, np.zeros(len(ts), np.int64)
+    parts = {
+        "runq_wait_ns": np.where(found, end - until, none),
+        "gil_wait_ns": np.where(found & gil, waited, none),
+        "blocked_ns": np.where(found & ~gil, waited, none),
+        "unknown_ns": np.where(found, none, end - start),
+    }
+    return parts, seen

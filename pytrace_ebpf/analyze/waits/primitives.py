@@ -1,0 +1,40 @@
+"""The modules through which programs wait: what a thread waits for there is better named by what the program called than by a lock inside."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+# Waits below their functions are named by them (Queue.get). A loop that polls waits for no one thing, but others wake it through asyncio.
+PRIMITIVES = ("threading", "queue", "_queue", "multiprocessing", "concurrent")
+LIBRARY = (*PRIMITIVES, "asyncio", "selectors", "socketserver")
+COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "primitive_func_id", "caller_func_id", "waker_primitive_func_id", "waker_caller_func_id")  # fmt: skip
+_WAITER, _WAKER = ["primitive_func_id", "caller_func_id"], ["waker_primitive_func_id", "waker_caller_func_id"]
+
+
+def among(functions: pd.DataFrame, modules: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Mask by func_id of those of `functions` (schema.FUNCTIONS) that are of these modules or packages."""
+    found = functions["module"].astype("object").fillna("").str.split(".").str[0].isin(modules).to_numpy(bool)
+    mask = np.zeros(int(functions["func_id"].max()) + 1 if len(functions) else 0, bool)
+    mask[functions["func_id"].to_numpy()[found]] = True
+    return mask
+
+
+def main_wait(trace: Any, func_id: int) -> dict[str, int] | None:
+    """What a function of LIBRARY waited for longest in a pytrace_ebpf Trace; None where it was called by no function of the program.
+
+    Out: func_id; primitive_func_id and caller_func_id, ns of waiting for it; waker_primitive_func_id and waker_caller_func_id (-1 none or not known)
+    of who ended most of that, and waker_ns, how much.
+    """
+    waits = trace.waits(columns=COLUMNS)
+    waits = waits[(waits["func_id"] == func_id) & ~waits["kind"].isin(("gil", "preempted")) & (waits["primitive_func_id"] >= 0)]
+    if not len(waits):
+        return None
+    waits = waits.assign(ns=waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64) - waits["start_ns"])
+    sums = waits.groupby(_WAITER)["ns"].sum()
+    primitive, caller = sums.idxmax()
+    own = waits[(waits["primitive_func_id"] == primitive) & (waits["caller_func_id"] == caller)]
+    wakers = own.groupby(_WAKER)["ns"].sum()
+    found = dict(zip((*_WAITER, *_WAKER), map(int, (primitive, caller, *wakers.idxmax())), strict=True))
+    return found | {"func_id": func_id, "ns": int(sums.max()), "waker_ns": int(wakers.max())}
