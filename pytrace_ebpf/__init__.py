@@ -17,11 +17,13 @@ def open(directory: str | PathLike[str]) -> Trace:
     from pathlib import Path
 
     from pytrace_ebpf.analyze.native import operators
-    from pytrace_ebpf.analyze.rebuilt import calls, thread_times, tree
+    from pytrace_ebpf.analyze.rebuilt import call_sites, calls, thread_times, tree
     from pytrace_ebpf.analyze.requests import requests
     from pytrace_ebpf.analyze.tasks import tasks
     from pytrace_ebpf.analyze.waits import waits
     from pytrace_ebpf.trace.reader import Trace
 
-    derive = {module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, thread_times, waits, tasks, requests, operators)}
+    derive = {
+        module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators)
+    }
     return Trace(Path(directory), derive)

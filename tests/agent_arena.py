@@ -101,6 +101,21 @@ class Arena:
             named[f"{function.file}:{function.qualname}:{function.first_line}"] += count
         return named
 
+    def sites(self) -> Counter[str]:
+        """The same by where they were called from, as truth.py --sites keys them; without those that no call was open at."""
+        named = {number: f"{each.file}:{each.qualname}:{each.first_line}" for number, each in self.functions.items()}
+        counted = Counter[str]()
+        for events in self.threads.values():
+            open_: list[int] = []
+            for function, kind, line in zip(events["function"].tolist(), events["kind"].tolist(), events["line"].tolist(), strict=True):
+                if kind not in (ENTRY, RESUME, OPEN):
+                    open_.pop()
+                    continue
+                if open_ and kind != OPEN:
+                    counted[f"{named[open_[-1]]}:{line} > {named[function]}"] += 1
+                open_.append(function)
+        return counted
+
 
 def _decoded(events: np.ndarray) -> np.ndarray:
     rows = np.empty(len(events), EVENT)

@@ -44,7 +44,7 @@ enum { ARENA_STARTING, ARENA_ACTIVE, ARENA_QUIET, ARENA_REFUSED };
 /* arena.command, written by the tracer; the agent waits for its change by futex, and is woken there for left_out_turn too */
 enum { COMMAND_RECORD, COMMAND_STOP };
 #define MOST_LEFT_OUT 512 /* functions at a time */
-#define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted, and none is looked at where the source can tell the interpreter so */
+#define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
 /* chunk.stream: what its records are. CALLS: struct event */
@@ -95,7 +95,8 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 /* One event, 16 bytes.
  *   stamp_line: bits 0-47 the clock's low 48 bits, 48-63 the line's low 16
  *   what:       bits 0-31 the frame's address >> 3, low half; 32-51 function; 52-54 kind; 55-63 the line's high 9
- * kind: CALL_* of events.h. frame: of a collection 1, of an import one more than importlib's. line: ENTRY and RESUME first line, RETURN, YIELD and UNWIND the line that was left, 0 = unknown. */
+ * kind: CALL_* of events.h. frame: of a collection 1, of an import one more than importlib's. line: ENTRY, RESUME
+ * and OPEN the line that the call was made from, RETURN, YIELD and UNWIND the line that was left; 0 = unknown. */
 #define EVENT_FIELDS(FIELD, ARRAY) \
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)

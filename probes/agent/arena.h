@@ -17,7 +17,7 @@
 #include "options.h"
 
 #define NO_SESSION UINT64_MAX
-#define AWAITING 0xfffffffffffffffeull /* a writer of the session whose thread has just been told to be in open_frame */
+#define AWAITING 0xfffffffffffffffeull /* writer.session: open_frame was reported as its thread's innermost frame, and nothing of the thread since */
 #define LAST_FUNCTION ((1 << 20) - 1)
 
 /* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
@@ -45,7 +45,7 @@ struct ended {
 };
 
 extern struct arena *arena;
-/* Number of the session whose events are written now; 0 = none. Whoever finds it changed writes nothing. */
+/* Number of the session whose events are written now; 0 = none. A thread that finds it changed writes nothing. */
 extern uint64_t recording;
 extern _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec")));
 
@@ -93,7 +93,7 @@ void writer_take(struct writer *writer);
 struct writer *writer_kept(uint32_t tid, uint64_t thread);
 /* The one of a thread that has written something; NULL = none. */
 struct writer *writer_of(uint32_t tid);
-/* That frame was told as open: the thread may be on its way into it, and then its entry is none. */
+/* That frame was reported as open: the thread may be about to enter it, and that entry is then not written again. */
 static inline void writer_awaits(struct writer *writer, uint32_t frame)
 {
     writer->open_frame = frame;

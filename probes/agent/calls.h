@@ -3,6 +3,7 @@
 #define PYTRACE_CALLS_H
 
 #include "arena.h"
+#include "callers.h"
 #include "functions.h"
 #include "options.h"
 
@@ -27,7 +28,7 @@ static inline bool too_deep(struct writer *w, bool entering)
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
     if (!too_deep(w, true))
-        write_event(w, function->id, frame_number(frame), function->first_line, kind);
+        write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
 }
 
 static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)

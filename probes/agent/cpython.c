@@ -137,3 +137,12 @@ PyObject *new_function(struct method *method)
     method->flags = METH_FASTCALL;
     return py.PyCFunction_NewEx(method, NULL, NULL);
 }
+
+PyObject *code_of_frame(void *frame)
+{
+    if (at->frame_owner >= 0 && *((signed char *)frame + at->frame_owner) >= at->owner_shim)
+        return NULL;
+    /* From 3.14 on the low bits are a tag. */
+    PyObject *code = (PyObject *)((uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3);
+    return code && code->type == py.code_type ? code : NULL;
+}

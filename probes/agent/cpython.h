@@ -122,6 +122,9 @@ static inline bool is_behind_start(const void *code, int64_t position)
     return position > 2 * (int64_t) * (const int32_t *)((const char *)code + at->code_start - 16);
 }
 
+/* NULL = not a Python frame. */
+PyObject *code_of_frame(void *frame);
+
 /* Resolves everything; false where this is no Python that the agent knows. May be called at any time. */
 bool cpython_find(void);
 /* NULL, or the sentence that says why this build cannot be traced. GIL held. */

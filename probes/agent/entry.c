@@ -29,7 +29,7 @@ static int on_audit(const char *event, PyObject *arguments, void *unused)
     return 0;
 }
 
-/* So that no process of the program's inherits the agent. */
+/* Keep the agent out of the processes that the program starts. */
 static void leave_environment(void)
 {
     const char *preload = getenv("LD_PRELOAD");

@@ -22,15 +22,6 @@ void *frame_behind(void *frame)
     return pointer_at(frame, at->frame_previous);
 }
 
-PyObject *code_of_frame(void *frame)
-{
-    if (at->frame_owner >= 0 && *((signed char *)frame + at->frame_owner) >= at->owner_shim)
-        return NULL;
-    /* From 3.14 on the low bits are a tag. */
-    PyObject *code = (PyObject *)((uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3);
-    return code && code->type == py.code_type ? code : NULL;
-}
-
 /* The interpreter's own code that cleans up after __init__ is no call of the program. */
 static bool is_shim(PyObject *code)
 {
@@ -67,7 +58,7 @@ void write_open_frames(struct writer *w, void *innermost)
             function = NULL;
         if (!function || too_deep(w, true))
             continue;
-        write_event(w, function->id, frame_number(frames[i]), function->first_line, CALL_OPEN);
+        write_event(w, function->id, frame_number(frames[i]), line_called_from(frames[i]), CALL_OPEN);
         w->open_frame = frame_number(frames[i]);
     }
     munmap(frames, size);

@@ -14,6 +14,7 @@
 struct function_slot *function_slots;
 void (*function_seen)(const char *file);
 size_t function_mask;
+uint32_t functions_generation = 1;
 static size_t slots_used;
 static struct function_entry *spare;
 static struct function_entry nameless; /* for which there was no memory */
@@ -78,6 +79,7 @@ static void code_dies(void *dying)
         hole = i;
     }
 closed:
+    functions_generation++;
     slots_used--;
     entry->code = NULL;
     entry->next = spare;
@@ -95,6 +97,7 @@ const char *functions_begin(void)
     for (size_t i = 0; i <= function_mask; i++)
         if (function_slots[i].code)
             function_slots[i].entry->flags = UNREPORTED;
+    functions_generation++;
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
@@ -211,14 +214,13 @@ static void publish(struct function_entry *entry)
         read_text(entry->code, "co_qualname", &t, 2);
     else
         t.text[2] = t.text[1], t.length[2] = t.length[1];
-    entry->first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff;
     entry->flags = 0;
-    uint32_t code_flags = long_attribute(entry->code, "co_flags");
+    uint32_t first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff, code_flags = long_attribute(entry->code, "co_flags");
     entry->resumable = (code_flags & RESUMABLE) != 0;
     if (!options_want(t.text[0]))
         entry->flags = UNWANTED;
     else
-        entry->id = id_of(&t, entry->first_line, code_flags);
+        entry->id = id_of(&t, first_line, code_flags);
     entry->flags |= flag_left_out(entry);
     if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
         entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;
@@ -279,7 +281,7 @@ struct function_entry *function_unknown(PyObject *code)
     return !entry ? &nameless : entry->flags ? NULL : entry;
 }
 
-struct function_entry *function_told(PyObject *code)
+struct function_entry *function_reported(PyObject *code)
 {
     struct function_entry *entry = slot_for(code)->entry;
     return entry && !(entry->flags & UNREPORTED) ? entry : NULL;
@@ -288,6 +290,7 @@ struct function_entry *function_told(PyObject *code)
 bool functions_leave_out(const uint32_t *ids, uint32_t count)
 {
     bool back = false;
+    functions_generation++;
     memset(left_out, 0, sizeof left_out);
     for (uint32_t k = 0; k < count; k++)
         if (ids[k] && ids[k] <= LAST_FUNCTION)

@@ -14,7 +14,6 @@ struct function_entry {
     uint32_t flags; /* UNREPORTED: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import;
                        LEFT_OUT: by the tracer, for a time; LEAVING: since just now; RETURNING: it was until just now; BACK: since then
                        there are calls, `odd`, whose ends are not to be written */
-    uint32_t first_line;
     uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
     bool resumable; /* a generator, a coroutine, or both */
     struct {
@@ -28,6 +27,8 @@ struct function_slot {
 };
 extern struct function_slot *function_slots;
 extern size_t function_mask;
+/* Another one since a code object died, or other functions are recorded: what was found out before need not hold. Never 0. */
+extern uint32_t functions_generation;
 /* Who wants to know the file of each function that is met; NULL = nobody. */
 extern void (*function_seen)(const char *file);
 
@@ -35,8 +36,8 @@ extern void (*function_seen)(const char *file);
 const char *functions_begin(void);
 /* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
-/* The entry of a code object that was told; NULL = it was not. */
-struct function_entry *function_told(PyObject *code);
+/* The entry of a code object that was reported to this arena; NULL = it was not. */
+struct function_entry *function_reported(PyObject *code);
 /* GIL held. From now on LEFT_OUT are the functions with these ids and no others. True where one is RETURNING. */
 bool functions_leave_out(const uint32_t *ids, uint32_t count);
 /* Nothing is LEAVING or RETURNING any more; `forget`: nor BACK, and no call odd. */

@@ -109,7 +109,7 @@ static uint32_t number_of_import(const void *frame)
 
 static void import_begins(struct writer *w, const void *frame)
 {
-    write_event(w, import_here(), number_of_import(frame), 0, CALL_ENTRY);
+    write_event(w, import_here(), number_of_import(frame), line_called_from(frame), CALL_ENTRY);
     w->imports++;
 }
 

@@ -11,7 +11,7 @@ void collections_stop(void);
 /* importlib's function begins or has ended, by `kind`: the import of a module is around it. */
 void import_event(struct writer *writer, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind);
 
-/* What of a thread's collection, and of the import that a frame stands for, was told to have begun ends here. */
+/* Write the end of a thread's collection, and of the import that a frame stands for, whose beginning was written. */
 void collection_cut(struct writer *writer);
 void import_cut(struct writer *writer, const void *frame);
 

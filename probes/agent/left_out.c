@@ -55,7 +55,7 @@ static void add_odd(struct function_entry *function, const void *frame)
 
 struct function_entry *left_out_written(PyObject *code, const void *frame, bool entering)
 {
-    struct function_entry *function = function_told(code);
+    struct function_entry *function = function_reported(code);
     if (!function || !(function->flags & (LEFT_OUT | BACK)))
         return NULL;
     bool out = function->flags & LEFT_OUT, written = entering ? !out : take_odd(function, frame) == out;
@@ -66,7 +66,7 @@ struct function_entry *left_out_written(PyObject *code, const void *frame, bool 
 
 bool left_out_waits(PyObject *code)
 {
-    struct function_entry *function = function_told(code);
+    struct function_entry *function = function_reported(code);
     return function && function->odd;
 }
 
@@ -101,7 +101,7 @@ static void settle(struct writer *w, struct open *open, size_t count)
 }
 
 /* Is the innermost frame there already, but not its event: since the interpreter let another thread go first, before 3.12? The
- * thread's last event tells: an end of a frame in the same place, or the beginning of the caller. */
+ * thread's last event shows it: the end of a frame at the same address, or the beginning of the caller. */
 static bool on_its_way(const struct writer *w, void *frame)
 {
     if (!w->chunk->count)
@@ -111,13 +111,13 @@ static bool on_its_way(const struct writer *w, void *frame)
     return event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
 }
 
-/* The frames of a thread whose functions were told, innermost first, and what is known of them. */
+/* The frames of a thread whose functions were reported, innermost first, and what is known of them. */
 static size_t look_at(const struct writer *w, void *innermost, struct open *open)
 {
     size_t count = 0;
     for (void *frame = innermost; frame; frame = frame_behind(frame)) {
         PyObject *code = code_of_frame(frame);
-        struct function_entry *function = code ? function_told(code) : NULL;
+        struct function_entry *function = code ? function_reported(code) : NULL;
         if (!function || function->flags == UNWANTED)
             continue;
         bool was_out = function->flags & RETURNING || (function->flags & (LEFT_OUT | LEAVING)) == LEFT_OUT;

@@ -1,4 +1,4 @@
-/* Functions whose calls the tracer wants to hear nothing of for a time, because they cost the program too much. */
+/* Functions whose calls are not written for a time, because tracing them costs the program too much. */
 #ifndef PYTRACE_LEFT_OUT_H
 #define PYTRACE_LEFT_OUT_H
 
@@ -9,7 +9,7 @@
 void left_out_begin(const struct source *inherited);
 /* Whether the tracer has a new list. */
 bool left_out_asked(void);
-/* GIL held. Do as it says. */
+/* GIL held. Follow the new list. */
 void left_out_follow(const struct source *hooks);
 /* GIL held. The entry of a function that function_of leaves out, of which this event is to be written all the same; else NULL. */
 struct function_entry *left_out_written(PyObject *code, const void *frame, bool entering);

@@ -32,8 +32,8 @@ static uint64_t sessions;
 static PyObject *exit_function;
 static const struct source *hooks;
 
-/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. To be
- * asked who holds it, and not to try: only a write lock counts, which nobody but the tracer could have. */
+/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. Asked
+ * for who holds it rather than tried: only a write lock counts, which no other user's process can take. */
 static bool tracer_is_gone(void)
 {
     char path[PATH_MAX + 8];
@@ -185,7 +185,7 @@ static void end(bool tracer_gone)
         arena_say(arena, ARENA_QUIET);
 }
 
-/* Sum of the ids of the threads; read without memory of the C library's, which a fork may find locked. */
+/* Sum of the ids of the threads; read without malloc, whose lock another thread may have held at the moment of a fork. */
 static uint64_t threads_now(void)
 {
     struct {

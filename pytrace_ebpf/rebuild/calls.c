@@ -8,6 +8,7 @@
  * outermost          no call of the same function is open on the thread: such times may be added up, recursion is counted once.
  *                    What is open counts for the function that its entry named; all that are not known count as one
  * call_id            the thread's number, then its place in the thread's preorder: the count of calls entered before
+ * call_line          where its caller is a function of Python: only those have lines
  * next_sibling_id    shows with the thread's next event: if that is an entry, it is the sibling's
  */
 #include <stdlib.h>
@@ -73,6 +74,8 @@ static uint32_t function_of(const struct engine *engine, int32_t func)
 static void count_open(struct engine *engine, const struct thread *thread, uint32_t by)
 {
     for (size_t k = 0; k < thread->depth; k++) {
+        if (engine->wants_tree)
+            engine->sites.site[thread->calls[k].site].open += by;
         uint32_t function = function_of(engine, thread->calls[k].func);
         engine->open_of_function[function] += by;
         engine->open_of_module[engine->module[function]] += by;
@@ -130,6 +133,27 @@ static bool node_of(struct engine *engine, struct thread *thread, int32_t func, 
     return false;
 }
 
+static int32_t named(const struct engine *engine, int32_t func)
+{
+    return (uint32_t)func < engine->functions ? func : -1;
+}
+
+/* The site of a call of `func`, that the one at `depth` - 1 made. */
+static bool site_of(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site)
+{
+    int32_t caller = depth ? named(engine, thread->calls[depth - 1].func) : -1;
+    return sites_find(&engine->sites, caller, line, named(engine, func), site) || (engine->error = NO_MEMORY, false);
+}
+
+/* Sites for the calls that are open. False: no memory. */
+bool calls_place(struct engine *engine, struct thread *thread)
+{
+    for (size_t k = 0; k < thread->depth; k++)
+        if (!site_of(engine, thread, k, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
+            return false;
+    return true;
+}
+
 /* Nodes for the calls that are open. False: no memory. */
 bool calls_plant(struct engine *engine, struct thread *thread)
 {
@@ -149,7 +173,7 @@ bool calls_plant(struct engine *engine, struct thread *thread)
 }
 
 /* A call is entered. */
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int64_t frame, uint8_t flags)
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags)
 {
     if (thread->depth == thread->capacity && !stack_room(engine, thread))
         return false;
@@ -157,24 +181,43 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
         moments_answer(engine, thread, when.ns);
     uint32_t function = function_of(engine, func), module = engine->module[function];
     engine->met_unknown |= function == engine->functions && func >= 0;
-    struct call call = {.start_ns = when.ns, .sequence = thread->sequence++, .frame = frame, .func = func, .flags = flags};
-    call.outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
-    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call.outermost, &call.node))
+    bool has_line = line > 0 && thread->depth && engine->layer[function_of(engine, thread->calls[thread->depth - 1].func)] == PYTHON;
+    struct call *call = &thread->calls[thread->depth];
+    call->start_ns = when.ns; /* one by one: all at once takes as long as the rest of this function */
+    call->sequence = thread->sequence++;
+    call->frame = frame;
+    call->children_wall = 0;
+    for (int part = 0; part < PARTS; part++)
+        call->children[part] = 0;
+    call->func = func;
+    call->line = has_line ? line : -1;
+    call->flags = flags;
+    call->piece = call->slices = call->node = call->site = 0;
+    call->unknown_below = call->outermost_of_site = 0;
+    call->slot = 0;
+    call->busy_ns = 0;
+    call->outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
+    if (engine->wants_tree) {
+        if (!site_of(engine, thread, thread->depth, call->line, func, &call->site))
+            return false;
+        call->outermost_of_site = !engine->sites.site[call->site].open++;
+    }
+    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call->outermost, &call->node))
         return false;
     if (engine->wants_rows && LIKELY(thread->phase == WITHIN)) {
-        if (!rows_slot(&engine->rows, &call.slot))
+        if (!rows_slot(&engine->rows, &call->slot))
             return engine->error = NO_MEMORY, false;
-        call.piece = engine->piece;
+        call->piece = engine->piece;
         if (thread->ended != NONE) {
-            engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call.sequence;
+            engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call->sequence;
             thread->ended = NONE;
         }
     }
     if (engine->wants_edges && thread->phase == WITHIN && !edges_add(engine, thread, when.ns, func))
         return false;
     if (engine->wants_cores)
-        cores_enter(engine, thread, &call, thread->depth ? &thread->calls[thread->depth - 1] : NULL, when.stamp);
-    thread->calls[thread->depth++] = call;
+        cores_enter(engine, thread, call, thread->depth ? call - 1 : NULL, when.stamp);
+    thread->depth++;
     bool older = !engine->by_cputime && when.ns < thread->line.since; /* than what was taken: all below it is stamped */
     if (!LIKELY(!when.stamp && !older)) {
         if (!room(&thread->stamps, &thread->stamps_capacity, thread->depth, sizeof *thread->stamps))
@@ -272,6 +315,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .outermost = ended->outermost & 1,
         .flags = flags,
         .line = end->line,
+        .call_line = call->line,
         .status = status_of(flags),
         .known = (uint8_t)(split->known | ended->known_self << 4),
     };
@@ -280,7 +324,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
     return true;
 }
 
-static void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
+static inline void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
 {
     sums->wall += wall;
     if (!(known & HAS_ON_CPU)) {
@@ -312,6 +356,21 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
     return true;
 }
 
+static bool add_to_site(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
+{
+    if (ended->func != call->func) { /* its end gave it a name */
+        if (!site_of(engine, thread, thread->depth - 1, call->line, ended->func, &call->site))
+            return false;
+        call->outermost_of_site = !engine->sites.site[call->site].open;
+    }
+    struct site *site = &engine->sites.site[call->site];
+    site->calls++;
+    if (call->outermost_of_site)
+        add(&site->total, ended->wall, ended->split.part, ended->split.known);
+    site->self_wall += ended->wall - call->children_wall;
+    return true;
+}
+
 /* Of the innermost call, which ends. */
 static void sum_up(struct engine *engine, const struct thread *thread, const struct call *call, struct when when, int32_t func, struct ended *ended)
 {
@@ -325,6 +384,8 @@ static void sum_up(struct engine *engine, const struct thread *thread, const str
     uint32_t function = function_of(engine, call->func);
     engine->open_of_function[function]--;
     engine->open_of_module[engine->module[function]]--;
+    if (engine->wants_tree)
+        engine->sites.site[call->site].open--;
     ended->func = call->func;
     ended->outermost = call->outermost;
     if (call->func < 0) {
@@ -351,7 +412,7 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         return false;
     if (engine->wants_rows && counts && !make_row(engine, thread, call, when, end, &ended))
         return false;
-    if (engine->wants_tree && counts && !add_to_tree(engine, thread, call, &ended))
+    if (engine->wants_tree && counts && !(add_to_tree(engine, thread, call, &ended) && add_to_site(engine, thread, call, &ended)))
         return false;
     if (engine->wants_cores && !cores_leave(engine, thread, call, when.ns, &ended))
         return false;

@@ -166,7 +166,7 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
     }
     if (is_own(engine, thread) && (engine->by_cputime || thread->line.count) && !engine_due(engine, thread))
         return false;
-    return !engine->wants_tree || calls_plant(engine, thread);
+    return !engine->wants_tree || (calls_place(engine, thread) && calls_plant(engine, thread));
 }
 
 static void pass_through(struct bytes *bytes, struct engine *engine)

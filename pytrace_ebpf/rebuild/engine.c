@@ -420,7 +420,7 @@ static bool open_chunk(struct engine *engine)
         if (!calls_leave(engine, thread, moment(&thread->mark), &unseen))
             return false;
     for (size_t k = engine->older_count; k--;)
-        if (!calls_enter(engine, thread, moment(&thread->mark), engine->older[k].func, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
+        if (!calls_enter(engine, thread, moment(&thread->mark), engine->older[k].func, -1, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
             return false;
     return true;
 }
@@ -459,10 +459,10 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
     bool fine = true;
     switch (step.does) {
     case ENTERS:
-        fine = calls_enter(engine, thread, when, end.func, end.frame, end.flags);
+        fine = calls_enter(engine, thread, when, end.func, engine->has_call_lines ? end.line : -1, end.frame, end.flags);
         break;
     case ORPHAN:
-        fine = calls_enter(engine, thread, moment(&thread->last), end.func, 0, REPAIRED) && calls_leave(engine, thread, when, &end);
+        fine = calls_enter(engine, thread, moment(&thread->last), end.func, -1, 0, REPAIRED) && calls_leave(engine, thread, when, &end);
         break;
     case LEAVES:
     case LEAVES_OLDER:
@@ -531,6 +531,7 @@ OFFERED void rebuild_close(struct engine *engine)
     rows_free(&engine->rows);
     rows_free(&engine->before);
     tree_free(&engine->tree);
+    sites_free(&engine->sites);
     cores_free(&engine->cores);
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);
@@ -578,6 +579,12 @@ OFFERED bool rebuild_functions(struct engine *engine, const int32_t *layer, cons
     }
     engine->module[count] = (int32_t)modules;
     return true;
+}
+
+/* The line of an entry is that of its caller which it was called from. */
+OFFERED void rebuild_has_call_lines(struct engine *engine)
+{
+    engine->has_call_lines = true;
 }
 
 /* Once, before the threads. */

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
-from pytrace_ebpf.rebuild.library import EDGE, MEANWHILE, NODE, ON_CORE, SPENT, Busy, CpuTimes, Events, Switches, columns, library, view
+from pytrace_ebpf.rebuild.library import EDGE, MEANWHILE, NODE, ON_CORE, SITE, SPENT, Busy, CpuTimes, Events, Switches, columns, library, view
 
 _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
     1: (HostError, "there is not enough memory for the calls that are open at once in this trace"),
@@ -57,6 +57,10 @@ class Engine:
         layer, module = (np.ascontiguousarray(numbers, np.int32) for numbers in (layer, module))
         modules, self._functions = int(module.max(initial=-1)) + 1, len(layer)
         self._check(self._library.functions(self._engine, layer.ctypes.data, module.ctypes.data, len(layer), modules))
+
+    def has_call_lines(self) -> None:
+        """The lines of entries are those that their callers called from. To be called before anything is taken."""
+        self._library.has_call_lines(self._engine)
 
     def processes(self, pid: Any, start_ns: Any, gil_start: Any, gil_end: Any) -> None:
         """Columns of schema.PROCESSES."""
@@ -214,6 +218,18 @@ class Engine:
         """The rows of the last piece by column (rebuild.h, ROW), in the library's own memory, as long as take() says: copy what is to last."""
         count = self._library.row_count(self._engine)
         return {name: view(self._library.column(self._engine, k), dtype, count) for k, (name, dtype) in enumerate(self._library.row.items())}
+
+    def sites(self) -> npt.NDArray[np.void]:
+        """The call sites of the tree's calls, as library.SITE: a copy, of those that have calls."""
+        address = c_void_p()
+        count = self._library.sites(self._engine, address)
+        sites = view(address.value, SITE, count)
+        return sites[sites["calls"] > 0]
+
+    def merge_sites(self, sites: npt.NDArray[np.void]) -> None:
+        """Add what sites() of another engine gave."""
+        sites = np.ascontiguousarray(sites, SITE)
+        self._check(self._library.merge_sites(self._engine, sites.ctypes.data, len(sites)))
 
     def nodes(self) -> npt.NDArray[np.void]:
         """The tree so far, as library.NODE: a copy."""

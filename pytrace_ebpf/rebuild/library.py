@@ -57,6 +57,8 @@ NODE = np.dtype(
 )  # fmt: skip
 """struct node. The first is the root of all; `thread` is NO_THREAD but in a thread's root."""
 NO_THREAD = 0xFFFFFFFF
+SITE = np.dtype([("caller_id", "i4"), ("line", "i4"), ("func_id", "i4"), ("open", "u4"), ("calls", "i8"), ("total", _SUMS), ("self_wall", "i8")])
+"""struct site"""
 EDGE = np.dtype([("ts", "i8"), ("func_id", "i4"), ("thread", "u4")])
 """struct edge; func_id ENDS where the innermost call ends."""
 ENDS = -2
@@ -73,6 +75,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "error": (c_int, [c_void_p]),
     "losses": (c_bool, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t]),
     "functions": (c_bool, [c_void_p, c_void_p, c_void_p, c_uint32, c_uint32]),
+    "has_call_lines": (None, [c_void_p]),
     "processes": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "threads": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "switches": (c_bool, [c_void_p, POINTER(Switches), c_int64]),
@@ -97,6 +100,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "new_tree": (c_bool, [c_void_p]),
     "packed": (c_size_t, [c_void_p, c_void_p]),
     "merge": (c_bool, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "sites": (c_size_t, [c_void_p, POINTER(c_void_p)]),
+    "site_size": (c_size_t, []),
+    "merge_sites": (c_bool, [c_void_p, c_void_p, c_size_t]),
     "row_count": (c_size_t, [c_void_p]),
     "column": (c_void_p, [c_void_p, c_size_t]),
     "columns": (c_char_p, []),
@@ -130,7 +136,7 @@ class Library:
             setattr(self, name, function)
         words = self.columns().decode().strip(",").split(",")
         self.row = {name: np.dtype(_DTYPES[kind]) for kind, name in (word.split() for word in words)}
-        assert self.node_size() == NODE.itemsize
+        assert self.node_size() == NODE.itemsize and self.site_size() == SITE.itemsize
 
     def __getattr__(self, name: str) -> Any:  # what __init__ sets; without this no checker would know of it
         raise AttributeError(name)

@@ -9,6 +9,7 @@
  *     calls.c        the stack of open calls: the sums of a call, without its children's too
  *     rows.c         calls as columns
  *     tree.c         calls as sums by context: the calling-context tree
+ *     sites.c        calls as sums by where they were called from
  *     window.c       a window of the recording: the part of each call that lies within it
  *     moments.c      the innermost call at moments that are asked for
  *     cores.c        which function was on which core
@@ -29,6 +30,7 @@
 
 #define OFFERED __attribute__((visibility("default")))
 #define NS_NEVER INT64_MAX
+#define PYTHON 0 /* layer of its functions, as in trace/layers.py */
 #define THREAD_BITS 40 /* of a call_id above them, below a call's place on its thread */
 
 /* events.kind and sched.kind, as in trace/schema.py */
@@ -231,9 +233,11 @@ struct call {
     size_t slot;    /* of its row, where `piece` is the engine's */
     uint32_t piece;
     int32_t func;
-    uint32_t node;
+    int32_t line; /* of its caller's; -1 not known */
+    uint32_t node, site;
     uint8_t flags, unknown_below; /* enum known: what some child does not know */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
+    uint8_t outermost_of_site;
     /* cores.c */
     uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
     int64_t busy_ns; /* of its process up to its entry */
@@ -291,7 +295,8 @@ struct end {
     uint8_t flags;
 };
 
-bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int64_t frame, uint8_t flags);
+/* `line`: that it was called from, -1 unknown. */
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags);
 bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
 bool calls_stamp(struct engine *engine, struct thread *thread);
 void calls_got_core(struct thread *thread);
@@ -300,6 +305,7 @@ void calls_pause(struct engine *engine, struct thread *thread);
 bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
 bool calls_plant(struct engine *engine, struct thread *thread);
+bool calls_place(struct engine *engine, struct thread *thread);
 
 /* --- window.c, moments.c --- */
 
@@ -378,7 +384,7 @@ void cores_free(struct cores *cores);
     X(int64_t, call_id) X(int64_t, parent_id) X(int64_t, last_descendant_id) X(int64_t, next_sibling_id) X(int32_t, depth) \
     X(int32_t, layer) X(int32_t, pid) X(int32_t, tid) X(int32_t, func_id) X(int64_t, start_ns) X(int64_t, end_ns) \
     X(int64_t, wall_ns) STATES(OF_CALL) X(int64_t, self_wall_ns) STATES(OF_SELF) X(int16_t, first_cpu) X(int16_t, last_cpu) X(int32_t, migrations) X(int32_t, preemptions) \
-    X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, status) \
+    X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, call_line) X(int32_t, status) \
     X(uint8_t, known)
 
 struct row {
@@ -445,6 +451,29 @@ struct tree {
 bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node);
 bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node);
 void tree_free(struct tree *tree);
+void sums_merge(struct sums *sums, const struct sums *more);
+
+/* --- sites.c --- */
+
+/* Where calls come from: the calling function, -1 none or unknown, and its line, -1 unknown; and the function called, -1 unknown. */
+struct site {
+    int32_t caller, line, func;
+    uint32_t open; /* calls of the thread at hand */
+    int64_t calls;
+    struct sums total; /* of those that no other call of the site was open at */
+    int64_t self_wall;
+};
+
+struct sites {
+    struct site *site;
+    size_t count, capacity;
+    uint32_t *slot; /* by hash: the number plus one */
+    size_t slots;
+};
+
+bool sites_find(struct sites *sites, int32_t caller, int32_t line, int32_t func, uint32_t *number);
+void sites_begin_anew(struct sites *sites);
+void sites_free(struct sites *sites);
 
 /* --- engine.c --- */
 
@@ -461,6 +490,7 @@ struct engine {
     enum rebuild_error error;
     int64_t start_ns;
     bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores;
+    bool has_call_lines; /* the line of an entry is that of its caller */
     bool met_unknown; /* a function that was not described */
     /* of the trace */
     struct window *losses, *blind; /* of function events and of scheduling, disjoint and in the order of time */
@@ -504,6 +534,7 @@ struct engine {
     struct rows rows, before; /* of this piece, and of the one before, which the caller may still be reading */
     struct edges edges;
     struct tree tree;
+    struct sites sites; /* of the tree's calls */
     struct cores cores;
 };
 

@@ -81,9 +81,10 @@ class Shards:
         self._each(Engine.new_tree)
 
     def add_to(self, tree: Engine) -> None:
-        """Add the trees so far to another engine's."""
+        """Add the trees so far, and their call sites, to another engine's."""
         for engine in self.engines:
             tree.merge(engine.packed(), engine.keys())
+            tree.merge_sites(engine.sites())
 
     def spent(self) -> tuple[dict[str, npt.NDArray[Any]], Ints]:
         """As of an Engine, with the thread (pid << 32 | tid) of each place; -1 also of a thread that another engine has, at another place."""

@@ -101,6 +101,7 @@ bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outerm
 bool tree_begin_anew(struct engine *engine)
 {
     engine->tree.count = 0;
+    sites_begin_anew(&engine->sites);
     if (engine->tree.slots)
         memset(engine->tree.slot, 0, engine->tree.slots * sizeof *engine->tree.slot);
     for (size_t k = 0; k < engine->threads; k++) {
@@ -149,7 +150,7 @@ OFFERED size_t rebuild_packed(const struct engine *engine, struct node *nodes)
     return made;
 }
 
-static void sum_up(struct sums *sums, const struct sums *more)
+void sums_merge(struct sums *sums, const struct sums *more)
 {
     sums->wall += more->wall;
     for (int part = 0; part < PARTS; part++)
@@ -189,8 +190,8 @@ OFFERED bool rebuild_merge(struct engine *engine, const struct node *nodes, size
             continue;
         struct node *node = &engine->tree.node[number[k]];
         node->calls += other->calls;
-        sum_up(&node->total, &other->total);
-        sum_up(&node->self, &other->self);
+        sums_merge(&node->total, &other->total);
+        sums_merge(&node->self, &other->self);
     }
     free(number);
     if (!fine && !engine->error)

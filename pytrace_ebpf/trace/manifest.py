@@ -6,7 +6,7 @@ from typing import Any
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.files import Files
-from pytrace_ebpf.trace.schema import FORMAT, FORMAT_VERSION, MANIFEST
+from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION, MANIFEST
 from pytrace_ebpf.trace.segments import SEGMENT, read_segments
 from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, List, Maybe, One, fits
 
@@ -46,6 +46,7 @@ SHAPE = Fields(
         ),
     },
     {
+        "entry_line": Maybe(One(CALLER)),
         "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
     },

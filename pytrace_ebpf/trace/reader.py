@@ -22,10 +22,10 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
+from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 8  # one more with each change of what analyze/ makes of a trace
+DERIVATION = 9  # one more with each change of what analyze/ makes of a trace
 _INDEXED = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid")  # of the calls, by their statistics
 _AT_ONCE = 1 << 17  # rows that a query is given
 
@@ -162,6 +162,10 @@ class Trace(Logs):
         if start_ns is not None or end_ns is not None:
             return self.window(start_ns, end_ns, pid, tid).tree(columns)
         return to_frame(self._load(TREE, self._derived_parts(TREE), TREE.known(columns), equal(pid=pid, tid=tid)), TREE)
+
+    def call_sites(self) -> pd.DataFrame:
+        """One row per place that a function was called from; columns as in schema.CALL_SITES. Derived by the same pass as the tree."""
+        return to_frame(self._load(CALL_SITES, self._derived_parts(CALL_SITES), CALL_SITES.known(None), []), CALL_SITES)
 
     def thread_times(self) -> pd.DataFrame:
         """One row per thread, where its time went; columns as in schema.THREAD_TIMES. Derived by the same pass as the tree."""

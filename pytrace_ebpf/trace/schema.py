@@ -13,6 +13,7 @@ from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
 from pytrace_ebpf.trace.states import SPLIT, STATES
+from pytrace_ebpf.trace.sums import CALL_SITES as CALL_SITES
 from pytrace_ebpf.trace.sums import THREAD_TIMES as THREAD_TIMES
 from pytrace_ebpf.trace.sums import TREE as TREE
 from pytrace_ebpf.trace.table import PID as _PID
@@ -23,6 +24,7 @@ from pytrace_ebpf.trace.table import Table as Table
 FORMAT = "pytrace-ebpf"
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+CALLER = "caller"  # manifest.entry_line: whose line an entry has; traces that do not say so have the function's own first line there
 SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists them
 
 
@@ -110,7 +112,7 @@ EVENTS = Table(
         Column("kind", "int8", "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield"),
         Column("func_id", "int32", "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
         Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
-        Column("line", "int32", "", "entry: the function's first line; resume: that or the line resumed at; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown"),
+        Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from, which source usdt does not know; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
     ),
 )
 
@@ -299,6 +301,7 @@ CALLS = Table(
         Column("resumed", "bool", "", "a generator or coroutine went on in it that had yielded"),
         Column("yielded", "bool", "", "it ended by yielding"),
         Column("line", "int32", "", "line that returned, yielded or that an exception left from; -1 unknown"),
+        Column("call_line", "int32", "", "line of the calling function that it was called from; null where that is not known (source usdt, native layers), where no function of Python called it, and where functions between the two were not recorded", True),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
     derived=True,
@@ -391,6 +394,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, CALLS, TREE, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, CALLS, TREE, CALL_SITES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")

@@ -49,6 +49,21 @@ TREE = Table(
     derived=True,
 )
 
+CALL_SITES = Table(
+    "call_sites",
+    "One row per place that a function was called from: the calling function, its line, and the function called; derived from the other tables and rebuildable. Calls that no call made, and those of native layers, are not told apart by line.",
+    (),
+    (
+        Column("caller_id", "int32", "", "the calling function, joins functions; -1 none or unknown"),
+        Column("call_line", "int32", "", "its line, as in calls; null not known", True),
+        Column("func_id", "int32", "", "the function called, joins functions; -1 unknown"),
+        Column("calls", "int64", "", "how many"),
+        *_sums("", "wall_ns of those that are not within another call from this place: recursion counts once"),
+        Column("self_ns", "int64", "ns", "self_wall_ns of all of them"),
+    ),
+    derived=True,
+)
+
 THREAD_TIMES = Table(
     "thread_times",
     "One row per thread: where its time within the recording went, inside of calls and outside; derived from the other tables and rebuildable.",

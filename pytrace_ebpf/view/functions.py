@@ -5,7 +5,9 @@ from typing import Any
 
 import pandas as pd
 from rich.console import RenderableType
+from rich.text import Text
 
+from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
@@ -16,12 +18,15 @@ from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
+_WIDE = 150  # cells, with which there is room for where functions were called from
 _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake of one sentence
 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
     table = of_tree(tree, trace.functions(), facts["by"])
+    if facts["by"] == "function" and any(each["source"] == "agent" for each in trace.manifest["sources"]):  # which alone knows lines
+        table = table.join(hottest(by_call_site(trace.call_sites(), trace.functions())), on="func_id")
     alone = [row for row in facts.get("left_out", ()) if row["qualname"] is not None]
     if alone and facts["by"] == "function":
         out = pd.DataFrame(alone)
@@ -64,6 +69,11 @@ def _name(row: dict[str, Any], facts: dict[str, Any]) -> str:
     return f"{row['qualname']}{star}" + (f" (left out {text.percent(row['left_out_ns'], facts['wall_ns'])})" if row.get("left_out_ns") else "")
 
 
+def _hottest(row: dict[str, Any], width: int) -> Text | str:
+    """The line that most of a function's self time was called from."""
+    return text.function(row["caller_qualname"], row["caller_file"], row["call_line"], width) if text.known(row["call_line"]) else ""
+
+
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
     if facts.get("sampled"):
@@ -73,7 +83,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     prefix = "self_" if by_self else ""
     count_width, bar_width = (6, 8) if width < NARROW else (9, 10)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states)]
-    out = Listing(width, fixed, [facts["by"]])
+    from_where = "call_line" in table and width >= _WIDE
+    out = Listing(width, fixed, [facts["by"], *(["called most from"] if from_where else [])])
     longest = int(table[f"{facts['sort']}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
@@ -88,6 +99,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
                 *figures(row, prefix, states),
             ],
             what,
+            *([partial(_hottest, row)] if from_where else []),
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
     return [text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width), out]

@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, split_figures, split_titles, where
-from pytrace_ebpf.view.source_text import lines_of
+from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import states_of
 
 _BETWEEN = 3  # at most so many lines without a sample are shown between two with samples
@@ -81,13 +81,13 @@ def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool, sta
         if before is not None and source is not None and row["line"] - before > 1:
             gap = range(before + 1, row["line"])
             for number in gap if len(gap) <= _BETWEEN else ():
-                out.add([*blank, str(number)], partial(text.fit, _line(source, number)), style="dim")
+                out.add([*blank, str(number)], partial(text.fit, line_of(source, number)), style="dim")
             if len(gap) > _BETWEEN:
                 out.add([*blank, "..."], partial(text.fit, ""), style="dim")
         times = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
         known = str(row["line"]) if row["line"] >= 0 else "?"
         drawn = text.bar(row, fixed[0][0], ascii_only, "self_", longest, states) if states else bar(row["self_ns"], longest, fixed[0][0], ascii_only)
-        out.add([drawn, *times, *split_figures(row, "self_", states), known], partial(text.fit, _line(source, row["line"])))
+        out.add([drawn, *times, *split_figures(row, "self_", states), known], partial(text.fit, line_of(source, row["line"])))
         before = row["line"]
     return out
 
@@ -98,12 +98,6 @@ def _dedented(source: list[str] | None, first: int, last: int) -> list[str] | No
         return source
     shown = textwrap.dedent("\n".join(line.expandtabs(4) for line in source[first - 1 : last])).split("\n")
     return [*source[: first - 1], *shown]
-
-
-def _line(source: list[str] | None, number: int) -> str:
-    if source is None:
-        return "(its source is not here)"
-    return source[number - 1] if 0 < number <= len(source) else ""
 
 
 def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

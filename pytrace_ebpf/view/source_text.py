@@ -21,3 +21,10 @@ def lines_of(file: str) -> list[str] | None:
         return None
     with os.fdopen(descriptor, "rb") as opened:
         return opened.read().decode(errors="replace").splitlines()
+
+
+def line_of(source: list[str] | None, number: int) -> str:
+    """One of lines_of(), from 1 on; empty for one that there is not."""
+    if source is None:
+        return "(its source is not here)"
+    return source[number - 1].expandtabs(4) if 0 < number <= len(source) else ""

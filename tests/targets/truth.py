@@ -1,4 +1,4 @@
-"""Counts a target's calls from inside, in a run of its own: truth.py [--from-start] TARGET.py [ARG...]
+"""Counts a target's calls from inside, in a run of its own: truth.py [--from-start] [--sites] TARGET.py [ARG...]
 
 The last line of the output is JSON: {"file:name:first_line": entries}, name being the qualified
 name where the version's code objects have one (3.11 on). An entry is a start, a resume of a
@@ -6,6 +6,8 @@ generator or coroutine, or an exception thrown into one; so a comprehension coun
 a frame (up to 3.11), and a call that the recursion limit refuses does not. (Near that limit no
 frame is left for the counting itself: recursion.py counts on its own.) Counted is what enters
 after ready() returned, in every thread, as a tracer sees it that attaches while the target waits.
+
+--sites: by where it was called from, {"file:name:first_line:line > file:name:first_line": entries}.
 """
 import collections
 import json
@@ -16,12 +18,17 @@ import threading
 import ready
 
 entries = []  # list.append is atomic; adding up in a dictionary from several threads is not
-counting = False
+counting = sites = False
 
 
-def entered(code):
+def entered(frame):
     if counting:
-        entries.append((code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno))
+        caller = frame.f_back
+        entries.append(((key(caller.f_code), caller.f_lineno, key(frame.f_code)) if sites and caller else key(frame.f_code)))
+
+
+def key(code):
+    return "%s:%s:%d" % (code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno)
 
 
 def watch():
@@ -29,7 +36,7 @@ def watch():
 
         def profile(frame, event, argument):
             if event == "call":
-                entered(frame.f_code)
+                entered(frame)
 
         threading.setprofile(profile)
         sys.setprofile(profile)
@@ -37,7 +44,7 @@ def watch():
     tool, events = sys.monitoring.PROFILER_ID, sys.monitoring.events
     sys.monitoring.use_tool_id(tool, "truth")
     for event in (events.PY_START, events.PY_RESUME, events.PY_THROW):
-        sys.monitoring.register_callback(tool, event, lambda code, *rest: entered(code))
+        sys.monitoring.register_callback(tool, event, lambda *what: entered(sys._getframe(1)))
     sys.monitoring.set_events(tool, events.PY_START | events.PY_RESUME | events.PY_THROW)
 
 
@@ -53,8 +60,11 @@ def start():
 
 def main():
     from_start = sys.argv[1] == "--from-start"
-    path = os.path.abspath(sys.argv[2 if from_start else 1])
-    sys.argv[:] = [path] + sys.argv[3 if from_start else 2 :]
+    global sites
+    sites = "--sites" in sys.argv[:3]
+    options = from_start + sites
+    path = os.path.abspath(sys.argv[1 + options])
+    sys.argv[:] = [path] + sys.argv[2 + options :]
     ready.ready = ready.ready if from_start else start_at_ready
     with open(path) as source:
         program = compile(source.read(), path, "exec")
@@ -67,7 +77,7 @@ def main():
         global counting
         counting = False
         sys.setprofile(None)
-    counts = collections.Counter("%s:%s:%d" % entry for entry in entries)
+    counts = collections.Counter("%s:%d > %s" % entry if isinstance(entry, tuple) else entry for entry in entries)
     print(json.dumps(counts))
 
 

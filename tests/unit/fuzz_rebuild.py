@@ -69,6 +69,8 @@ def windows(rng: Rng, start: int, end: int) -> np.ndarray:
 
 def engine_of(rng: Rng, start: int, end: int, by_cputime: bool, rows: bool = True) -> Engine:
     engine = Engine(start, by_cputime=by_cputime, rows=rows, nodes=int(rng.choice([1, 7, 1 << 20])))
+    if rng.random() < 0.8:
+        engine.has_call_lines()
     engine.losses(windows(rng, start, end), windows(rng, start, end))
     engine.functions(rng.integers(0, 6, 6), rng.integers(-1, 3, 6))
     engine.processes([0, 1, 1], rng.choice(EXTREME, 3), [0, 100, 5], [50, 200, -5])
@@ -115,20 +117,22 @@ def one(seed: int, windowed: bool = False) -> None:
         batches = [whole.slice(at, size) for at in range(0, len(whole), size)]
         rows += taken(engine, engine.take(batches, end, int(rng.integers(1, 400))))
         if rng.random() < 0.2:
-            tree.merge(engine.packed(), engine.keys())
+            add(tree, [engine])
             engine.new_tree()
     rows += taken(engine, iter([engine.finish(cuts[-1])]))
     engine.spent()
-    tree.merge(engine.packed(), engine.keys())
+    add(tree, [engine])
     if windowed:
         whole = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
         assert len(np.unique(whole["call_id"])) == len(whole["call_id"])
         assert asked is None or np.isin(asked[0][asked[0] >= 0], np.append(whole["call_id"], asked[0])).all()
         check_tree(tree.nodes(), whole)
+        check_sites(tree.sites(), whole)
         if not by_cputime:
             check_cores(engine, whole)
         return
     check_tree(tree.nodes(), {name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
+    check_sites(tree.sites(), {name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
     if not by_cputime:
         check_cores(engine, {name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
     check(engine, {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}, by_cputime, wild)
@@ -174,6 +178,16 @@ def check_tree(nodes: np.ndarray, rows: Rows) -> None:
     assert nodes["total"]["unknown"][calls].sum() == (rows["known"] & 1 == 0).sum()
 
 
+def check_sites(sites: np.ndarray, rows: Rows) -> None:
+    assert len(np.unique(sites[["caller_id", "line", "func_id"]])) == len(sites)
+    assert sites["calls"].sum() == len(rows["call_id"])
+    assert sites["self_wall"].sum() == rows["self_wall_ns"].sum()
+    lines, counts = np.unique(rows["call_line"], return_counts=True)
+    summed = np.zeros(len(lines), np.int64)
+    np.add.at(summed, np.searchsorted(lines, sites["line"]), sites["calls"])
+    assert (summed == counts).all() and (lines != 0).all() and lines.min(initial=-1) >= -1
+
+
 def shards(seed: int) -> None:
     """Three engines with a third of the threads each find what one finds, also from the state of others."""
     rng = np.random.default_rng(seed)
@@ -208,6 +222,8 @@ def shards(seed: int) -> None:
         add(tree, engines)
     one, several = (by_thread(tree) for tree in trees)
     assert one == several
+    one, several = (np.sort(tree.sites(), order=["caller_id", "line", "func_id"]) for tree in trees)
+    assert all((one[name] == several[name]).all() for name in ("caller_id", "line", "func_id", "calls", "total", "self_wall"))
     spent = [sorted(zip(*([*engine.keys()] for engine in engines[:1]), strict=True)) for engines in sets]
     assert spent[0] == spent[1], "all meet all threads"
 
@@ -215,6 +231,7 @@ def shards(seed: int) -> None:
 def add(tree: Engine, engines: list[Engine]) -> None:
     for engine in engines:
         tree.merge(engine.packed(), engine.keys())
+        tree.merge_sites(engine.sites())
 
 
 def by_thread(tree: Engine) -> dict[int, list[int]]:

@@ -321,6 +321,7 @@ class Thread:
             "resumed": resumed,
             "yielded": yielded,
             "line": call.leave.line,
+            "call_line": call.entry.line if call.parent and call.entry.line > 0 else None,
             "status": next((s for s in PRECEDENCE if s in flags), "complete"),
         }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.trace.schema import FORMAT, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
+from pytrace_ebpf.trace.schema import CALLER, FORMAT, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
 
 Row = tuple[Any, ...]
 FUTEX = 202
@@ -101,6 +101,7 @@ def write_trace(
         "format": FORMAT,
         "format_version": 1,  # whose manifest lists the segments
         "state": state,
+        "entry_line": CALLER,
         "start_ns": start_ns,
         "end_ns": end_ns if state == "complete" else None,
         "clock": [{"monotonic_ns": start_ns, "realtime_ns": start_ns + 1_700_000_000_000_000_000}],

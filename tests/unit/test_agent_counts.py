@@ -23,8 +23,8 @@ PROGRAMS = [
 ]
 
 
-def truth(interpreter: str, program: str) -> Counter[str]:
-    words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", str(TARGETS / f"{program}.py")]
+def truth(interpreter: str, program: str, *options: str) -> Counter[str]:
+    words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", *options, str(TARGETS / f"{program}.py")]
     return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S).stdout.splitlines()[-1]))
 
 
@@ -46,6 +46,21 @@ def test_counts_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -
         for events in arena.threads.values():
             assert not unbalanced(events)
             assert (events["stamp"][1:] >= events["stamp"][:-1]).all()
+
+
+@every_python
+def test_lines_of_callers_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -> None:
+    for program in ("call_sites", "callbacks", "coroutines", "exceptions", "generated", "many_threads"):
+        session = Session(tmp_path / program)
+        run(session, interpreter, str(TARGETS / f"{program}.py"))
+        (arena,) = session.arenas()
+        known = [str(TARGETS / f"{program}.py"), "<made>", "<string>", "<template"]
+        counts, expected = (
+            {key: count for key, count in sites.items() if all(any(f"{end}".startswith(file) for file in known) for end in key.split(" > "))}
+            for sites in (arena.sites(), truth(interpreter, program, "--sites"))
+        )
+        assert counts == expected, program
+        assert program != "call_sites" or len(counts) > 9000
 
 
 @every_python

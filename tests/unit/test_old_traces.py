@@ -1,11 +1,13 @@
 """Traces that were written before a column was there open with what stands for it."""
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.trace.schema import MANIFEST
 from tests.unit.synthetic import sample
 
 
@@ -23,3 +25,16 @@ def test_a_column_that_was_not_there_yet(table: str, column: str, tmp_path: Path
         assert (trace.sched(columns=[column], tid=int(rows["tid"].iloc[0]))[column] == -1).all()
     else:
         assert rows[column].isna().all()
+
+
+def test_an_entry_that_has_its_own_functions_line(tmp_path: Path) -> None:
+    now, before = (sample(tmp_path / name) for name in ("now", "before"))
+    manifest = json.loads((before / MANIFEST).read_text())
+    del manifest["entry_line"]
+    (before / MANIFEST).write_text(json.dumps(manifest))
+    assert pytrace_ebpf.open(now).calls()["call_line"].notna().any()
+    trace = pytrace_ebpf.open(before)
+    assert trace.calls()["call_line"].isna().all()
+    sites = trace.call_sites()
+    assert sites["call_line"].isna().all()
+    assert sites["calls"].sum() == len(trace.calls())

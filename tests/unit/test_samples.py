@@ -132,11 +132,10 @@ def test_instructions_have_their_names(tmp_path: Path, capsys: pytest.CaptureFix
     assert by_opcode.name_of("", 5) == by_opcode.name_of("9.9", 5) == ("opcode 5", "opcode 5")
 
 
-@pytest.mark.parametrize("by", ["line", "opcode"])
-def test_without_samples_there_are_neither_lines_nor_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
-    assert main(["report", str(sample(tmp_path)), "--by", by]) == 2
+def test_without_samples_there_are_no_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(sample(tmp_path)), "--by", "opcode"]) == 2
     said = capsys.readouterr().err
-    assert said == f"pytrace-ebpf: --by {by} is made of samples, which this trace does not have; --sample of run and attach records them.\n"
+    assert said == "pytrace-ebpf: --by opcode is made of samples, which this trace does not have; --sample of run and attach records them.\n"
 
 
 @pytest.mark.parametrize("by", ["line", "opcode"])

@@ -1,6 +1,7 @@
 """Sums that are kept segment by segment: together they are the whole, and a trace that grew derives only what is new."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,9 @@ def test_what_was_lost_is_known_late(tmp_path: Path) -> None:
     assert found["unknown_ns"].sum() > 0
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b'{"nodes": 1, "keys": 1, "saved": 1}\nxx', b'{"nodes": -1, "keys": 1, "saved": 200}\n', None])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{}", b'{"nodes": 1, "keys": 1, "sites": 1, "saved": 1}\nxx', b'{"nodes": -1, "keys": 1, "sites": 0, "saved": 200}\n', None]
+)
 def test_what_is_damaged_is_derived_again(tmp_path: Path, damage: bytes | None) -> None:
     path = sample(tmp_path)
     whole = trace_tree(pytrace_ebpf.open(path))
@@ -133,7 +136,7 @@ def test_what_is_damaged_is_derived_again(tmp_path: Path, damage: bytes | None) 
     content = names[1].read_bytes()
     state = Checkpoint.unpacked(content)
     assert state is not None
-    forged = Checkpoint(state.nodes, state.keys, state.saved[:-1]).packed() if damage is None else damage
+    forged = replace(state, saved=state.saved[:-1]).packed() if damage is None else damage
     names[1].write_bytes(forged)
     (path / "tree" / "part-00000.parquet").unlink()
     (path / "tree").rename(tmp_path / "gone")
@@ -155,7 +158,9 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     for _, state in Checkpoints(trace).upto(3):
         again = Checkpoint.unpacked(state.packed())
         assert (
-            again is not None and again.saved == state.saved and np.array_equal(again.nodes, state.nodes) and np.array_equal(again.keys, state.keys)
+            again is not None
+            and again.saved == state.saved
+            and all(np.array_equal(getattr(again, name), getattr(state, name)) for name in ("nodes", "keys", "sites"))
         )
 
 

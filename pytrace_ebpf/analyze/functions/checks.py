@@ -32,7 +32,7 @@ def wrong_sums(table: pd.DataFrame, whole: dict[str, int | None], calls: int, es
     states = () if estimated else tuple(name for name in SPLIT if whole[name] is not None)
     off = {("the time of all calls is that of its four parts", "ns"): pd.Series([_rest(whole)])}
     off |= {(rule, "ns"): values for rule, values in _row_rules(table, states)}
-    if {"total_ns", "self_ns", "unknown_ns"} <= set(table):  # by function or module: every call is in one row
+    if {"total_ns", "self_ns", "unknown_ns"} <= set(table):  # by function, module or line: every call is in one row
         off |= {(rule, "ns"): values for rule, values in _column_rules(table, whole, states)}
     if {"calls", "unknown_ns"} <= set(table):
         off["every call is in one row", "calls"] = pd.Series([int(table["calls"].sum()) - calls])
@@ -53,7 +53,7 @@ def _row_rules(table: pd.DataFrame, states: tuple[str, ...]) -> Iterator[tuple[s
             yield f"a row's {_words(of)} is that of its four parts", _excess(sum(_known(table[part]) for part in parts), table[of], both=True)
     if {"total_ns", "unknown_ns"} <= set(table):
         whole = table[_known(table["unknown_ns"]) == 0]
-        for name in states:
+        for name in states if "self_on_cpu_ns" in table else ():
             yield f"a row's self {_words(name)} is within that of its total", _excess(whole[f"self_{name}"], whole[name])
 
 
@@ -61,7 +61,7 @@ def _column_rules(table: pd.DataFrame, whole: dict[str, int | None], states: tup
     """Rules of all rows together."""
     yield "self times add up to the time of all calls", pd.Series([int(table["self_ns"].sum()) - int(whole["wall_ns"] or 0)])
     yield "a row's total is within the time of all calls", _excess(table["total_ns"], pd.Series(whole["wall_ns"], table.index))
-    for name in states if not whole["unknown_ns"] else ():
+    for name in states if "self_on_cpu_ns" in table and not whole["unknown_ns"] else ():
         if table[f"self_{name}"].notna().all():
             yield f"self {_words(name)} adds up to that of all calls", pd.Series([int(table[f"self_{name}"].sum()) - int(whole[name] or 0)])
 

@@ -23,7 +23,7 @@ _RISING = ("call_id", "last_descendant_id", "start_ns")  # ascending within a th
 # Numbers whose low bytes are as good as random.
 _RANDOM = ("parent_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns")
 _PLAIN = ("next_sibling_id",)  # -1 or one more than last_descendant_id: whole numbers that come again, which splitting them would hide
-_SMALL = ("depth", "pid", "tid", "func_id", "migrations", "preemptions", "waits", "line")  # takes a third of a dictionary's time
+_SMALL = ("depth", "pid", "tid", "func_id", "migrations", "preemptions", "waits", "line", "call_line")  # takes a third of a dictionary's time
 _SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
 # Of rebuild.h.
@@ -35,6 +35,7 @@ _KNOWN = {
     **{f"self_{state.name}_ns": state.known << _OF_SELF for state in STATES},
     **dict.fromkeys(("migrations", "preemptions", "waits"), _HAS_COUNTS),
 }  # fmt: skip
+_NULL_BELOW_0 = ("first_cpu", "last_cpu", "call_line")
 _NAMES = {"layer": LAYERS, "status": STATUSES}
 _FLAGS = {"resumed": _RESUMED, "yielded": _YIELDED}
 
@@ -58,7 +59,7 @@ def table(rows: dict[str, _Array]) -> pa.Table:
             return pa.Array.from_buffers(type_, count, [None, _bits(rows["flags"] & _FLAGS[name])])
         if name == "outermost":
             return pa.Array.from_buffers(type_, count, [None, _bits(rows[name])])
-        valid = known(_KNOWN[name]) if name in _KNOWN else _bitmap(rows[name] >= 0) if name in ("first_cpu", "last_cpu") else None
+        valid = known(_KNOWN[name]) if name in _KNOWN else _bitmap(rows[name] >= 0) if name in _NULL_BELOW_0 else None
         return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(rows[name])])
 
     schema = CALLS.arrow

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.time.windows import windows_of
-from pytrace_ebpf.rebuild.library import NODE
+from pytrace_ebpf.rebuild.library import NODE, SITE
 from pytrace_ebpf.trace.reader import DERIVATION, Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES
 
@@ -28,16 +28,17 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the engine (rebuild.engine.Engine) knows after segments: `nodes` and `keys` of its tree since the state before, and `saved`."""
+    """What the engine (rebuild.engine.Engine) knows after segments: `nodes`, `keys` and `sites` of its tree since the state before, and `saved`."""
 
     nodes: npt.NDArray[np.void]
     keys: Ints
+    sites: npt.NDArray[np.void]
     saved: bytes
 
     def packed(self) -> bytes:
         """As bytes; 1/5 of its size or less."""
-        lengths = {"nodes": len(self.nodes), "keys": len(self.keys), "saved": len(self.saved)}
-        body = self.nodes.tobytes() + self.keys.astype("<i8").tobytes() + self.saved
+        lengths = {"nodes": len(self.nodes), "keys": len(self.keys), "sites": len(self.sites), "saved": len(self.saved)}
+        body = self.nodes.tobytes() + self.keys.astype("<i8").tobytes() + self.sites.tobytes() + self.saved
         return json.dumps(lengths).encode() + b"\n" + pa.compress(body, codec=_CODEC, asbytes=True)
 
     @classmethod
@@ -46,15 +47,16 @@ class Checkpoint:
         try:
             end = content.index(b"\n", 0, _HEADER_BYTES)
             lengths = json.loads(content[:end])
-            nodes, keys, saved = (int(lengths[name]) for name in ("nodes", "keys", "saved"))
-            sizes = [nodes * NODE.itemsize, keys * 8, saved]
+            nodes, keys, sites, saved = (int(lengths[name]) for name in ("nodes", "keys", "sites", "saved"))
+            sizes = [nodes * NODE.itemsize, keys * 8, sites * SITE.itemsize, saved]
             if min(sizes) < 0 or sum(sizes) > _MOST_BYTES:
                 return None
             body = pa.decompress(content[end + 1 :], decompressed_size=sum(sizes), codec=_CODEC, asbytes=True)
         except (ValueError, KeyError, TypeError, RecursionError, OSError, pa.ArrowException):
             return None
-        first, second = sizes[0], sizes[0] + sizes[1]
-        return cls(np.frombuffer(body[:first], NODE), np.frombuffer(body[first:second], "<i8").astype(np.int64), body[second:])
+        first, second, third = (sum(sizes[:k]) for k in (1, 2, 3))
+        of_nodes, of_keys, of_sites = body[:first], body[first:second], body[second:third]
+        return cls(np.frombuffer(of_nodes, NODE), np.frombuffer(of_keys, "<i8").astype(np.int64), np.frombuffer(of_sites, SITE), body[third:])
 
 
 class Checkpoints:
@@ -134,7 +136,7 @@ class Checkpoints:
 def segment_keys(trace: Trace) -> Iterator[str]:
     """For each segment what everything up to its end depends on: how it is derived, the segments, and what is known of that time."""
     tables = [rows[np.argsort(rows[:, 0], kind="stable")] for rows in _timed_tables(trace)]
-    sum_ = hashlib.sha256(json.dumps([DERIVATION, NODE.itemsize, trace.start_ns, trace.scheduling["source"]]).encode())
+    sum_ = hashlib.sha256(json.dumps([DERIVATION, NODE.itemsize, SITE.itemsize, trace.start_ns, trace.scheduling["source"]]).encode())
     at = [0] * len(tables)
     for segment in trace.segments:
         sum_.update(json.dumps(segment, sort_keys=True).encode())

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import CALL_LOSSES, LAYERS, SCHED_LOSSES
+from pytrace_ebpf.trace.schema import CALL_LOSSES, CALLER, LAYERS, SCHED_LOSSES
 
 PIECE = 1 << 18  # events that are read and rebuilt at once
 _AHEAD = 4  # batches that are read while another is rebuilt
@@ -32,6 +32,8 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
     layer[functions["func_id"]] = functions["function_layer"].map(LAYERS.index)
     module[functions["func_id"]] = functions["module"].astype("category").cat.codes
     engine.functions(layer, module)
+    if trace.manifest.get("entry_line") == CALLER:
+        engine.has_call_lines()
     engine.processes(*(processes[name] for name in ("pid", "start_ns", "gil_start", "gil_end")))
     threads = trace.threads()
     engine.threads(threads["pid"], threads["tid"], threads["start_ns"], threads["end_ns"].fillna(-1))

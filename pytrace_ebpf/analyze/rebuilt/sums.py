@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -19,32 +20,52 @@ from pytrace_ebpf.trace.window import Window
 MOST_NODES = 1 << 20  # 170 bytes each while the tree grows
 BYTES_AN_EVENT = 1.0  # at most, of what is kept: the states of deep stacks are large
 
+_FEW_NODES = 1 << 17
+
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """`nodes` (rebuild.library.NODE) of the tree, whose threads are `keys` (pid << 32 | tid); `spent` (Engine.spent) of the threads `spenders`."""
+    """`nodes` (rebuild.library.NODE) of the tree, whose threads are `keys` (pid << 32 | tid), and its calls' `sites` (SITE); `spent` (Engine.spent) of the threads `spenders`."""
 
     nodes: npt.NDArray[np.void]
     keys: Ints
+    sites: npt.NDArray[np.void]
     spent: dict[str, npt.NDArray[Any]]
     spenders: Ints
 
 
+_DERIVED: WeakKeyDictionary[Trace, Sums] = WeakKeyDictionary()
+
+
 def sums_of(trace: Trace, most: int = MOST_NODES) -> Sums:
-    """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again."""
+    """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again.
+
+    They are held as long as the trace is, since several tables are made of them, unless they are many.
+    """
+    if most != MOST_NODES:
+        return _derived(trace, most)
+    if trace not in _DERIVED:
+        sums = _derived(trace, most)
+        if len(sums.nodes) > _FEW_NODES:
+            return sums
+        _DERIVED[trace] = sums
+    return _DERIVED[trace]
+
+
+def _derived(trace: Trace, most: int) -> Sums:
     if most == MOST_NODES and trace.whole is trace:
         engines, tree = _advance(trace, len(trace.segments))
         engines.finish(trace.end_ns)
         engines.add_to(tree)
-        return Sums(tree.nodes(), tree.keys(), *engines.spent())
+        return Sums(tree.nodes(), tree.keys(), tree.sites(), *engines.spent())
     engine, parts = begun(trace, rows=False, nodes=most)
     for events, end_ns in parts:
         for _ in engine.take(events, end_ns, PIECE):
             pass
     engine.finish(trace.end_ns)
-    return Sums(engine.nodes(), engine.keys(), engine.spent(), engine.keys())
+    return Sums(engine.nodes(), engine.keys(), engine.sites(), engine.spent(), engine.keys())
 
 
 def begun(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, Iterator[tuple[Iterator[pa.Table], int]]]:
@@ -126,11 +147,16 @@ def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree
             part = _empty_tree(trace)
             engines.add_to(part)
             engines.new_tree()
-            checkpoint = Checkpoint(part.packed(), part.keys(), engines.save())
+            checkpoint = Checkpoint(part.packed(), part.keys(), part.sites(), engines.save())
             if tree:
-                tree.merge(checkpoint.nodes, checkpoint.keys)
+                _merge(tree, checkpoint)
             kept.keep(place, checkpoint.packed())
             rows = 0
+
+
+def _merge(tree: Engine, checkpoint: Checkpoint) -> None:
+    tree.merge(checkpoint.nodes, checkpoint.keys)
+    tree.merge_sites(checkpoint.sites)
 
 
 def _empty_tree(trace: Trace) -> Engine:
@@ -142,7 +168,7 @@ def _resumed(trace: Trace, kept: Checkpoints, upto: int) -> tuple[Shards, Engine
     engines, tree = shards_of(trace, nodes=MOST_NODES), _empty_tree(trace)
     saved, done = None, 0
     for count, checkpoint in kept.upto(upto):
-        tree.merge(checkpoint.nodes, checkpoint.keys)
+        _merge(tree, checkpoint)
         saved, done = checkpoint.saved, count
     if saved is not None:
         engines.load(saved)

@@ -54,7 +54,7 @@ def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
         "calls": np.where(roots, 0, nodes["calls"]),
     }
     for prefix, sums in (("", nodes["total"]), ("self_", nodes["self"])):
-        columns |= dict(_sums(prefix, sums, nodes["calls"]))
+        columns |= dict(columns_of(prefix, sums, nodes["calls"]))
     return pa.table([pa.array(columns[field.name], field.type) for field in TREE.arrow], schema=TREE.arrow).slice(1)
 
 
@@ -68,7 +68,8 @@ def _threads(nodes: npt.NDArray[np.void], roots: npt.NDArray[np.bool_]) -> Ints:
     return thread[above]
 
 
-def _sums(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+def columns_of(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+    """Columns of the times of several `calls`, whose names begin with `prefix`, from `sums` (library.NODE's total or self)."""
     yield f"{prefix or 'total_'}ns", sums["wall"]
     none_known = calls == sums["unknown"]
     unsplit = {ON_CPU: 0, RUN_QUEUE: sums["unsplit_runq"], WAITS: sums["unsplit_waits"]}

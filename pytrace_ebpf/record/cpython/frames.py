@@ -85,7 +85,7 @@ def open_frames(target: Target, seconds: float = _BUDGET_S) -> dict[int, list[Op
 
 
 def read_codes(target: Target, addresses: Sequence[int]) -> dict[int, CodeInfo]:
-    """What the code objects at `addresses` say; those that are none (any more) are left out. Nothing is raised."""
+    """The code objects at `addresses`, without addresses that hold none, or none any more. Nothing is raised."""
     if target.layout is None or not addresses:
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "addresses": list(addresses)}
@@ -122,7 +122,7 @@ def walk_frames(given: dict[str, Any], files: list[int]) -> Any:
 
 
 def walk_codes(given: dict[str, Any], files: list[int]) -> Any:
-    """What read_codes() asks for: None for each that is none, or that the budget did not reach."""
+    """What read_codes() asks for: None for an address without a code object, and for those beyond the budget."""
     memory, layout = BudgetedMemory(given["pid"], files[0], _BUDGET_S), decode(Layout, given["layout"])
     infos: list[CodeInfo | None] = []
     length = 0
@@ -141,11 +141,11 @@ def walk_codes(given: dict[str, Any], files: list[int]) -> Any:
 
 
 class SpentError(Exception):
-    """The budget is."""
+    """The processor time for reading is used up."""
 
 
 class BudgetedMemory(Memory):
-    """Raises SpentError when enough processor time was spent on reading."""
+    """A process's memory; reading raises SpentError once it has taken so many seconds of processor time."""
 
     def __init__(self, pid: int, descriptor: int, seconds: float) -> None:
         super().__init__(pid, Numbered(descriptor))
@@ -172,9 +172,9 @@ def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
 
 
 def _check_code(memory: Memory, address: int) -> None:
-    """Raise MemoryFault where no living code object is: of one that was freed the names may still be there, the rest is others'."""
+    """Raise MemoryFault where there is no living code object: of a freed one the names may remain while other data has the rest."""
     count, type_object = struct.unpack("<QQ", memory.read(address, 16))
-    # A list of free memory runs through the reference count: a pointer, or its end. No count has bits 32-47 (3.14: 48-63 are flags).
+    # In freed memory the list of free blocks has its link, a pointer or 0, in place of the reference count, which never has bits 32 to 47 (3.14: 48 to 63 are flags).
     if not count or count >> 32 & 0xFFFF or memory.read(memory.u64(type_object + _TYPE_NAME), 5) != b"code\0":
         raise MemoryFault(f"address {address:#x} of process {memory.pid} holds no code object")
 

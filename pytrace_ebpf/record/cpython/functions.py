@@ -91,7 +91,7 @@ def _key(file: str, qualname: str, first_line: int) -> bytes:
 
 
 def no_func_ids() -> np.ndarray:
-    """func_ids by somebody else's ids, int32: UNKNOWN all of them."""
+    """An array func_id by another numbering's id (a BPF program's, an agent's), int32: UNKNOWN for all."""
     return np.full(1024, UNKNOWN, np.int32)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 
 _COOKIE = b"xdebugpy"
-_LARGEST = 1 << 20  # of an offset: a file that says more lies
+_LARGEST = 1 << 20  # of an offset: no structure is larger, so a larger one in a file is wrong
 
 _DEBUGGER = "debugger_support"
 

@@ -1,4 +1,4 @@
-"""Which line each instruction of a code object is of: its table of lines, in the three formats that there were.
+"""The source line of each instruction of a code object: its line table, in the three formats that CPython has had.
 
 Read and decoded in a process without rights, as code objects are (frames.py). Formats: Objects/lnotab_notes.txt of CPython 3.9
 and 3.10, Objects/locations.md of 3.11.
@@ -24,7 +24,7 @@ _MIX, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1  # samples.c
 _SIZE, _BYTES = 16, 32  # of a bytes object: where its length is, and its bytes
 _MOST_BYTES = 1 << 20  # of one table
 _MOST_RANGES = 1 << 20  # of all that is asked for at once
-Range = tuple[int, int]  # position of its first instruction in bytes, line; up to the next one's
+Range = tuple[int, int]  # position of the first instruction (bytes) and the line; it reaches up to the next range
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CodeLines:
 
 
 def read_lines(target: Target, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], CodeLines]:
-    """The code objects `wanted`, (address, identity) each; those that are gone, or became others, are left out. Nothing is raised."""
+    """The code objects `wanted`, (address, identity) each, without those that are gone or whose place another one has taken. Nothing is raised."""
     if target.layout is None or not wanted:
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "wanted": [list(each) for each in wanted]}
@@ -53,18 +53,18 @@ def _fits(found: CodeLines) -> bool:
 
 
 def walk_lines(given: dict[str, Any], files: list[int]) -> Any:
-    """What read_lines() asks for: None for each that is none, or that the budget did not reach."""
+    """What read_lines() asks for: None for an address without that code object, and for those beyond the budget."""
     memory, layout = BudgetedMemory(given["pid"], files[0], _BUDGET_S), decode(Layout, given["layout"])
     found: list[CodeLines | None] = []
-    told = 0
+    taken = 0
     try:
         for address, identity in given["wanted"]:
             try:
                 found.append(_read(memory, layout, address, identity))
             except (MemoryFault, struct.error, IndexError):
                 found.append(None)
-            told += len(found[-1].ranges) if found[-1] else 0
-            if told > _MOST_RANGES:
+            taken += len(found[-1].ranges) if found[-1] else 0
+            if taken > _MOST_RANGES:
                 break
     except SpentError:
         pass
@@ -78,13 +78,13 @@ def _read(memory: Memory, layout: Layout, address: int, identity: int) -> CodeLi
     if size > _MOST_BYTES:
         raise MemoryFault(f"the lines of the code object at {address:#x} of process {memory.pid} are too many")
     ranges = list(decoded(layout.version, memory.read(table + _BYTES, size) if size else b"", info.first_line))
-    if identity_of(memory, layout, address, info.first_line) != identity:  # asked last: what was read before is of this object
+    if identity_of(memory, layout, address, info.first_line) != identity:  # checked last, so that all that was read before is of this object
         return None
     return CodeLines(info, ranges)
 
 
 def identity_of(memory: Memory, layout: Layout, address: int, first_line: int) -> int:
-    """What samples.c makes of a code object: of its file's address, its name's hash, its first line and (from 3.11 on) its length."""
+    """The hash by which samples.c identifies a code object: of its file's address, its name's hash, its first line and (from 3.11 on) its length."""
     mixed, name = _MIX, memory.u64(address + layout.code_name)
     parts = (
         memory.u64(address + layout.code_file),
@@ -99,7 +99,7 @@ def identity_of(memory: Memory, layout: Layout, address: int, first_line: int) -
 
 
 def decoded(version: tuple[int, int], table: bytes, first_line: int) -> Iterator[Range]:
-    """The ranges that a table of that version has; NO_LINE for instructions of no line."""
+    """The ranges in a line table of that version; NO_LINE for instructions without a line."""
     if version < (3, 10):
         return _lnotab(table, first_line)
     return _deltas(table, first_line) if version < (3, 11) else _locations(table, first_line)

@@ -36,11 +36,11 @@ def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int]:
     process, tids = target.process, host_tids(target.pid)
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "active": active}
     try:
-        told = confined.parsers.ask("thread_names", given, [process.memory_to_read], ThreadNames, _PATIENCE_S, ("names", *process.key))
+        answer = confined.parsers.ask("thread_names", given, [process.memory_to_read], ThreadNames, _PATIENCE_S, ("names", *process.key))
     except ValueError:
         return {}, 0
     known = {str(tid): tid for tid in tids.values()}
-    return {known[tid]: name for tid, name in told.names.items() if tid in known and 0 < len(name) <= MOST_CHARACTERS}, told.active
+    return {known[tid]: name for tid, name in answer.names.items() if tid in known and 0 < len(name) <= MOST_CHARACTERS}, answer.active
 
 
 def walk_names(given: dict[str, Any], files: list[int]) -> Any:

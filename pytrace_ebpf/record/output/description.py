@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.trace.schema import FORMAT, FORMAT_VERSION
+from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION
 
 
 def new_manifest(start_ns: int, target: Mapping[str, Any], argv: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,6 +16,7 @@ def new_manifest(start_ns: int, target: Mapping[str, Any], argv: Sequence[str], 
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "state": "recording",
+        "entry_line": CALLER,
         "start_ns": start_ns,
         "end_ns": None,
         "clock": [clock_anchor()],

@@ -1,0 +1,69 @@
+"""`report --by line`: source lines with their time. Of samples those that were on a core, of calls those that called, each with what it called."""
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.functions.by_call_site import by_call_site
+from pytrace_ebpf.view import sampled_lines, text
+from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.source_text import line_of, lines_of
+from pytrace_ebpf.view.states import figures, states_of, titles
+
+_MOST_LINES = 10**6  # of a file that is one
+_NO_CALLS = "No function called another one."
+_NO_LINES = "The lines are not known: probes (usdt) do not read them; --source agent does."
+
+
+def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Of a trace with samples sampled_lines.found_lines's rows; else analyze.functions.by_call_site's."""
+    if trace.manifest.get("sampling"):
+        return sampled_lines.found_lines(trace, tree, facts)
+    return by_call_site(trace.call_sites(), trace.functions()), {}
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """The rows of found(), by function."""
+    if "call_line" not in table:
+        return sampled_lines.report_lines(facts, table, width, ascii_only, top)
+    table = table[table["caller_id"] >= 0]
+    if not len(table):
+        return [Text(_NO_CALLS)]
+    shown = table.head(top)
+    note = f"{len(shown):,} of {len(table):,}; bar and split are of total time"
+    parts: list[RenderableType] = [text.title("Lines that call, by self time of what they call", note, width)]
+    parts += [] if table["call_line"].notna().any() else [Text(_NO_LINES)]
+    longest = int(shown["total_ns"].max())
+    for _, rows in shown.groupby("caller_id", sort=False):
+        first = rows.iloc[0]
+        parts += [Text(), text.function(first["caller_qualname"], first["caller_file"], first["caller_first_line"], width)]
+        parts.append(_listing(facts, rows.sort_values("call_line", kind="stable"), longest, width, ascii_only))
+    return parts
+
+
+def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:
+    """The lines of a caller, with what each calls."""
+    states = states_of(facts)
+    count_width, bar_width = (6, 4) if width < NARROW else (9, 8)
+    fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states), (6, "line")]
+    out = Listing(width, fixed, ["source", "calls"], may_go=[""])
+    source, before = lines_of(str(rows["caller_file"].iloc[0])), 0
+    for row in rows.to_dict("records"):
+        line = int(row["call_line"]) if text.known(row["call_line"]) else 0
+        out.add(
+            [
+                text.bar(row, bar_width, ascii_only, "", longest, states),
+                text.count(row["calls"], count_width),
+                text.duration(row["total_ns"]),
+                text.duration(row["self_ns"]),
+                *figures(row, "", states),
+                str(line) if 0 < line < _MOST_LINES else "?",
+            ],
+            partial(text.fit, line_of(source, line).strip() if line != before else ""),
+            partial(text.function, row["qualname"], row["file"], row["first_line"]),
+        )
+        before = line
+    return out
