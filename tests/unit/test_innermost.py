@@ -21,6 +21,14 @@ def walked(calls: pd.DataFrame, tid: int, ts: int) -> int:
     return int(open_.sort_values("depth")["call_id"].iloc[-1]) if len(open_) else -1
 
 
+def climbed(calls: pd.DataFrame, call: int, library: list[bool]) -> tuple[int, int]:
+    """The outermost function of the library that a call is in, with none of another's between, and the function above it."""
+    entry = -1
+    while call != -1 and (func := int(calls.loc[call, "func_id"])) < len(library) and library[func]:
+        entry, call = func, int(calls.loc[call, "parent_id"])
+    return entry, -1 if call == -1 else int(calls.loc[call, "func_id"])
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS))
 def test_it_is_what_a_walk_finds(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
@@ -33,7 +41,7 @@ def test_it_is_what_a_walk_finds(tmp_path_factory: pytest.TempPathFactory, seed:
     tid, ts = (np.array(column) for column in zip(*moments, strict=True))
     functions = calls.set_index("call_id")["func_id"].to_dict() | {-1: -1}
     expected = [walked(calls, *moment) for moment in moments]
-    call_id, func_id = innermost(trace, np.full(300, PID), tid, ts)
+    call_id, func_id = innermost(trace, np.full(300, PID), tid, ts)[:2]
     assert call_id.tolist() == expected
     assert func_id.tolist() == [functions[call] for call in expected]
     assert set(innermost(trace, np.full(300, PID + 999), tid, ts)[0]) == {-1}
@@ -43,7 +51,7 @@ def test_at_its_start_a_call_and_at_its_end_its_caller(tmp_path: Path) -> None:
     script = Script(7, 7, now=10).snapshot().enter(0).run(5).enter(1).run(5).leave().run(5).leave()
     trace = pytrace_ebpf.open(write_trace(tmp_path, events=script.events, sched=script.sched))
     outer, inner = trace.calls()["call_id"]
-    call_id, func_id = innermost(trace, np.full(6, 7), np.full(6, 7), np.array([9, 10, 14, 15, 20, 25]))
+    call_id, func_id = innermost(trace, np.full(6, 7), np.full(6, 7), np.array([9, 10, 14, 15, 20, 25]))[:2]
     assert call_id.tolist() == [-1, outer, outer, inner, outer, -1] and func_id.tolist() == [-1, 0, 0, 1, 0, -1]
 
 
@@ -74,12 +82,17 @@ def test_part_by_part(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     calls = trace.calls()
     ts = np.random.default_rng(1).permutation(np.arange(0, events[-1][0] + 20))
     seven = np.full(len(ts), 7)
-    assert innermost(trace, seven, seven, ts)[0].tolist() == [walked(calls, 7, t) for t in ts.tolist()]
+    innermost_calls = [walked(calls, 7, t) for t in ts.tolist()]
+    by_id = calls.set_index("call_id")
+    for library in ([], [False, True, False], [True, True, True]):
+        found = innermost(trace, seven, seven, ts, np.array(library, bool))
+        assert found.call_id.tolist() == innermost_calls
+        assert list(zip(found.entry.tolist(), found.caller.tolist(), strict=True)) == [climbed(by_id, call, library) for call in innermost_calls]
 
 
 def test_threads_of_a_real_looking_trace(tmp_path: Path) -> None:
     trace = pytrace_ebpf.open(sample(tmp_path))
     calls = trace.calls()
     middle = ((calls["start_ns"] + calls["end_ns"]) // 2).to_numpy()
-    found, _ = innermost(trace, calls["pid"], calls["tid"], middle)
-    assert found.tolist() == [walked(calls, tid, ts) for tid, ts in zip(calls["tid"], middle, strict=True)]
+    found = innermost(trace, calls["pid"], calls["tid"], middle)
+    assert found.call_id.tolist() == [walked(calls, tid, ts) for tid, ts in zip(calls["tid"], middle, strict=True)]

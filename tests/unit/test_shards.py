@@ -33,7 +33,7 @@ def found(path: Path, cores: int) -> dict[str, Any]:
         threads = trace.threads()
         at = np.linspace(trace.start_ns, trace.end_ns, 50).astype(np.int64)
         asked = (np.repeat(threads[name].to_numpy(), len(at)) for name in ("pid", "tid"))
-        ids, functions = innermost(trace, *asked, np.tile(at, len(threads)))
+        ids, functions = innermost(trace, *asked, np.tile(at, len(threads)))[:2]
         return {"tree": trace.tree(), "times": trace.thread_times(), "innermost": pd.DataFrame({"call_id": ids, "func_id": functions})}
 
 

@@ -10,6 +10,7 @@ from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.trace.reader import Trace
 
 NO_CALL = -1
+_NO_LIBRARY = np.zeros(0, np.bool_)
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -25,7 +26,7 @@ class Innermost(NamedTuple):
     caller: Ints
 
 
-def innermost(trace: Trace, pid: Numbers, tid: Numbers, ts: Numbers, library: npt.NDArray[np.bool_]) -> Innermost:
+def innermost(trace: Trace, pid: Numbers, tid: Numbers, ts: Numbers, library: npt.NDArray[np.bool_] = _NO_LIBRARY) -> Innermost:
     """The innermost call open on thread (pid, tid) at each moment ts; `library`: by func_id whether that is of a library.
 
     The moments are arrays of one length in any order. At its start a call is open, at its end only its caller is. Memory is bounded by
