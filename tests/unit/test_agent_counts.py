@@ -167,7 +167,7 @@ def test_nothing_happens_without_a_tracer_or_options(interpreter: str, tmp_path:
 
 
 @every_python
-def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
+def test_lines_that_entries_were_called_from_and_of_ends(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     program = "def f(n):\n if n:\n  return 1\n return 2\ndef g():\n  1 / 0\nf(1); f(0); f(1)\ntry:\n g()\nexcept ZeroDivisionError: pass"
     run(session, interpreter, "-c", program)
@@ -180,7 +180,7 @@ def test_lines_of_entries_and_ends(interpreter: str, tmp_path: Path) -> None:
         ]
         for name in "fg"
     }
-    assert lines == {"f": [(ENTRY, 1), (1, 3), (ENTRY, 1), (1, 4), (ENTRY, 1), (1, 3)], "g": [(ENTRY, 5), (4, 6)]}
+    assert lines == {"f": [(ENTRY, 7), (1, 3), (ENTRY, 7), (1, 4), (ENTRY, 7), (1, 3)], "g": [(ENTRY, 9), (4, 6)]}
 
 
 @every_python
