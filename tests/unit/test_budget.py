@@ -132,3 +132,11 @@ def test_a_moment_of_almost_no_cpu_time_leaves_no_function_out() -> None:
     budget = Budget(0.01)
     for number in range(5):
         assert not budget.decide(Span(number, 0.1, 1e4, 1e6, np.array([2.0, 1.0]), NS_PER_CALL))
+
+
+def test_a_program_that_waits_keeps_its_few_calls() -> None:
+    """They are many for its little CPU time, which the tracer alone takes more of than the budget."""
+    budget = Budget(0.1)
+    for number in range(200):
+        assert not budget.decide(Span(number / 2, 0.5, 5e5, 5e6, np.array([30.0, 90.0]), NS_PER_CALL))
+    assert budget.decide(Span(100.5, 0.5, 5e5, 5e6, np.array([30.0, 9000.0]), NS_PER_CALL)) == {1}

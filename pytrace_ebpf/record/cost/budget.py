@@ -14,6 +14,7 @@ MOST_OUT = 512  # functions at a time: as many as an agent takes, MOST_LEFT_OUT 
 _LEAST = 0.002  # of the budget: a function whose calls cost less is never left out
 _LEAST_RATE = 500.0  # calls in a second of the program's CPU time: a function with fewer is not hot
 _LEAST_CALLS = 20.0  # in a span: with fewer no rate can be estimated
+_LEAST_A_SECOND = 200.0  # calls: fewer cost no core anything, though a program that waits has little CPU time to compare them with
 _MOST_READING_NS = 150.0  # of the tracer's own CPU time that grows with the calls: scripts/bench/collector.py; the rest is constant
 _AIM = 0.75  # of the budget: leaves room for costs that are not measured, such as cache misses by the collector
 _FOR_CALLS = 0.2  # of the budget: always left to calls, however much CPU time the idle tracer takes
@@ -133,7 +134,9 @@ class Budget:
     def _leave_out(self, span: Span, over_ns: float) -> None:
         """The hottest functions that together save so much."""
         out, calls = self.out, span.calls
-        least = max(_LEAST_CALLS, span.program_ns * max(self._share * _LEAST / span.ns_per_whole_call, _LEAST_RATE / 1e9))
+        least = max(
+            _LEAST_CALLS, _LEAST_A_SECOND * span.seconds, span.program_ns * max(self._share * _LEAST / span.ns_per_whole_call, _LEAST_RATE / 1e9)
+        )
         away = len(out)
         for func_id in np.argsort(calls, kind="stable")[::-1].tolist():
             if over_ns <= 0 or calls[func_id] <= least or away == MOST_OUT:
