@@ -64,10 +64,12 @@ BPF_HASH(processes, __u32, struct sampled, 16384);
 /* thread id -> its thread state */
 struct state {
     __u64 address; /* 0 = none */
-    __u64 looked;  /* when the list of thread states was last searched for it */
+    __u64 again;   /* when the list of thread states may next be searched for it */
+    __u64 wait;    /* ns from the last search to that moment: it doubles, as a thread that begins has none yet, and one of a BLAS never */
 };
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
-#define LOOK_AGAIN_NS 5000000000ULL
+#define FIRST_WAIT_NS 10000000ULL
+#define LAST_WAIT_NS 5000000000ULL
 #define STATES_A_LOOK 512
 
 /* Stacks whose frames have been reported. */
@@ -139,7 +141,7 @@ static __always_inline int is_of(const struct sample_layout *layout, __u64 state
 static __always_inline __u64 thread_state(const struct sampled *process, const struct sample_layout *layout, __u32 tid, __u64 now)
 {
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
-    struct state *before, found = {.looked = now};
+    struct state *before, found = {};
     int i;
 
     bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->fsbase);
@@ -152,8 +154,12 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
     }
     if (before && is_of(layout, before->address, pthread))
         return before->address;
-    if (before && now - before->looked < LOOK_AGAIN_NS)
+    if (before && now < before->again)
         return 0;
+    found.wait = before && before->wait ? 2 * before->wait : FIRST_WAIT_NS;
+    if (found.wait > LAST_WAIT_NS)
+        found.wait = LAST_WAIT_NS;
+    found.again = now + found.wait;
     state = TAKE(__u64, process->main);
     state = state ? TAKE(__u64, state + layout->interpreter_threads) : 0;
     for (i = 0; i < STATES_A_LOOK && state; i++) {
