@@ -120,6 +120,7 @@ class UsdtCalls(CallSource):
         processes = self._recording.processes
         for loaded in self._loaded.values():
             pids = set(loaded.probes.attached)
+            loaded.probes.record(False)  # they go one by one: a call's end without its beginning, or the other way round, is of no use
             loaded.probes.detach_now()
             self._drain(loaded)
             threads = [(pid, tid) for pid, tid in processes.threads if pid in pids]
