@@ -161,15 +161,15 @@ class Trace(Logs):
         """
         if start_ns is not None or end_ns is not None:
             return self.window(start_ns, end_ns, pid, tid).tree(columns)
-        return to_frame(self._load(TREE, self._derived_parts(TREE), TREE.known(columns), equal(pid=pid, tid=tid)), TREE)
+        return self._derived_rows(TREE, columns, equal(pid=pid, tid=tid))
 
     def call_sites(self) -> pd.DataFrame:
         """One row per place that a function was called from; columns as in schema.CALL_SITES. Derived by the same pass as the tree."""
-        return to_frame(self._load(CALL_SITES, self._derived_parts(CALL_SITES), CALL_SITES.known(None), []), CALL_SITES)
+        return self._derived_rows(CALL_SITES)
 
     def thread_times(self) -> pd.DataFrame:
         """One row per thread, where its time went; columns as in schema.THREAD_TIMES. Derived by the same pass as the tree."""
-        return to_frame(self._load(THREAD_TIMES, self._derived_parts(THREAD_TIMES), THREAD_TIMES.known(None), []), THREAD_TIMES)
+        return self._derived_rows(THREAD_TIMES)
 
     def waits(
         self,
@@ -183,8 +183,7 @@ class Trace(Logs):
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where = [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]
-        return to_frame(self._load(WAITS, self._derived_parts(WAITS), WAITS.known(columns), where), WAITS)
+        return self._derived_rows(WAITS, columns, [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)])
 
     def tasks(
         self,
@@ -198,8 +197,7 @@ class Trace(Logs):
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where = [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]
-        return to_frame(self._load(TASKS, self._derived_parts(TASKS), TASKS.known(columns), where), TASKS)
+        return self._derived_rows(TASKS, columns, [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)])
 
     def requests(self, columns: Sequence[str] | None = None, patterns: Sequence[str] = ()) -> pd.DataFrame:
         """One row per request, in the order of request_id; columns as in schema.REQUESTS.
@@ -321,6 +319,10 @@ class Trace(Logs):
             where.append(pc.field("ts") < end_ns)
         parts = self._parts(name, None if segments is self.manifest["segments"] else segments)
         return to_frame(self._load(spec, parts, spec.known(columns), where), spec)
+
+    def _derived_rows(self, spec: Table, columns: Sequence[str] | None = None, where: Sequence[pc.Expression] = ()) -> pd.DataFrame:
+        """Rows of a derived table, in the order in which it was written."""
+        return to_frame(self._load(spec, self._derived_parts(spec), spec.known(columns), list(where)), spec)
 
     def _by_call_id(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: str = "call_id") -> pd.DataFrame:
         """Rows of a derived table, in the order of `key`."""
