@@ -63,12 +63,12 @@ class Intervals:
 
     def before(self, key: Ints, ts: Ints) -> Ints:
         """The place of the last interval of each thread that began before `ts`; -1 where there is none."""
-        place = np.full(len(key), -1, np.int64)
-        for thread in np.unique(key).tolist():
+        place, order = np.full(len(key), -1, np.int64), np.argsort(key, kind="stable")
+        threads, begins = np.unique(key[order], return_index=True)
+        for thread, which in zip(threads.tolist(), np.split(order, begins[1:]), strict=True) if len(key) else ():
             first, last = np.searchsorted(self.key, (thread, thread + 1))
-            which = key == thread
-            place[which] = first + np.searchsorted(self.start[first:last], ts[which]) - 1
-            place[which & (place < first)] = -1
+            found = first + np.searchsorted(self.start[first:last], ts[which]) - 1
+            place[which] = np.where(found < first, -1, found)
         return place
 
 
