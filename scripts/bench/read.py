@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
 
+from compiled_pass import compiled_pass
 from synthetic import GIL, table_of, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import calls, passes
+from pytrace_ebpf.analyze.rebuilt import calls
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
-from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -136,24 +136,12 @@ def make(path: Path, wanted: int) -> Path:
     return path
 
 
-def passed(trace: Trace, **what: Any) -> float:
-    """CPU seconds of the compiled pass alone: the events of a segment are read beforehand."""
-    engine, spent = passes.engine_of(trace, **what), 0.0
-    for events, end_ns in passes.segments(trace, engine):
-        batches = list(events)
-        begin = time.process_time()
-        for _ in engine.take(batches, end_ns, passes.PIECE):
-            pass
-        spent += time.process_time() - begin
-    return spent
-
-
 def an_event(path: Path) -> Iterator[tuple[str, float]]:
     """What, and its CPU time in ns an event."""
     trace = pytrace_ebpf.open(path)
     events = sum(segment["rows"]["events"] for segment in trace.segments)
-    yield "compiled pass: tree", passed(trace, rows=False, nodes=1 << 20) / events * 1e9
-    yield "compiled pass: rows", passed(trace, rows=True) / events * 1e9
+    yield "compiled pass: tree", compiled_pass(trace, rows=False, nodes=1 << 20) / events * 1e9
+    yield "compiled pass: rows", compiled_pass(trace, rows=True) / events * 1e9
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
         calls.derive(trace, Path(folder))

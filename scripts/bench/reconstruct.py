@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
 
+from compiled_pass import compiled_pass
 from synthetic import GIL, write_trace
 
 import pytrace_ebpf
@@ -106,20 +107,6 @@ def make(path: Path, events: int, broken: bool) -> Path:
     return path
 
 
-def library(trace: Trace, **what: Any) -> float:
-    """CPU seconds of the compiled pass: the events are read beforehand."""
-    spent = 0.0
-    engine = passes.engine_of(trace, **what)
-    for events, end_ns in passes.segments(trace, engine):
-        batches = list(events)
-        begin = time.process_time()
-        for _ in engine.take(batches, end_ns, passes.PIECE):
-            pass
-        spent += time.process_time() - begin
-    engine.finish(trace.end_ns)
-    return spent
-
-
 def read(trace: Trace) -> None:
     for segment in trace.segments:
         for _ in trace.batches("events", segment["index"], passes.PIECE):
@@ -144,9 +131,9 @@ def timed(work: Any, *arguments: Any) -> float:
 
 
 WORK = {
-    "library: sums by function": lambda trace: library(trace, rows=False, nodes=1),
-    "library: tree": lambda trace: library(trace, rows=False, nodes=1 << 20),
-    "library: rows": lambda trace: library(trace, rows=True),
+    "library: sums by function": lambda trace: compiled_pass(trace, rows=False, nodes=1),
+    "library: tree": lambda trace: compiled_pass(trace, rows=False, nodes=1 << 20),
+    "library: rows": lambda trace: compiled_pass(trace, rows=True),
     "read events": lambda trace: timed(read, trace),
     "tree, reading included": lambda trace: timed(tree.grow, trace),
     "rows as Arrow tables": lambda trace: timed(rebuilt, trace),
