@@ -138,6 +138,12 @@ def unbalanced(events: np.ndarray) -> list[int]:
     return wrong
 
 
+def assert_balanced(arena: "Arena") -> None:
+    """Each thread's ends are of its innermost open frame."""
+    for events in arena.threads.values():
+        assert not unbalanced(events)
+
+
 class Session:
     """A session directory as the tracer prepares it: the library, its options, and the lock that shows that the tracer is alive."""
 

@@ -103,29 +103,24 @@ def traced_by(directory: Path, source: str) -> set[int]:
 
 def has_agent(pid: int) -> bool:
     """Whether the agent's thread runs in a process."""
-    return any(name_of(task) == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+    return bool(agent_threads(pid))
 
 
 def agent_records(pid: int) -> bool:
     """Whether the agent's thread has put its hooks in place, and waits for commands."""
-    return any(
-        name_of(task) == "pytrace-agent\n" and system_call(task)[:1] + system_call(task)[2:3] == [FUTEX, WAIT]
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    )
+    calls = (of_thread(task, "syscall").split() for task in agent_threads(pid))
+    return any(call[:1] + call[2:3] == [FUTEX, WAIT] for call in calls)
 
 
-def system_call(thread: Path) -> list[str]:
-    """Number and arguments of the system call that a thread waits in; [\"running\"] or nothing where there is none."""
+def agent_threads(pid: int) -> list[Path]:
+    """The agent's threads in a process, as /proc/PID/task/TID."""
+    return [task for task in Path(f"/proc/{pid}/task").iterdir() if of_thread(task, "comm") == "pytrace-agent\n"]
+
+
+def of_thread(thread: Path, file: str) -> str:
+    """A file of a thread, /proc/PID/task/TID; empty where it has just ended."""
     try:
-        return (thread / "syscall").read_text().split()
-    except OSError:
-        return []
-
-
-def name_of(thread: Path) -> str:
-    """What the kernel calls a thread, /proc/PID/task/TID; nothing where it has just ended."""
-    try:
-        return (thread / "comm").read_text()
+        return (thread / file).read_text()
     except OSError:
         return ""
 

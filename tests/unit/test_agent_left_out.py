@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.trace.schema import CallKind
-from tests.agent_arena import ENTRY, OPEN, QUIET, RESUME, Arena, Session, unbalanced
+from tests.agent_arena import ENTRY, OPEN, QUIET, RESUME, Arena, Session, assert_balanced
 from tests.unit.agent_pythons import attached, built, every_python
 
 pytestmark = built
@@ -98,8 +98,7 @@ def test_they_are_not_written_until_they_are_wanted_again_and_all_others_are(int
         assert again["hot_generator"] == 6
         session.command_stop()
         (arena,) = session.wait(QUIET)
-        for events in arena.threads.values():
-            assert not unbalanced(events)
+        assert_balanced(arena)
 
 
 @every_python
@@ -121,8 +120,7 @@ def test_a_call_that_is_open_ends_when_it_does_where_calls_below_it_are_recorded
         program.process.wait(20)
         (arena,) = session.arenas()
         assert not open_now(arena)["hot_wrapper"]
-        for events in arena.threads.values():
-            assert not unbalanced(events)
+        assert_balanced(arena)
 
 
 @every_python
@@ -137,8 +135,7 @@ def test_a_call_that_is_the_innermost_ends_there_and_then(interpreter: str, tmp_
         assert program.ask("calls(3)") == "3"
         session.command_stop()
         (arena,) = session.wait(QUIET)
-        for events in arena.threads.values():
-            assert not unbalanced(events)
+        assert_balanced(arena)
 
 
 @every_python
@@ -165,8 +162,7 @@ def test_calls_that_are_open_when_they_are_wanted_again(innermost: str, interpre
             assert program.ask("end") == "left"
         session.command_stop()
         (arena,) = session.wait(QUIET)
-        for events in arena.threads.values():
-            assert not unbalanced(events)
+        assert_balanced(arena)
         assert not open_now(arena)["hot_recursion"]
 
 
@@ -234,8 +230,7 @@ def test_in_a_pause_nothing_is_written_and_after_it_open_calls_begin_anew(interp
             assert (during["calls"], during["cold"], during["hot"]) == (1, 7, 0 if turn else 7)
         session.command_stop()
         (arena,) = session.wait(QUIET)
-        for events in arena.threads.values():
-            assert not unbalanced(events)
+        assert_balanced(arena)
 
 
 @every_python
