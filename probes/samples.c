@@ -65,7 +65,7 @@ BPF_HASH(processes, __u32, struct sampled, 16384);
 struct state {
     __u64 address; /* 0 = none */
     __u64 again;   /* when the list of thread states may next be searched for it */
-    __u64 wait;    /* ns from the last search to that moment: it doubles, as a thread that begins has none yet, and one of a BLAS never */
+    __u64 wait;    /* ns between two searches; doubles each time: a new thread has no state yet, one of a BLAS's pool never gets one */
 };
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define FIRST_WAIT_NS 10000000ULL
@@ -78,7 +78,7 @@ BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 /* thread id -> when it left the core; 0 = it has one */
 BPF_TABLE("lru_hash", __u32, __u64, away, 65536);
 
-/* Whether this core has switched threads, which the place where `back` runs need not mean. */
+/* Whether this core has switched threads since `back` last ran there: the kernel reaches that place without a switch, too. */
 BPF_PERCPU_ARRAY(switched, __u8, 1);
 
 BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
