@@ -1,9 +1,9 @@
 """Floating-point operations and bytes of one native call, from the sizes and element types of its tensors.
 
-Exact, with a multiply-add as two operations: what multiplies matrices or convolves. The figures are those of
-torch.utils.flop_counter but for one: of a convolution in G groups that counts the gradient of the weights G times.
-An estimate, operations for each element of the largest tensor: everything in _PER_ELEMENT, where an
-exponential counts as one operation, as an addition does. Exactly none: what only moves data or looks at it in another way.
+Products of matrices and convolutions are exact; a multiply-add counts as two operations. The figures equal those of
+torch.utils.flop_counter with one exception: for a convolution in G groups it counts the gradient of the weights G times.
+Everything in _PER_ELEMENT is an estimate, so many operations for each element of the largest tensor; an exponential counts
+as one operation, as an addition does. What only moves data, or views it in another way, takes none.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Another way to look at the same memory.
+# These return another view of the same memory.
 _VIEWS = _names("""alias as_strided chunk contiguous detach diagonal expand expand_as flatten lift_fresh movedim mT numpy_T narrow permute
 real reshape resolve_conj resolve_neg select slice split split_with_sizes squeeze swapaxes t tensor_split transpose unbind unflatten
 unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view view_as _reshape_alias _unsafe_view item _local_scalar_dense
@@ -60,7 +60,7 @@ _GATHERS = frozenset(("embedding", "index_select"))
 
 
 def cost(layer: str, name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | None, returned_dtypes: Dtypes) -> tuple[int | None, int | None]:
-    """(flops, bytes) of a call of `layer`; of blas and cuda only what is given a product's two matrices has any."""
+    """(flops, bytes) of a call of `layer`. In layers blas and cuda both are None unless the call was given the two matrices of a product."""
     if layer != "operator":
         sizes = product(given)
         if sizes is None:
@@ -70,10 +70,10 @@ def cost(layer: str, name: str, given: Shapes, dtypes: Dtypes, returned: Shapes 
 
 
 def flops(name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | None) -> int | None:
-    """Floating-point operations of a call; None where its name or its shapes are not known well enough.
+    """Floating-point operations of a call; None where the operator is not known or its shapes do not suffice.
 
-    `name` as in schema.OPERATORS; `given` and `dtypes` of the tensors it was given, in the order of its signature,
-    `returned` of those it returned, None where not read. An undefined tensor is None.
+    `name` is as in schema.OPERATORS. `given` and `dtypes` describe the tensors passed in, in the order of the signature;
+    `returned` the tensors returned, None where they were not read. An undefined tensor is None.
     """
     name = _plain(name)
     if name in _VIEWS or name in _MOVES:
@@ -85,7 +85,7 @@ def flops(name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | None) -> 
             if dtypes and not any(d is None or d.startswith(("float", "bfloat", "complex")) for d in dtypes):
                 return 0
             return _ESTIMATED[name] * max(prod(s) for s in [*given, *(returned or ())] if s is not None)
-    except (IndexError, TypeError, ValueError):  # other tensors than the formula is for
+    except (IndexError, TypeError, ValueError):  # not the tensors that the formula is for
         pass
     return None
 
@@ -93,7 +93,7 @@ def flops(name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | None) -> 
 def bytes_moved(name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | None, returned_dtypes: Dtypes) -> int | None:
     """Bytes of the tensors of a call, each read or written once; None where a size or type is not known.
 
-    None are those of a view. Of a table that rows are taken from only these count. Arguments as of flops().
+    A view moves none. Where rows are taken from a table, only these rows count. The arguments are those of flops().
     """
     name = _plain(name)
     if name in _VIEWS:
@@ -111,7 +111,7 @@ def bytes_moved(name: str, given: Shapes, dtypes: Dtypes, returned: Shapes | Non
 
 
 def product(given: Shapes) -> tuple[int, int, int] | None:
-    """(m, n, k) of a product of two matrices [m, k] and [k, n] as a BLAS is given them; None for anything else."""
+    """(m, n, k) where `given` is what a BLAS takes for a product, two matrices [m, k] and [k, n]; else None."""
     shapes = [shape for shape in given if shape is not None and len(shape) == 2]
     if len(shapes) != 2 or len(given) != 2:
         return None
@@ -120,7 +120,7 @@ def product(given: Shapes) -> tuple[int, int, int] | None:
 
 
 def _plain(name: str) -> str:
-    """Without namespace, and without the underscore of one that works in place."""
+    """The name without its namespace and without the underscore of an operator that works in place."""
     name = name.rpartition("::")[2]
     return name if name.startswith("__") else name.rstrip("_")
 
@@ -135,7 +135,7 @@ def _matmul(a: Shape, b: Shape) -> int:
 
 
 def _product_at(place: int) -> _Formula:
-    """Of a product of the tensors at `place` and after it."""
+    """The product of the tensor at `place` and the next one."""
     return lambda given, _: _matmul(given[place], given[place + 1])
 
 
@@ -145,7 +145,7 @@ def _linear(given: Sequence[Any], _: Any) -> int:
 
 
 def _attention(given: Sequence[Any], _: Any) -> int:
-    """Scores and their weighted sum; a causal mask saves nothing here."""
+    """The scores and the weighted sum of the values. A causal mask is taken to save nothing."""
     query, key, value = given[:3]
     return 2 * prod(query) * key[-2] + 2 * prod(query[:-1]) * key[-2] * value[-1]
 
@@ -161,22 +161,22 @@ def _lstm_layer_backward(given: Sequence[Any], _: Any) -> int:
 
 
 def _convolved(x: Shape, weight: Shape, out: Shape, transposed: bool | None) -> int:
-    """One multiply-add for each weight at each place: of the result, or, transposed, of what was given."""
+    """One multiply-add for each weight at each position of the result, or of the input where it is transposed."""
     if len(x) < len(weight):  # no batch
         x, out = (1, *x), (1, *out)
     if transposed is None:
-        # With as many channels on both sides only the size shows which it is, and where that is the same it does not matter.
+        # With equal numbers of channels only the sizes tell the two apart; where these are equal too, so is the result.
         transposed = x[1] == weight[0] and (out[1] != weight[0] or prod(out[2:]) > prod(x[2:]))
     return 2 * prod(weight) * x[0] * prod((x if transposed else out)[2:])
 
 
 def _convolution(transposed: bool | None) -> _Formula:
-    """`transposed` None: the call may be either."""
+    """`transposed` is None for an operator that does both."""
     return lambda given, returned: _convolved(given[0], given[1], returned[0], transposed) if returned else None
 
 
 def _convolution_backward(given: Sequence[Any], returned: Any) -> int | None:
-    """As much as forward for the gradient of the input, and again for that of the weights, where they were asked for."""
+    """The gradients of the input and of the weights, where asked for, take as much as the forward pass each."""
     grad, x, weight = given[:3]
     if not returned:
         return None
@@ -187,7 +187,7 @@ _FORMULAS: dict[str, _Formula] = {
     **dict.fromkeys(("mm", "bmm", "matmul", "mv", "dot", "vdot"), _product_at(0)),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_at(1)),
     **dict.fromkeys(("linear", "mkldnn_linear"), _linear),
-    # The rows of the gradient, each added to its own of the table's.
+    # Each row of the gradient is added to one row of the table's gradient.
     **dict.fromkeys(("embedding_dense_backward", "embedding_backward"), lambda given, _: prod(given[0])),
     "addbmm": lambda given, _: _matmul(given[1], given[2]),
     "mkldnn_rnn_layer": _lstm_layer,

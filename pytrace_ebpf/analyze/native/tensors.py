@@ -1,4 +1,4 @@
-"""Shapes and element types of many calls, each different one kept once and the calls holding its number."""
+"""Shapes and element types of many calls: each distinct value is stored once and a call refers to it by number."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -18,9 +18,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class Tensors:
-    """What the rows of schema.ARGUMENTS say, taken in a part at a time: 30 bytes a row, however many tensors it has.
+    """The rows of schema.ARGUMENTS, added part by part. A row takes 30 bytes, however many tensors it has.
 
-    `shapes` and `dtypes` hold each different value once, as tuples: of sizes, or None, and of names, or None.
+    `shapes` and `dtypes` hold each distinct value once: a tuple with the sizes, or the name, of each tensor, None where it is undefined.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Tensors:
         self._joined: set[bool] = set()
 
     def add(self, arguments: pa.Table) -> None:
-        """Take in rows of schema.ARGUMENTS."""
+        """Add rows of schema.ARGUMENTS."""
         self._joined.clear()
         shapes, dtypes = (arguments[name].combine_chunks() for name in ("shapes", "dtypes"))
         rows = pd.DataFrame({name: arguments[name].to_numpy() for name in KEY})
@@ -45,7 +45,7 @@ class Tensors:
             parts.append(rows[result == which])
 
     def given(self, calls: pd.DataFrame, result: bool) -> tuple[Ints, Ints]:
-        """Numbers of the shapes and dtypes that each of `calls` (KEY) was given or, as `result`, returned; UNREAD for none."""
+        """For each of `calls` (KEY) the numbers of the shapes and dtypes of its arguments or, with `result`, of what it returned; UNREAD if none."""
         parts = self._rows[result]
         if not parts:
             return np.full(len(calls), UNREAD, np.int64), np.full(len(calls), UNREAD, np.int64)
@@ -56,20 +56,20 @@ class Tensors:
         return found[:, 0], found[:, 1]
 
     def shapes_of(self, numbers: Ints) -> pa.Array:
-        """The shapes of these numbers, null for UNREAD, as the column of schema.OPERATORS."""
+        """The shapes that `numbers` stand for, as the column of schema.OPERATORS; null for UNREAD."""
         return _take(self.shapes, _SHAPES, numbers)
 
     def dtypes_of(self, numbers: Ints) -> pa.Array:
-        """The dtypes of these numbers likewise."""
+        """The dtypes that `numbers` stand for, likewise."""
         return _take(self.dtypes, _DTYPES, numbers)
 
     def _numbers(self, words: tuple[Ints, Ints], known: list[Any], decode: Any) -> Ints:
-        """The number of each row of words, new ones added to `known` as `decode` reads them."""
+        """The number of each row of `words`; a value not seen before is decoded and appended to `known`."""
         rows = _rows(*words).dictionary_encode()
         numbers = []
         for raw in rows.dictionary:
             value = decode(np.frombuffer(raw.as_buffer(), np.int64).tolist())
-            # By the list too: what one holds as an empty tuple is another value of the other.
+            # The key includes the list, as an empty tuple is a value of both.
             key = (id(known), value)
             if key not in self._number:
                 self._number[key] = len(known)
@@ -79,7 +79,7 @@ class Tensors:
 
 
 def distinct_shapes(shapes: "pd.Series[Any]") -> tuple[Ints, list[tuple[tuple[int, ...] | None, ...]]]:
-    """(the number of each row's, UNREAD for null; what the numbers stand for) of a column `shapes` of schema.OPERATORS."""
+    """Number the distinct values of a column `shapes` of schema.OPERATORS: (each row's number, UNREAD for null; the values)."""
     column = pa.array(shapes, _SHAPES)
     rows = _rows(*_shape_words(column)).dictionary_encode()
     values = [_shapes_of(np.frombuffer(raw.as_buffer(), np.int64).tolist()) for raw in rows.dictionary]
@@ -87,12 +87,12 @@ def distinct_shapes(shapes: "pd.Series[Any]") -> tuple[Ints, list[tuple[tuple[in
 
 
 def _borders(lists: pa.ListArray) -> Ints:
-    """Where each list begins in flatten(), and where the last ends."""
+    """The offsets in flatten() at which the lists begin, and the end of the last."""
     return np.concatenate(([0], np.cumsum(lists.value_lengths().fill_null(0).to_numpy()))).astype(np.int64)
 
 
 def _shape_words(shapes: pa.ListArray) -> tuple[Ints, Ints]:
-    """Every row as numbers, of each tensor how many dimensions it has (UNREAD: undefined) and these; and where the rows begin."""
+    """Each row as words: for each tensor its number of dimensions (UNREAD if undefined), then its sizes. Also the rows' offsets."""
     tensors = shapes.flatten()
     dimensions = tensors.value_lengths().fill_null(UNREAD).to_numpy().astype(np.int64)
     begin = np.concatenate(([0], np.cumsum(1 + np.maximum(dimensions, 0))))
@@ -114,7 +114,7 @@ def _shapes_of(words: list[int]) -> tuple[tuple[int, ...] | None, ...]:
 
 
 def _rows(words: Ints, borders: Ints) -> pa.Array:
-    """Rows of words as binary values, which Arrow compares at once."""
+    """Rows of words as binary values, which Arrow can compare."""
     offsets, data = pa.py_buffer(8 * borders), pa.py_buffer(np.ascontiguousarray(words))
     return pa.Array.from_buffers(pa.large_binary(), len(borders) - 1, [None, offsets, data])
 

@@ -1,7 +1,7 @@
-"""One forward pass of a PyTorch model as a graph: its modules' calls in one another, and the operators that each of them called in turn.
+"""One forward pass of a PyTorch model as a graph: which module called which, and the operators that each called, in order.
 
-Every call of an nn.Module goes through Module._call_impl, which calls its forward: that is a node, named for the class that the
-forward is defined in (BatchNorm2d's is _BatchNorm's). What a module is called in its parent stands in no frame.
+A call of an nn.Module goes through Module._call_impl, which calls its forward. Each forward is a node, named after the class that
+defines it (for BatchNorm2d that is _BatchNorm). The attribute under which a parent holds a module is in no frame, so it is not known.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 
 FILE = "torch/nn/modules/module.py"
-CALLERS = ("_call_impl", "_slow_forward", "inner")  # of FILE; they call what a subclass defines as forward
+CALLERS = ("_call_impl", "_slow_forward", "inner")  # functions of FILE that call a subclass's forward
 _CALLS = ("call_id", "parent_id", "last_descendant_id", "layer", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns")
 _OF_OPERATORS = ("call_id", "overload", "shapes", "dtypes", "result_shapes", "result_dtypes", "flops", "bytes")
 NODES = ("call_id", "parent_id", "depth", "kind", "name", "path", "start_ns", "wall_ns", *_OF_OPERATORS[1:])
@@ -24,11 +24,11 @@ NODES = ("call_id", "parent_id", "depth", "kind", "name", "path", "start_ns", "w
 
 @dataclass(frozen=True)
 class Graph:
-    """nodes: NODES, a row each in the order in which they began, the outermost module first; parent_id is a node's, -1 of the first.
+    """nodes: one row each (NODES) in the order of their start, so the outermost module comes first. parent_id is another node's call_id, or -1.
 
-    kind "module" (name: the class) or "operator" (outermost ones: what an operator calls is its own matter). path: names from the
-    outermost module down, joined by "/", the second of one name in a module with #2; other columns as in schema.OPERATORS.
-    edges: source, target (call_ids), kind: "contains", a module and what it called; "next", what it called one after the other.
+    kind: "module", whose name is its class, or "operator", where only outermost operators count. path: the names from the outermost
+    module down, joined by "/"; the second child of one name gets #2. The other columns are those of schema.OPERATORS.
+    edges: source and target (call_ids) and kind: "contains", from a module to what it called; "next", between two successive ones of these.
     """
 
     nodes: pd.DataFrame
@@ -40,7 +40,7 @@ class Graph:
 
 
 def forwards(trace: Trace) -> pd.DataFrame:
-    """The forward passes of a Trace: calls of modules that no other module called, in order; call_id, pid, tid, name, start_ns, wall_ns."""
+    """The forward passes of a trace: calls of modules made by no other module, in order; call_id, pid, tid, name, start_ns, wall_ns."""
     calls = trace.calls(columns=list(_CALLS))
     functions = trace.functions()
     modules = _modules(calls, functions)
@@ -50,7 +50,7 @@ def forwards(trace: Trace) -> pd.DataFrame:
 
 
 def graph(trace: Trace, call_id: int) -> Graph:
-    """The graph of the forward pass that the call `call_id` is (see forwards). Raises UsageError where it is no module's forward."""
+    """The graph of the forward pass `call_id` (see forwards). Raises UsageError where that call is no module's forward."""
     root = trace.calls(columns=list(_CALLS), ids=(call_id, call_id))
     if not len(root):
         raise UsageError(f"there is no call {call_id} in this trace; torch_graph.forwards() has those of modules.")
@@ -59,7 +59,7 @@ def graph(trace: Trace, call_id: int) -> Graph:
     calls = trace.calls(columns=list(_CALLS), ids=(call_id, int(first["last_descendant_id"])), tid=tid, start_ns=start_ns, end_ns=end_ns + 1)
     functions = trace.functions()
     modules = _modules(calls, functions)
-    # Its own caller lies outside of what was read.
+    # Its caller was not read, so the check by caller fails for it.
     modules[0] = _is_forward(calls, functions)[0]
     if not modules[0]:
         raise UsageError(f"the call {call_id} is no module's forward; torch_graph.forwards() has those.")
@@ -82,21 +82,21 @@ def _is_forward(calls: pd.DataFrame, functions: pd.DataFrame) -> npt.NDArray[np.
 
 
 def _modules(calls: pd.DataFrame, functions: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which of `calls` are a module's forward, called as such: super().forward() is not."""
+    """Mask of the forwards called by Module._call_impl; a super().forward() is not one of them."""
     of_file = functions["file"].str.endswith(FILE) & functions["name"].isin(CALLERS)
     callers = calls["call_id"].to_numpy(np.int64)[calls["func_id"].isin(functions.loc[of_file, "func_id"]).to_numpy()]
     return _is_forward(calls, functions) & calls["parent_id"].isin(callers).to_numpy()
 
 
 def _names(calls: pd.DataFrame, functions: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """The class of a forward, the name of an operator."""
+    """For a forward its class, for an operator its name."""
     of = functions.set_index("func_id").loc[calls["func_id"]]
     is_python = (of["function_layer"] == "python").to_numpy()
     return np.where(is_python, of["qualname"].str.removesuffix(".forward"), of["name"])
 
 
 def _paths(nodes: pd.DataFrame) -> tuple[list[str], list[int]]:
-    """path and depth of each node; a parent stands before its children."""
+    """The path and depth of each node; in `nodes` a parent precedes its children."""
     number = nodes.groupby(["parent_id", "name"]).cumcount() + 1
     found: dict[int, tuple[str, int]] = {}
     for call_id, parent_id, name, nth in zip(nodes["call_id"], nodes["parent_id"], nodes["name"], number, strict=True):

@@ -1,4 +1,4 @@
-"""Requests by what they were for: how many, how long, where their time went, and where that of the slowest."""
+"""Requests by endpoint: how many, how long they took, and where the time of all and of the slowest went."""
 
 import numpy as np
 import pandas as pd
@@ -12,9 +12,9 @@ _PARTS = ("run_ns", *SPLIT, "unknown_ns", "awaited_ns")
 def by_request(requests: pd.DataFrame) -> pd.DataFrame:
     """Aggregate `requests` (schema.REQUESTS) per kind and endpoint, the largest total first; int64/Int64 nanoseconds.
 
-    One row each: kind; func_id, the endpoint's; requests; p50_ns, p95_ns, p99_ns and max_ns, wall times that requests had (nearest
-    rank); run_ns and its parts: SPLIT (null where that of a request is) and unknown_ns, of requests whose split is null; awaited_ns,
-    that with run_ns is all their time; slow_ and each of these: of those that took p95_ns or longer; slowest_id, the request_id of the longest.
+    Columns: kind; func_id of the endpoint; requests; p50_ns, p95_ns, p99_ns and max_ns, wall times by nearest rank; run_ns and its
+    parts, SPLIT (null where a request's is) and unknown_ns, of the requests without a split; awaited_ns, the time outside of run_ns;
+    slow_ with each of these names, of the requests that took p95_ns or longer; slowest_id, the request_id of the longest.
     """
     rows = requests.assign(
         func_id=requests["endpoint_func_id"],

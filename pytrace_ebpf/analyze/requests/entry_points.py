@@ -1,4 +1,4 @@
-"""Which functions answer a request: those of the usual servers and frameworks, and what a user names."""
+"""The functions that answer requests: those of well-known servers and frameworks, and those that the user names."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """Functions by shell patterns of their module and qualified name.
+    """Functions, by shell patterns of module and qualified name.
 
-    kind: what a request there is called. handlers_only: their calls are no requests, but what they call right away is what answers one.
+    kind: the name of their kind of request. handlers_only: a call is not a request itself, but calls the function that answers one.
     """
 
     kind: str
@@ -25,7 +25,7 @@ class EntryPoint:
     handlers_only: bool = False
 
 
-# Of a server that is written in C (uWSGI, mod_wsgi) the framework's entry is the outermost; else the server's, which spans the whole answer.
+# The outermost one counts: the server's, which spans the whole answer, or the framework's where the server is written in C (uWSGI, mod_wsgi).
 ENTRY_POINTS = (
     EntryPoint("WSGI", "wsgiref.handlers", "BaseHandler.run"),
     EntryPoint("WSGI", "werkzeug.serving", "WSGIRequestHandler.run_wsgi"),
@@ -55,13 +55,13 @@ ENTRY_POINTS = (
     EntryPoint("gRPC", "grpc._server", "_stream_response_in_pool"),
     EntryPoint("gRPC", "grpc._server", "_call_behavior", True),
 )
-ASKED = "asked"  # the kind of what a user names
+ASKED = "asked"  # the kind of the functions that the user names
 
 _LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+)?(\.zip)?)/")
 
 
 def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":
-    """kind by func_id of the functions (schema.FUNCTIONS) that are ENTRY_POINTS, with or without `handlers_only`."""
+    """The kind of each of `functions` (schema.FUNCTIONS) that is an entry point with this `handlers_only`, by func_id."""
     points = [point for point in ENTRY_POINTS if point.handlers_only == handlers_only]
     found = [pd.Series(point.kind, _matching(functions, f"{point.module}:{point.qualname}")) for point in points]
     joined = pd.concat([pd.Series([], dtype=object), *found])
@@ -69,14 +69,14 @@ def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[st
 
 
 def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
-    """The same of those that a user names: QUALNAME, or MODULE:QUALNAME, or with a slash FILE:QUALNAME."""
+    """The same for the user's `patterns`: QUALNAME, MODULE:QUALNAME or, with a slash, FILE:QUALNAME."""
     found = [pd.Series(ASKED, _matching(functions, pattern)) for pattern in patterns]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
 
 
 def own(functions: pd.DataFrame) -> Bools:
-    """Which are the program's own: of Python, and in no folder of libraries."""
+    """Mask of the program's own functions: written in Python, and not in a folder of libraries."""
     python = (functions["function_layer"] == "python").to_numpy(dtype=bool)
     return python & ~functions["file"].astype("object").map(lambda file: bool(_LIBRARY.match(file))).to_numpy(dtype=bool)
 

@@ -1,4 +1,4 @@
-"""How calls lie in each other, by their ids alone."""
+"""How calls nest, found from their ids alone."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ Ints = npt.NDArray[np.int64]
 
 
 def levels(depth: Ints) -> Iterator[Ints]:
-    """The places of each depth from 1 on, in turn."""
+    """The positions in `depth` of each level from 1 on, level by level."""
     order = np.argsort(depth, kind="stable")
     edges = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
     return (order[first:last] for first, last in zip(edges, edges[1:], strict=False))
 
 
 def above(calls: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Of each of `calls`, in the order of call_id: the place of the innermost of them that it lies in, -1 for none; and in how many.
+    """For each of `calls`, sorted by call_id: the position of the innermost of them that encloses it, -1 if none does, and how many do.
 
     Needs call_id and last_descendant_id.
     """

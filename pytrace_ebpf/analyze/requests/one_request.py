@@ -1,4 +1,4 @@
-"""Where the time of a single request went: its calls by the functions they were called through, and what it waited for."""
+"""Where the time of one request went: its calling-context tree and its waits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pytrace_ebpf.trace.states import BY_NAME, SPLIT
 TIMES = ("total_ns", *SPLIT, "self_ns", *(f"self_{name}" for name in SPLIT))
 _CALL = ("call_id", "parent_id", "func_id", "depth", "wall_ns", *SPLIT, "self_wall_ns", *(f"self_{name}" for name in SPLIT))
 _WAIT = ("func_id", "kind", "syscall", "start_ns", "blocked_until_ns", "end_ns")
-RUN_QUEUE = BY_NAME["runq_wait"].label  # the kind of what a thread waited for a core
+RUN_QUEUE = BY_NAME["runq_wait"].label  # the kind of a wait for a core
 _NEARLY = 0.9
 
 Ints = npt.NDArray[np.int64]
@@ -29,9 +29,9 @@ Ints = npt.NDArray[np.int64]
 class OneRequest:
     """One request.
 
-    tree: node_id, parent_id, depth (of the request's own call 0), func_id, calls and TIMES, a caller before its callees.
-    waits: func_id, kind (of schema.WAITS, or RUN_QUEUE), syscall (None for none) and ns, most time first.
-    awaited: the coroutine that it was suspended in longest: func_ids of those that lead to it, the outermost first; and the time.
+    tree: node_id, parent_id, depth (0 for the request's own call), func_id, calls and TIMES; a caller precedes its callees.
+    waits: func_id, kind (as in schema.WAITS, or RUN_QUEUE), syscall (None if none) and ns, longest first.
+    awaited: the func_ids of the chain of coroutines that it was suspended in longest, outermost first, and that time in ns.
     """
 
     tree: pd.DataFrame
@@ -40,7 +40,7 @@ class OneRequest:
 
 
 def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
-    """That of a row of schema.REQUESTS of `trace`. Of one that is a call memory is bounded by its tree, of a coroutine by its calls."""
+    """Look into `request`, a row of schema.REQUESTS of `trace`. Memory is bounded by its tree or, for a coroutine, by its calls."""
     window = trace.window(request["start_ns"], request["end_ns"], request["pid"], request["tid"])
     tasks = trace.tasks(["coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "awaited_ns"]) if request["awaited_ns"] else None
     if tasks is None:
@@ -51,7 +51,7 @@ def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
 
 
 def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
-    """Of the window's tree what is below the request's call."""
+    """The part of the window's tree below the request's call."""
     tree = window.tree(["node_id", "parent_id", "depth", "func_id", "calls", *TIMES])
     own = tree[tree["func_id"] == request["func_id"]]
     if not len(own):
@@ -71,7 +71,7 @@ def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
 
 
 def _resumes(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
-    """call_id, last_descendant_id, start_ns and end_ns of the calls that a coroutine consists of."""
+    """The calls that a coroutine consists of: call_id, last_descendant_id, start_ns and end_ns."""
     columns = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "frame")
     rows = pd.concat(list(calls_of(window, np.array([request["func_id"]]), columns))).sort_values("call_id", ignore_index=True)
     first = rows["frame"][rows["start_ns"] == request["start_ns"]]
@@ -79,7 +79,7 @@ def _resumes(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
 
 
 def _calls(window: Trace, resumes: pd.DataFrame) -> pd.DataFrame:
-    """All calls (_CALL) of these, in the order of call_id."""
+    """All calls (_CALL) within `resumes`, sorted by call_id."""
 
     def own() -> Iterator[pa.Table]:
         first, last = (resumes[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
@@ -92,7 +92,7 @@ def _calls(window: Trace, resumes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summed(calls: pd.DataFrame) -> pd.DataFrame:
-    """Calls by the functions they were called through."""
+    """Sum calls by call path."""
     ids, parent, function, depth = (calls[name].to_numpy(np.int64) for name in ("call_id", "parent_id", "func_id", "depth"))
     outer = np.searchsorted(ids, parent).clip(max=max(0, len(ids) - 1))
     is_root = ids[outer] != parent
@@ -113,7 +113,7 @@ def _summed(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _waits(window: Trace, resumes: pd.DataFrame | None) -> pd.DataFrame:
-    """What was waited for in the window, of `resumes` in these alone."""
+    """The waits in the window or, given `resumes`, within these."""
     rows = window.waits(list(_WAIT)).sort_values("start_ns", ignore_index=True)
     if resumes is not None:
         start, end = (resumes[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
@@ -128,7 +128,7 @@ def _waits(window: Trace, resumes: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def _awaited(tasks: pd.DataFrame, request: dict[str, Any]) -> tuple[list[int], int]:
-    """Those of the coroutines that it awaited that were suspended nearly as long as any."""
+    """The coroutines it awaited that were suspended nearly as long as the longest one."""
     task = tasks["task_id"][tasks["coroutine_id"] == request["request_id"]]
     within = (tasks["start_ns"] >= request["start_ns"]) & (tasks["end_ns"] <= request["end_ns"])
     same = tasks[tasks["task_id"].isin(task) & within & (tasks["coroutine_id"] != request["request_id"])]

@@ -1,6 +1,6 @@
-"""Requests: the outermost calls of functions that answer them, each with the program's function that it was for.
+"""Requests: the outermost calls of the functions that answer them, each with the function of the program that it led to.
 
-Memory is bounded by the calls of the functions that answer requests and of those that they were for, in one pass without rows of other calls.
+One pass reads the calls of these functions only; their number bounds the memory.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ def derive(trace: Trace, into: Path) -> None:
 
 
 def requests(trace: Trace) -> pd.DataFrame:
-    """Columns of schema.REQUESTS, in the order of request_id."""
+    """Find the requests: schema.REQUESTS, sorted by request_id."""
     functions = trace.functions()
     kinds, asked = entry_points.kinds(functions), entry_points.asked(functions, trace.request_patterns)
     entries = kinds.index.union(asked.index).to_numpy(np.int64)
@@ -50,7 +50,7 @@ def requests(trace: Trace) -> pd.DataFrame:
 
 
 def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
-    """The program's `own` functions that a `namer` calls, or a function of a library that it calls, and so on."""
+    """The program's `own` functions that a function of `namers` calls, directly or through functions of libraries."""
     parent, function, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "func_id", "depth"))
     is_own, is_namer = np.isin(function, own), np.isin(function, namers)
     leads, is_end = is_namer.copy(), np.zeros(len(tree), bool)
@@ -62,7 +62,7 @@ def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
 
 
 def _calls(trace: Trace, others: Ints, named: Ints) -> pd.DataFrame:
-    """Calls (_COLUMNS) of these functions in the order of call_id; of `named` those alone that are not right below another of them."""
+    """The calls (_COLUMNS) of these functions, sorted by call_id. Calls of `named` that are right below another one are left out."""
     parts = []
     for part in calls_of(trace, np.union1d(others, named), _COLUMNS):
         calls = part.sort_values("call_id", ignore_index=True)
@@ -74,7 +74,7 @@ def _calls(trace: Trace, others: Ints, named: Ints) -> pd.DataFrame:
 
 
 def _tasks(trace: Trace, functions: pd.DataFrame, entries: Ints) -> pd.DataFrame:
-    """Coroutines (_TASK) of `entries`, of which no other is a coroutine function."""
+    """The coroutines (_TASK) of those of `entries` that are coroutine functions."""
     flags = functions.set_index("func_id")["flags"].reindex(entries)
     asynchronous = flags.index[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0]
     if not len(asynchronous):
@@ -84,11 +84,11 @@ def _tasks(trace: Trace, functions: pd.DataFrame, entries: Ints) -> pd.DataFrame
 
 
 def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]", namers: Ints, named: Ints) -> pd.DataFrame:
-    """Those that are calls of the functions of `kinds` (by func_id)."""
+    """The requests that are calls of the functions in `kinds` (by func_id)."""
     function = calls["func_id"].to_numpy(np.int64)
     outer, nesting = above(calls)
     is_namer, entry = np.isin(function, namers), np.where(np.isin(function, kinds.index), np.arange(len(calls)), -1)
-    depth = np.zeros(len(calls), np.int64)  # of dispatchers and the like
+    depth = np.zeros(len(calls), np.int64)  # counts enclosing functions of `namers`
     for here in levels(nesting):
         depth[here] = depth[outer[here]] + is_namer[outer[here]]
         entry[here] = np.where(entry[outer[here]] >= 0, entry[outer[here]], entry[here])
@@ -110,7 +110,7 @@ def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]",
 
 
 def _continued(calls: pd.DataFrame, begun: "pd.Series[int]") -> "pd.Series[int]":
-    """By the place of each of `calls` the request that it is, or that it resumes; `begun`: which of them, by call_id, are the first of one."""
+    """The request that each of `calls` is or resumes, by position; -1 if none. `begun` has the call_ids of those that begin one."""
     is_first = calls["call_id"].isin(begun)
     frames = calls.assign(request_id=calls["call_id"].astype("Int64").where(is_first)).sort_values(["pid", "frame", "start_ns", "call_id"])
     resumed = frames.groupby(["pid", "frame"])["request_id"].ffill().where(frames["frame"] != 0, frames["request_id"])
