@@ -30,6 +30,7 @@ struct call_event {
 #define LAYER_PYTHON 0
 #define LAYER_GC 1     /* line: the generation that is collected */
 #define LAYER_IMPORT 2 /* name: of the module */
+#define LAYER_C 6      /* name: of what is written in C, with its type's or module's before it */
 
 #define FILE_SIZE 512
 #define NAME_SIZE 128

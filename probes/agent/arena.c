@@ -308,7 +308,7 @@ struct writer *writer_new(uint32_t tid, uint64_t thread)
         w = writers;
     }
     link = w->link;
-    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link};
+    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room};
     return w;
 }
 

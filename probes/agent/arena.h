@@ -20,6 +20,11 @@
 #define AWAITING 0xfffffffffffffffeull /* writer.session: open_frame was reported as its thread's innermost frame, and nothing of the thread since */
 #define LAST_FUNCTION ((1 << 20) - 1)
 
+/* A call of what is written in C: its number among frames, and its function. */
+struct c_call {
+    uint32_t frame, function;
+};
+
 /* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
 struct writer {
     uint64_t session; /* it is good while this equals `recording` */
@@ -33,6 +38,8 @@ struct writer {
     uint32_t open_frame; /* innermost frame reported as open; 0 = none */
     uint32_t collecting; /* function of the collection whose begin was reported; 0 = none */
     uint32_t imports;    /* whose begin was reported */
+    uint32_t c_calls_open, c_calls_room;
+    struct c_call *c_calls; /* that are open and were written, the outermost first */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */
     uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
     bool over;           /* its thread has ended */

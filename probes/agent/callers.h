@@ -28,16 +28,22 @@ static inline uint64_t instruction_of(const void *frame)
     return (uint64_t)(uintptr_t)pointer_at(frame, at->frame_code) << 17 ^ *(const uint32_t *)((const char *)frame + at->frame_position);
 }
 
+/* The line that a frame stands at; 0 = not known; NO_CALLER: see place.line. GIL held. */
+static inline uint32_t line_of(const void *frame)
+{
+    uint64_t instruction = instruction_of(frame);
+    struct place *place = &places[(instruction * 0x9e3779b97f4a7c15ull) >> 52];
+    bool holds = LIKELY(place->instruction == instruction && place->generation == functions_generation);
+    return holds ? place->line : line_of_frame(place, instruction, (void *)frame);
+}
+
 /* The line that `frame`, which was entered just now, was called from; 0 = not known, or by what is not recorded. GIL held. */
 static inline uint32_t line_called_from(const void *frame)
 {
     if (UNLIKELY(!frame))
         return 0;
     for (void *caller = pointer_at(frame, at->frame_previous); caller; caller = pointer_at(caller, at->frame_previous)) {
-        uint64_t instruction = instruction_of(caller);
-        struct place *place = &places[(instruction * 0x9e3779b97f4a7c15ull) >> 52];
-        bool holds = LIKELY(place->instruction == instruction && place->generation == functions_generation);
-        uint32_t line = holds ? place->line : line_of_frame(place, instruction, caller);
+        uint32_t line = line_of(caller);
         if (LIKELY(line != NO_CALLER))
             return line;
     }

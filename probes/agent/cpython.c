@@ -63,6 +63,17 @@ bool cpython_find(void)
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     py.vectorcall_call = dlsym(RTLD_DEFAULT, "PyVectorcall_Call");
     py.generator_exit = dlsym(RTLD_DEFAULT, "PyExc_GeneratorExit");
+    static const struct {
+        void **type;
+        const char *name;
+    } types[] = {
+        {&py.type_type, "PyType_Type"}, {&py.string_type, "PyUnicode_Type"}, {&py.function_type, "PyFunction_Type"},
+        {&py.method_type, "PyMethod_Type"}, {&py.c_function_type, "PyCFunction_Type"}, {&py.c_method_type, "PyCMethod_Type"},
+        {&py.method_descriptor_type, "PyMethodDescr_Type"}, {&py.class_method_descriptor_type, "PyClassMethodDescr_Type"},
+        {&py.wrapper_descriptor_type, "PyWrapperDescr_Type"},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        *types[i].type = dlsym(RTLD_DEFAULT, types[i].name);
     if (!py.none || !py.code_type || !py.vectorcall_call || !py.generator_exit)
         return false;
     if (!py._PyThreadState_UncheckedGet)

@@ -40,7 +40,7 @@ struct type_spec {
     unsigned flags;
     struct type_slot *slots;
 };
-enum { PROFILE_CALL = 0, PROFILE_RETURN = 3 };
+enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN };
 
 /* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
 #define CPYTHON_SYMBOLS(NEEDED, MAYBE) \
@@ -98,6 +98,8 @@ struct cpython {
     CPYTHON_SYMBOLS(DECLARE_FUNCTION, DECLARE_FUNCTION)
     PyObject *none; /* _Py_NoneStruct */
     void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
+    void *type_type, *string_type, *function_type, *method_type, *c_function_type, *c_method_type, *method_descriptor_type,
+        *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
     void **generator_exit; /* PyExc_GeneratorExit */
     uint32_t version; /* PY_VERSION_HEX */
 };

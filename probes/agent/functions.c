@@ -200,9 +200,14 @@ static uint32_t id_of(const struct texts *t, uint32_t first_line, uint32_t flags
     return id;
 }
 
+bool function_is_left_out(uint32_t id)
+{
+    return left_out[id / 8] >> id % 8 & 1;
+}
+
 static uint32_t flag_left_out(const struct function_entry *entry)
 {
-    return left_out[entry->id / 8] >> entry->id % 8 & 1 ? LEFT_OUT : 0;
+    return function_is_left_out(entry->id) ? LEFT_OUT : 0;
 }
 
 static void publish(struct function_entry *entry)

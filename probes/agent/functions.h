@@ -40,6 +40,7 @@ struct function_entry *function_unknown(PyObject *code);
 struct function_entry *function_reported(PyObject *code);
 /* GIL held. From now on LEFT_OUT are the functions with these ids and no others. True where one is RETURNING. */
 bool functions_leave_out(const uint32_t *ids, uint32_t count);
+bool function_is_left_out(uint32_t id);
 /* Nothing is LEAVING or RETURNING any more; `forget`: nor BACK, and no call odd. */
 void functions_settle(bool forget);
 /* The entry of the function that stands for an import, which function_of leaves out; NULL = it is another. */

@@ -1,4 +1,5 @@
 /* Function events from sys.monitoring, CPython 3.12 and later. */
+#include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
 #include "frames.h"
@@ -27,16 +28,18 @@ static struct type_spec callback_type = {
     .slots = slots,
 };
 
-enum { EVENTS = 6 };
+enum { EVENTS = 9, PYTHON_EVENTS = 6 }; /* the others where options.c_calls asks for them */
 static PyObject *on_start(PyObject *, PyObject *const *, Py_ssize_t), *on_resume(PyObject *, PyObject *const *, Py_ssize_t),
     *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
-    *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_yield(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t);
+    *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_yield(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_c_call(PyObject *, PyObject *const *, Py_ssize_t), *on_c_return(PyObject *, PyObject *const *, Py_ssize_t), *on_c_raise(PyObject *, PyObject *const *, Py_ssize_t);
 static const struct {
     const char *event;
     fast_call call;
 } callbacks[EVENTS] = {
     {"PY_START", on_start},   {"PY_RESUME", on_resume}, {"PY_THROW", on_throw},
     {"PY_RETURN", on_return}, {"PY_YIELD", on_yield},   {"PY_UNWIND", on_unwind},
+    {"CALL", on_c_call},      {"C_RETURN", on_c_return}, {"C_RAISE", on_c_raise},
 };
 static int tool = -1;
 static long all_events;
@@ -172,6 +175,43 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
     return py.none;
 }
 
+/* The writer of the calls that a function of the program's makes; NULL: they are not written. */
+static inline struct writer *writer_of_calls(PyObject *code, void *frame)
+{
+    struct writer *w = writer_here(frame, false);
+    return w && LIKELY(function_of(code) != NULL) ? w : NULL;
+}
+
+static PyObject *on_c_call(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_of_calls(arguments[0], frame);
+    if (w)
+        c_call_begins(w, arguments[2], frame);
+    return py.none;
+}
+
+static PyObject *on_c_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_of_calls(arguments[0], frame);
+    if (w)
+        c_call_ends(w, arguments[2], frame, CALL_RETURN);
+    return py.none;
+}
+
+static PyObject *on_c_raise(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_of_calls(arguments[0], frame);
+    if (w)
+        c_call_ends(w, arguments[2], frame, CALL_UNWIND);
+    return py.none;
+}
+
 /* Calls a method for its effect; false when it raised. */
 static bool called(PyObject *result)
 {
@@ -197,7 +237,7 @@ static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
     PyObject *type = on ? py.PyType_FromSpec(&callback_type) : NULL;
     long events = 0;
     bool done = true;
-    for (int i = 0; i < EVENTS && done; i++) {
+    for (int i = 0; i < (on && !options.c_calls ? PYTHON_EVENTS : EVENTS) && done; i++) {
         long event = long_attribute(numbers, callbacks[i].event);
         PyObject *callback = on ? new_callback(type, callbacks[i].call) : py.none;
         done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, callback));

@@ -1,6 +1,7 @@
 /* Function events from the profile function of each thread, CPython 3.8 to 3.11. */
 #include <string.h>
 
+#include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
 #include "frames.h"
@@ -47,15 +48,34 @@ static __attribute__((noinline)) void not_written(struct writer *w, const void *
         import_event(w, function, shown, kind == CALL_ENTRY ? 0 : py.PyFrame_GetLineNumber(object), kind);
 }
 
+/* The frame of CPython's frame object. */
+static void *frame_of(PyObject *object)
+{
+    return at->object_frame >= 0 ? pointer_at(object, at->object_frame) : object;
+}
+
+static __attribute__((noinline)) void on_c_event(void *frame, int what, PyObject *callable)
+{
+    struct writer *w = writer_here(frame, false);
+    if (!w || !function_of(pointer_at(frame, at->frame_code)))
+        arena_passed();
+    else if (what == PROFILE_C_CALL)
+        c_call_begins(w, callable, frames_known ? frame : NULL);
+    else
+        c_call_ends(w, callable, frames_known ? frame : NULL, what == PROFILE_C_RETURN ? CALL_RETURN : CALL_UNWIND);
+}
+
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self;
+    void *frame = frame_of(object);
     if (what != PROFILE_CALL && what != PROFILE_RETURN) {
-        arena_passed();
+        if (options.c_calls && what >= PROFILE_C_CALL)
+            on_c_event(frame, what, argument);
+        else
+            arena_passed();
         return 0;
     }
-    bool inner = at->object_frame >= 0;
-    void *frame = inner ? pointer_at(object, at->object_frame) : object;
     PyObject *code = pointer_at(frame, at->frame_code);
     struct writer *w = writer_here(frame, what == PROFILE_CALL);
     if (UNLIKELY(!w))
@@ -72,7 +92,7 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         return 0;
     }
     /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
-    uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (inner ? (uint32_t)(uintptr_t)code : 0);
+    uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (frame != object ? (uint32_t)(uintptr_t)code : 0);
     leave(w, function, shown, line_at(function, position, find_line, object, 0), !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
 #include "frames.h"
@@ -133,11 +134,13 @@ static void end_all(struct writer *w, struct open *open, size_t count)
 {
     collection_cut(w);
     for (size_t i = 0; i < count; i++) {
+        c_call_cut(w, open[i].frame);
         if (open[i].written && !(open[i].function->flags & UNWANTED))
             leave(w, open[i].function, open[i].frame, 0, CALL_RETURN);
         if (open[i].function->flags & IMPORTS)
             import_cut(w, open[i].frame);
     }
+    c_calls_forget(w);
 }
 
 static void with_open_calls(void *state, void (*act)(struct writer *, struct open *, size_t))

@@ -7,6 +7,7 @@
  *     arena_bytes=N           bound for the chunks of this process
  *     arenas=DIR              where the arena file is created
  *     max_depth=N             calls below this depth are not written; 0 = no bound
+ *     c_calls=0|1             write calls of what is written in C as well
  *     include=PATTERN         only these functions, any number of times
  *     exclude=PATTERN         not these, any number of times
  *
@@ -25,7 +26,7 @@
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
-    bool follow;
+    bool follow, c_calls;
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;

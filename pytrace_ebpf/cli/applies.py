@@ -20,9 +20,10 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "sample", "stacks are sampled in the kernel, which --rootless does without"),
-    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "ring_mib")),
+    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib")),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
+    ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
 )
 RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
 

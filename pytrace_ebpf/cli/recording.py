@@ -81,6 +81,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
+        "--c-calls", action="store_true",
+        help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
+    )  # fmt: skip
+    parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
     )  # fmt: skip
@@ -110,7 +114,7 @@ def options(args: argparse.Namespace) -> Options:
         args.output,
         applies.source(args),
         not args.no_follow,
-        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth),
+        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth, args.c_calls),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
         max_size=args.max_size,

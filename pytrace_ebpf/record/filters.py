@@ -11,6 +11,7 @@ class Filters:
     include: tuple[str, ...] = ()  # empty: everything
     exclude: tuple[str, ...] = ()  # wins over include
     max_depth: int = 0  # of the recorded calls; 0: however deep
+    c_calls: bool = False  # those of what is written in C as well
 
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.max_depth)

@@ -158,9 +158,9 @@ FUNCTIONS = Table(
         Column("name", "string", "", "co_name; operator: without its overload"),
         Column("qualname", "string", "", "qualified name (Class.method), from the code object or the source; else the plain name. operator: with its overload, as aten::conv1d.padding; blas, cuda: the symbol"),
         Column("first_line", "int32", "", "co_firstlineno; -1 unknown"),
-        Column("module", "string", "", "dotted module name derived from the file's path; <gc>, <import>, <operator>; blas, cuda: the library (MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda)"),
+        Column("module", "string", "", "dotted module name derived from the file's path; <gc>, <import>, <operator>, <c>; blas, cuda: the library (MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda)"),
         Column("flags", "int32", "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
-        Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda", absent="python"),
+        Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda; c, a function, method or type that is written in C (named time.sleep, list.append, int)", absent="python"),
     ),
 )
 

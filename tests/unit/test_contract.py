@@ -21,7 +21,7 @@ from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent import library as agent
 from pytrace_ebpf.record.cost.budget import MOST_OUT
-from pytrace_ebpf.record.cpython import frames, parking
+from pytrace_ebpf.record.cpython import frames, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.native import code, layers, signature, tensors
@@ -161,8 +161,9 @@ def test_loss_classes() -> None:
 
 def test_layers() -> None:
     in_c = prefixed(PROBES / "events.h", "LAYER_")
-    assert in_c == {name.upper(): LAYERS.index(name) for name in ("python", "gc", "import")}
-    assert {in_c["GC"], in_c["IMPORT"]} == arena._NOT_PYTHON
+    assert in_c == {name.upper(): LAYERS.index(name) for name in ("python", "gc", "import", "c")}
+    assert {in_c["GC"], in_c["IMPORT"], in_c["C"]} == arena._NOT_PYTHON
+    assert numbers(PROBES / "agent" / "c_names.h")["TYPE_FLAGS"] == objects._TYPE_FLAGS
 
 
 def test_every_layer_is_described_whole() -> None:

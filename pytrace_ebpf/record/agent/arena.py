@@ -47,7 +47,7 @@ _AT_ONCE = 1 << 20  # bytes of function records
 _MOST_ID = 1 << 22  # of a thread: PID_MAX_LIMIT of the kernel's include/linux/threads.h
 _BUSY = 4096  # events of one thread at once from which on it gets columns of its own
 _MOST_COUNTED = 1 << 48  # a larger count is not believed
-_NOT_PYTHON = {LAYERS.index("gc"), LAYERS.index("import")}
+_NOT_PYTHON = {LAYERS.index(name) for name in ("gc", "import", "c")}
 _FUTEX, _FUTEX_WAKE = 202, 1  # x86-64; shared, not private
 
 

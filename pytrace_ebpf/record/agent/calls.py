@@ -74,6 +74,7 @@ class AgentCalls(CallSource):
             ("follow", int(follow)),
             ("wait_ms", _WAIT_LAUNCHED_MS if launches else _WAIT_MS),
             ("max_depth", filters.max_depth),
+            ("c_calls", int(filters.c_calls)),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
         ]

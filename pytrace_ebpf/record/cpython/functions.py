@@ -40,7 +40,7 @@ class Functions(Recorder):
         return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0)
 
     def intern_layer(self, layer: int, name: str) -> int:
-        """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module)."""
+        """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module, time.sleep)."""
         name = LAYERS[layer].prefix + name
         return self._ids.get(_key("", name, -layer - 1)) or self._add("", name, name, -layer - 1, 0, layer)
 

@@ -34,4 +34,9 @@ def write(trace: Any, value: str, out: BinaryIO) -> None:
 def _frames(functions: pd.DataFrame) -> dict[int, str]:
     """Function id to the text of its frame; a semicolon would end it."""
     rows = functions[["func_id", "qualname", "file", "first_line"]].itertuples(index=False)
-    return {NO_CONTEXT: "(further contexts)"} | {i: printable(f"{name} ({file}:{line})").replace(";", ":") for i, name, file, line in rows}
+    return {NO_CONTEXT: "(further contexts)"} | {i: printable(_frame(*row)).replace(";", ":") for i, *row in rows}
+
+
+def _frame(name: str, file: str, line: int) -> str:
+    place = f"{file}:{line}" if line > 0 else file
+    return f"{name} ({place})" if place else name
