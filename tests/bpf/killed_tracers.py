@@ -10,10 +10,12 @@ import json
 import os
 import random
 import signal
+import stat
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytrace_ebpf.cli.main import main
@@ -92,16 +94,29 @@ def left_behind(pid: int) -> list[str]:
     return [str(path) for root in roots.values() for place in PLACES for path in Path(f"{root}{place}").glob("pytrace-ebpf-*")]
 
 
-def kill_many(kind: str, source: str, kills: int, seed: int, python: list[str]) -> dict[str, object]:
-    repository = os.open(REPOSITORY, os.O_PATH)
-    for place in PLACES:
+def closed_folder(file: Path) -> list[str]:
+    """The outermost folder of a file that other users may not enter, if there is one."""
+    return [str(folder) for folder in reversed(file.parents) if not folder.stat().st_mode & stat.S_IXOTH][:1]
+
+
+def hide(places: Iterable[str], shown: Iterable[Path]) -> None:
+    """Mount an empty folder for all users over each of the places, and in them again what is to be shown."""
+    folders = {folder: os.open(folder, os.O_PATH) for folder in shown}
+    for place in places:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", place], check=True)
-    if not REPOSITORY.exists():  # it lies in one of them, and is what the tracers run
-        REPOSITORY.mkdir(parents=True)
-        subprocess.run(["mount", "-c", "--bind", f"/proc/{os.getpid()}/fd/{repository}", str(REPOSITORY)], check=True)
+    for folder, descriptor in folders.items():
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            subprocess.run(["mount", "-c", "--bind", f"/proc/{os.getpid()}/fd/{descriptor}", str(folder)], check=True)
+
+
+def kill_many(kind: str, source: str, kills: int, seed: int, python: list[str]) -> dict[str, object]:
+    here = len(python) == 1  # and not in another root
+    interpreter = Path(python[0]).resolve()
+    hide([*PLACES, *(closed_folder(interpreter) if here else [])], [REPOSITORY, interpreter.parents[1]])
     target = subprocess.Popen(
         [*python, "-c", BEGINNING + KINDS[kind]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        **({"user": NOBODY, "group": NOBODY, "extra_groups": []} if len(python) == 1 else {}),
+        **({"user": NOBODY, "group": NOBODY, "extra_groups": []} if here else {}),
     )  # fmt: skip
     assert target.stdin and target.stdout and target.stdout.readline() == b"ready\n"
     began = time.monotonic()

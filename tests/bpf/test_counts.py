@@ -61,6 +61,18 @@ def test_recursion_to_the_limit(python: Python, source: str, target: Callable[..
     assert {name: number[name] for name in expected} == expected
 
 
+@pytest.mark.usually("agent")
+def test_qualified_names(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """Before 3.11 code objects have none, and they come from the source."""
+    process = target("closures", "--wait", "--hold", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    process.done()
+    functions = pytrace_ebpf.open(recorder.stop()).functions()
+    own = set(functions.loc[functions["file"].str.endswith("closures.py"), "qualname"])
+    assert {"counted.<locals>.wrapper", "doubled.<locals>.wrapper", "Cat.name", "Cat.Kitten.name", "Dog.name", "Dog.made"} <= own
+
+
 def counted(directory: Path, python: Python, source: str) -> dict[tuple[str, str, int], int]:
     """Calls by function, of a trace without losses."""
     trace = pytrace_ebpf.open(directory)
