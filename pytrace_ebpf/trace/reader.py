@@ -18,7 +18,7 @@ from pytrace_ebpf.trace import derived, sql
 from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.frames import in_order, to_frame
-from pytrace_ebpf.trace.index import Index
+from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
@@ -27,7 +27,6 @@ from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TA
 from pytrace_ebpf.trace.segments import parts_of
 
 DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
-_INDEXED = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid")  # of the calls, by their statistics
 _AT_ONCE = 1 << 17  # rows that a query is given
 
 
@@ -46,7 +45,7 @@ class Trace(Logs):
         self._derive = derive
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._derived: dict[str, list[Part]] = {}
-        self._index: Index | None = None
+        self._indexes: dict[str, Index] = {}
         self._by_index: dict[int, dict[str, Any]] = {}
         self.request_patterns = tuple(self.manifest["options"].get("requests") or ())
         self.progress: Callable[[str, float | None], None] = lambda _what, _share: None  # called while tables are derived
@@ -111,15 +110,8 @@ class Trace(Logs):
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
-        if where is None:
-            return self._by_number(CALLS, columns, [])
-        if self._index is None:
-            self._index = Index(CALLS, self._derived_parts(CALLS), _INDEXED)
-        asked = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
-        bounds = asked | {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}
-        names = CALLS.known(columns)
-        found = self._index.read(list(dict.fromkeys([*names, "call_id"])), where, bounds)
-        return to_frame(in_order(found, "call_id").select(names), CALLS)
+        bounds = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
+        return self._indexed(CALLS, columns, where, bounds | _overlapping(start_ns, end_ns), ("call_id",))
 
     def iter_calls(
         self,
@@ -184,7 +176,8 @@ class Trace(Logs):
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        return self._by_number(WAITS, columns, [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)], ("start_ns", "pid", "tid"))
+        where, bounds = all_of([*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]), {"pid": (pid, pid), "tid": (tid, tid)}
+        return self._indexed(WAITS, columns, where, bounds | _overlapping(start_ns, end_ns), ("start_ns", "pid", "tid"))
 
     def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
         """The rows of waits(), some at a time, at least once: in bounded memory. Those that come together ended at about the same time."""
@@ -289,6 +282,16 @@ class Trace(Logs):
         """Rows of a derived table, in the order in which it was written."""
         return to_frame(self._load(spec, self._derived_parts(spec), spec.known(columns), list(where)), spec)
 
+    def _indexed(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None, bounds: Bounds, key: Sequence[str]) -> pd.DataFrame:
+        """Rows of a derived table that `where` selects, none of which is out of `bounds`, in the order of `key`: only what can hold them is read."""
+        if where is None:
+            return self._by_number(spec, columns, [], key)
+        if spec.name not in self._indexes:
+            self._indexes[spec.name] = Index(spec, self._derived_parts(spec), list(bounds))
+        names = spec.known(columns)
+        found = self._indexes[spec.name].read(list(dict.fromkeys([*names, *key])), where, bounds)
+        return to_frame(in_order(found, *key).select(names), spec)
+
     def _by_number(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: Sequence[str] = ("call_id",)) -> pd.DataFrame:
         """Rows of a derived table, in the order of `key`."""
         names = spec.known(columns)
@@ -349,3 +352,8 @@ class Trace(Logs):
         if parts is None:
             raise TraceError(f"{self._temporary.name} cannot be written: name a place with room in TMPDIR.")
         return parts
+
+
+def _overlapping(start_ns: int | None, end_ns: int | None) -> dict[str, tuple[int | None, int | None]]:
+    """Bounds of rows that overlap a window."""
+    return {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}
