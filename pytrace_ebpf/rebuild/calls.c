@@ -405,7 +405,7 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         moments_answer(engine, thread, when.ns);
     struct ended ended;
     sum_up(engine, thread, call, when, end->func, &ended);
-    if (call->func < 0 && ended.func >= 0 && engine->moments.count)
+    if (call->func < 0 && engine->moments.count)
         moments_name(engine, thread, call, ended.func);
     bool counts = thread->phase == WITHIN;
     if (engine->wants_edges && counts && !edges_add(engine, thread, when.ns, ENDS))

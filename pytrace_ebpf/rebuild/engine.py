@@ -2,14 +2,29 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from ctypes import c_bool, c_void_p
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
-from pytrace_ebpf.rebuild.library import EDGE, MEANWHILE, NODE, ON_CORE, SITE, SPENT, Busy, CpuTimes, Events, Switches, columns, library, view
+from pytrace_ebpf.rebuild.library import (
+    EDGE,
+    MEANWHILE,
+    NO_ANSWER,
+    NODE,
+    ON_CORE,
+    SITE,
+    SPENT,
+    Busy,
+    CpuTimes,
+    Events,
+    Switches,
+    columns,
+    library,
+    view,
+)
 
 _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
     1: (HostError, "there is not enough memory for the calls that are open at once in this trace"),
@@ -18,8 +33,17 @@ _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
 }
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Ids: TypeAlias = npt.NDArray[np.int32]
+Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
+
+
+class Answers(NamedTuple):
+    """Of Engine.ask()."""
+
+    call_id: Ints
+    func_id: Ids
+    entry: Ids
+    caller: Ids
 
 
 class Engine:
@@ -138,19 +162,25 @@ class Engine:
         """Of `of` engines with the same settings and input, this one handles every `of`-th thread, beginning at `number`. To be called before anything is taken."""
         self._library.shard(self._engine, number, of)
 
-    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_]) -> tuple[Ints, Ids, Ids, Ids]:
-        """Which call was innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays (call_id, func_id, entry, caller).
+    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_], known: Answers | None = None) -> Answers:
+        """Which call is innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays (call_id, func_id, entry, caller).
 
         -1 stands for none. entry: of the functions of the library (a mask by func_id) that the call is in the outermost one, called by none
-        of the library; caller: the function that called it, or func_id itself. They are filled in while events are taken, whole after
-        finish(). At its start a call is open, at its end only its caller is.
+        of the library; caller: the function that called it, or func_id itself. They are filled in while events are taken, NO_ANSWER until
+        then, and whole after finish(); asking again ends that. func_id may be NO_ANSWER longer than the rest: until a call without a
+        name ends. `known`: what was answered before. At its start a call is open, at its end only its caller is.
         """
         key, ts, mask = np.ascontiguousarray(key, np.int64), np.ascontiguousarray(ts, np.int64), np.ascontiguousarray(library, np.uint8)
-        call_id, (func, entry, caller) = np.full(len(key), -1, np.int64), np.full((3, len(key)), -1, np.int32)
-        self._asked = (key, ts, mask, call_id, func, entry, caller)  # they have to stay where they are
-        found = (each.ctypes.data for each in (call_id, func, entry, caller))
-        self._library.ask(self._engine, key.ctypes.data, ts.ctypes.data, len(key), mask.ctypes.data, len(mask), *found)
-        return call_id, func, entry, caller
+        blank = [np.full(len(key), NO_ANSWER, dtype) for dtype in (np.int64, np.int32, np.int32, np.int32)]
+        answers = Answers(*(blank if known is None else (old.astype(new.dtype) for old, new in zip(known, blank, strict=True))))
+        self._asked = key, ts, mask, answers  # they have to stay where they are
+        addresses = (each.ctypes.data for each in answers)
+        self._library.ask(self._engine, key.ctypes.data, ts.ctypes.data, len(key), mask.ctypes.data, len(mask), *addresses)
+        return answers
+
+    def settle(self, ns: int) -> None:
+        """Answer what was asked of moments before `ns` by the calls that are open now, whatever is still to come."""
+        self._library.settle(self._engine, ns)
 
     def spent(self) -> dict[str, npt.NDArray[Any]]:
         """By the number of each thread where its time in the window went, ns, by library.SPENT, and `calls`; -1 of one not asked for.

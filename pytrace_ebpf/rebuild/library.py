@@ -66,6 +66,7 @@ ON_CORE = np.dtype([("ns", "i8"), ("func_id", "i4"), ("cpu", "i4")])
 """struct on_core"""
 MEANWHILE = np.dtype([("wall", "i8"), ("busy", "i8")])
 """struct meanwhile"""
+NO_ANSWER = -2
 SPENT = (*NAMES, "off", "unknown", "calls")
 """Columns of rebuild_spent()."""
 
@@ -92,6 +93,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "spent": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "settle": (None, [c_void_p, c_int64]),
     "want_edges": (None, [c_void_p]),
     "edges": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_cores": (c_bool, [c_void_p, c_void_p, c_size_t]),

@@ -7,6 +7,14 @@
 
 #include "rebuild.h"
 
+/* Go to the next moment that has no answer yet. */
+static void next(const struct moments *all, struct thread *thread)
+{
+    while (thread->asked < thread->asked_end && all->call_id[thread->asked] != NO_ANSWER)
+        thread->asked++;
+    thread->asked_ns = thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
+}
+
 /* Finds the given moments that are of a new thread. */
 void moments_open(const struct engine *engine, struct thread *thread)
 {
@@ -29,7 +37,7 @@ void moments_open(const struct engine *engine, struct thread *thread)
     }
     thread->asked = first;
     thread->asked_end = low;
-    thread->asked_ns = first < low ? all->ts[first] : NS_NEVER;
+    next(all, thread);
 }
 
 static bool in_library(const struct moments *all, int32_t func)
@@ -45,16 +53,15 @@ void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
     size_t within = thread->depth; /* the calls from here on are of the library */
     while (within && in_library(all, thread->calls[within - 1].func))
         within--;
-    for (; thread->asked < thread->asked_end && all->ts[thread->asked] < ns; thread->asked++) {
+    for (; thread->asked_ns < ns; next(all, thread)) {
         all->call_id[thread->asked] = call ? (int64_t)thread->number << THREAD_BITS | call->sequence : -1;
-        all->func[thread->asked] = call ? call->func : -1;
+        all->func[thread->asked] = !call ? -1 : call->func < 0 ? NO_ANSWER : call->func;
         all->entry[thread->asked] = within < thread->depth ? thread->calls[within].func : -1;
         all->caller[thread->asked] = within ? thread->calls[within - 1].func : -1;
     }
-    thread->asked_ns = thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
 }
 
-/* A call whose entry did not name its function has ended, and its end does. */
+/* A call whose entry did not name its function has ended, and its end may. */
 void moments_name(struct engine *engine, struct thread *thread, const struct call *call, int32_t func)
 {
     const struct moments *all = &engine->moments;
@@ -64,13 +71,23 @@ void moments_name(struct engine *engine, struct thread *thread, const struct cal
             all->func[k] = func;
 }
 
-/* Ask for `count` moments, by thread (pid << 32 | tid, ascending) and in order of time. Filled in while events are taken: the innermost
- * call and its function; the outermost of the functions of the library (`library`: a byte for each of `functions`) that it is in, and the
- * one that called that. All arrays have to stay allocated until rebuild_finish(). Elements of moments without an open call keep their value. */
+/* Ask for `count` moments, by thread (pid << 32 | tid, ascending) and in order of time, instead of those that were asked for before. Filled
+ * in while events are taken: the innermost call and its function; the outermost of the functions of the library (`library`: a byte for
+ * each of `functions`) that it is in, and the one that called that; -1 each for none. NO_ANSWER, which the caller sets all four to where
+ * it has none yet, stays where it is not known so far, and in `func` also until a call that its entry did not name has ended. All arrays
+ * have to stay allocated until rebuild_finish() or the next of these calls. */
 OFFERED void rebuild_ask(struct engine *engine, const int64_t *key, const int64_t *ts, size_t count, const uint8_t *library, size_t functions,
                          int64_t *call_id, int32_t *func, int32_t *entry, int32_t *caller)
 {
     engine->moments = (struct moments){key, ts, count, library, functions, call_id, func, entry, caller};
     for (size_t k = 0; k < engine->threads; k++)
         moments_open(engine, engine->thread[k]);
+}
+
+/* Answer the moments before `ns` by the calls that are open now, whatever is still to come. */
+OFFERED void rebuild_settle(struct engine *engine, int64_t ns)
+{
+    for (size_t k = 0; k < engine->threads; k++)
+        if (is_own(engine, engine->thread[k]))
+            moments_answer(engine, engine->thread[k], ns);
 }

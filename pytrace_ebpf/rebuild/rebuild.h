@@ -314,6 +314,8 @@ void window_stamp(const struct engine *engine, struct thread *thread, int64_t ts
 bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool enters);
 bool window_end(struct engine *engine, struct thread *thread, int64_t ns);
 
+#define NO_ANSWER (-2)
+
 struct moments {
     const int64_t *key, *ts;
     size_t count;

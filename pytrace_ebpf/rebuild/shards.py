@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.engine import Answers, Engine
 from pytrace_ebpf.rebuild.library import SPENT
 
 _BEHIND = 8  # batches that an engine may be behind another
@@ -28,7 +28,7 @@ class Shards:
         self._pool = ThreadPoolExecutor(len(engines), "engine")
 
     def _each(self, do: Callable[[Engine], Any]) -> list[Any]:
-        return list(self._pool.map(do, self.engines))
+        return list(self._pool.map(do, self.engines)) if len(self.engines) > 1 else [do(self.engines[0])]
 
     def switches(self, sched: pa.Table, end_ns: int) -> None:
         """As of an Engine."""
@@ -40,6 +40,9 @@ class Shards:
 
     def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int) -> None:
         """Have all rows of schema.EVENTS of the segment that ends at end_ns taken; `piece` as of Engine.take()."""
+        if len(self.engines) == 1:
+            _take(self.engines[0], iter(batches), end_ns, piece)
+            return
         waiting: list[queue.Queue[pa.Table | None]] = [queue.Queue(_BEHIND) for _ in self.engines]
         taken: list[Future[None]] = [
             self._pool.submit(_take, engine, iter(own.get, None), end_ns, piece) for engine, own in zip(self.engines, waiting, strict=True)
@@ -66,10 +69,14 @@ class Shards:
         """As of an Engine; the state may be that of other shards."""
         self._each(lambda engine: engine.load(state))
 
-    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_]) -> Callable[[], list[npt.NDArray[Any]]]:
-        """As of an Engine; the arrays are those of what this returns, after finish()."""
-        found = [engine.ask(key, ts, library) for engine in self.engines]
-        return lambda: [np.maximum.reduce(each) for each in zip(*found, strict=True)]
+    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_], known: Answers | None = None) -> Callable[[], Answers]:
+        """As of an Engine; what this returns gives what is known at the time."""
+        found = [engine.ask(key, ts, library, known) for engine in self.engines]
+        return lambda: Answers(*(np.maximum.reduce(each) for each in zip(*found, strict=True)))
+
+    def settle(self, ns: int) -> None:
+        """As of an Engine."""
+        self._each(lambda engine: engine.settle(ns))
 
     @property
     def met_unknown(self) -> bool:

@@ -34,12 +34,11 @@ def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values.cast(pa.float64())
 
 
-def in_order(table: pa.Table, column: str) -> pa.Table:
-    """The rows in the order of an integer column; of equals the one that came first stays first."""
-    values = table[column].to_numpy()
-    if not np.any(values[1:] < values[:-1]):
+def in_order(table: pa.Table, *columns: str) -> pa.Table:
+    """The rows in the order of integer columns, the first of them first; of equals the one that came first stays first."""
+    order = np.lexsort([table[column].to_numpy() for column in reversed(columns)])
+    if not np.any(order[1:] < order[:-1]):
         return table
-    order = np.argsort(values, kind="stable")
     begins = np.concatenate(([0], np.flatnonzero(np.diff(order) != 1) + 1))
     if len(begins) > len(order) // _ROWS_A_SLICE:
         return table.take(pa.array(order))

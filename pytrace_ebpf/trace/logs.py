@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pytrace_ebpf.trace.conditions import equal
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
-from pytrace_ebpf.trace.schema import STACKS, Table
+from pytrace_ebpf.trace.schema import STACKS, TABLES, Table
 
 
 class Logs:
@@ -26,6 +27,55 @@ class Logs:
     @abstractmethod
     def _load(self, spec: Table, parts: list[Part], columns: list[str], where: list[pc.Expression]) -> pa.Table:
         """Rows of parts."""
+
+    def events(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """Function events in the window; columns as in schema.EVENTS, in each thread's own order."""
+        return self._log("events", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
+
+    def sched(
+        self,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
+        return self._log("sched", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
+
+    def arguments(
+        self, columns: Sequence[str] | None = None, pid: int | None = None, tid: int | None = None,
+        start_ns: int | None = None, end_ns: int | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
+        """Tensors that native calls were given and returned, in the window; columns as in schema.ARGUMENTS."""
+        return self._log("arguments", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
+
+    def left_out(self) -> pd.DataFrame:
+        """Functions that were not recorded for a time, in the order of (func_id, from_ns); columns as in schema.LEFT_OUT."""
+        return self._keyed("left_out")
+
+    def functions(self) -> pd.DataFrame:
+        """One row per function, in the order of func_id; columns as in schema.FUNCTIONS."""
+        return self._keyed("functions")
+
+    def threads(self) -> pd.DataFrame:
+        """One row per thread, in the order of (pid, tid); columns as in schema.THREADS."""
+        return self._keyed("threads")
+
+    def processes(self) -> pd.DataFrame:
+        """One row per process, in the order of pid; columns as in schema.PROCESSES."""
+        return self._keyed("processes")
+
+    def neighbours(self) -> pd.DataFrame:
+        """One row per thread of other processes that was met, in the order of tid; columns as in schema.NEIGHBOURS."""
+        return self._keyed("neighbours")
 
     def cputime(self) -> pd.DataFrame:
         """Samples of CPU time, where there are no scheduling events; columns as in schema.CPUTIME."""
@@ -50,3 +100,8 @@ class Logs:
     def losses(self) -> pd.DataFrame:
         """Windows in which events were lost; columns as in schema.LOSSES."""
         return self._log("losses", None, None, None, [])
+
+    def _keyed(self, name: str) -> pd.DataFrame:
+        spec = TABLES[name]
+        frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
+        return frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pytrace_ebpf.trace import derived, sql
 from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.frames import in_order, to_frame
-from pytrace_ebpf.trace.index import Index
+from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
@@ -25,8 +26,7 @@ from pytrace_ebpf.trace.parts import Part, batches, read, sizes
 from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 9  # one more with each change of what analyze/ makes of a trace
-_INDEXED = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid")  # of the calls, by their statistics
+DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
 _AT_ONCE = 1 << 17  # rows that a query is given
 
 
@@ -45,7 +45,7 @@ class Trace(Logs):
         self._derive = derive
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._derived: dict[str, list[Part]] = {}
-        self._index: Index | None = None
+        self._indexes: dict[str, Index] = {}
         self._by_index: dict[int, dict[str, Any]] = {}
         self.request_patterns = tuple(self.manifest["options"].get("requests") or ())
         self.progress: Callable[[str, float | None], None] = lambda _what, _share: None  # called while tables are derived
@@ -110,15 +110,8 @@ class Trace(Logs):
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
-        if where is None:
-            return self._by_call_id(CALLS, columns, [])
-        if self._index is None:
-            self._index = Index(CALLS, self._derived_parts(CALLS), _INDEXED)
-        asked = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
-        bounds = asked | {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}
-        names = CALLS.known(columns)
-        found = self._index.read(list(dict.fromkeys([*names, "call_id"])), where, bounds)
-        return to_frame(in_order(found, "call_id").select(names), CALLS)
+        bounds = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
+        return self._indexed(CALLS, columns, where, bounds | _overlapping(start_ns, end_ns), ("call_id",))
 
     def iter_calls(
         self,
@@ -183,7 +176,14 @@ class Trace(Logs):
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        return self._derived_rows(WAITS, columns, [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)])
+        where, bounds = all_of([*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]), {"pid": (pid, pid), "tid": (tid, tid)}
+        return self._indexed(WAITS, columns, where, bounds | _overlapping(start_ns, end_ns), ("start_ns", "pid", "tid"))
+
+    def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
+        """The rows of waits(), some at a time, at least once: in bounded memory. Those that come together ended at about the same time."""
+        names, conditions = WAITS.known(columns), [] if where is None else [where]
+        for some in [[part] for part in self._derived_parts(WAITS)] or [[]]:
+            yield to_frame(self._load(WAITS, some, names, conditions), WAITS)
 
     def tasks(
         self,
@@ -208,7 +208,7 @@ class Trace(Logs):
         if added := [pattern for pattern in patterns if pattern not in self.request_patterns]:
             self.request_patterns += tuple(added)
             self._derived.pop("requests", None)
-        return self._by_call_id(REQUESTS, columns, [], "request_id")
+        return self._by_number(REQUESTS, columns, [], ("request_id",))
 
     def operators(
         self,
@@ -225,7 +225,7 @@ class Trace(Logs):
         for an undefined tensor), dtypes arrays of str.
         """
         where = [*equal(pid=pid, tid=tid, layer=layer), *overlap(start_ns, end_ns)]
-        return self._by_call_id(OPERATORS, columns, where)
+        return self._by_number(OPERATORS, columns, where)
 
     def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
@@ -237,58 +237,16 @@ class Trace(Logs):
         """The thread's layered call sequence, level by level: one DataFrame per depth, each read when it is asked for."""
         return Levels(self, tid)
 
-    def events(
-        self,
-        columns: Sequence[str] | None = None,
-        pid: int | None = None,
-        tid: int | None = None,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-    ) -> pd.DataFrame:
-        """Function events in the window; columns as in schema.EVENTS, in each thread's own order."""
-        return self._log("events", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
-
-    def sched(
-        self,
-        columns: Sequence[str] | None = None,
-        pid: int | None = None,
-        tid: int | None = None,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-    ) -> pd.DataFrame:
-        """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
-        return self._log("sched", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
-
-    def arguments(
-        self, columns: Sequence[str] | None = None, pid: int | None = None, tid: int | None = None,
-        start_ns: int | None = None, end_ns: int | None = None,
-    ) -> pd.DataFrame:  # fmt: skip
-        """Tensors that native calls were given and returned, in the window; columns as in schema.ARGUMENTS."""
-        return self._log("arguments", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
-
-    def left_out(self) -> pd.DataFrame:
-        """Functions that were not recorded for a time, in the order of (func_id, from_ns); columns as in schema.LEFT_OUT."""
-        return self._keyed("left_out")
-
-    def functions(self) -> pd.DataFrame:
-        """One row per function, in the order of func_id; columns as in schema.FUNCTIONS."""
-        return self._keyed("functions")
-
-    def threads(self) -> pd.DataFrame:
-        """One row per thread, in the order of (pid, tid); columns as in schema.THREADS."""
-        return self._keyed("threads")
-
-    def processes(self) -> pd.DataFrame:
-        """One row per process, in the order of pid; columns as in schema.PROCESSES."""
-        return self._keyed("processes")
-
-    def neighbours(self) -> pd.DataFrame:
-        """One row per thread of other processes that was met, in the order of tid; columns as in schema.NEIGHBOURS."""
-        return self._keyed("neighbours")
-
     def part(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of table `name` in segment `index`, as Arrow; empty where it has none."""
         return self._load(TABLES[name], self._parts(name, self._segment(index)), TABLES[name].known(columns), [])
+
+    def parts(self, name: str, segments: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        """part() of some `segments`, read at once: of short ones that takes half as long."""
+        each = [self._parts(name, [segment]) for segment in segments]
+        whole = self._load(TABLES[name], list(chain.from_iterable(each)), TABLES[name].known(columns), [])
+        rows = [sum(part.rows or 0 for part in own) for own in each]
+        return [whole.slice(end - count, count) for end, count in zip(accumulate(rows), rows, strict=True)]
 
     def batches(self, name: str, index: int, rows: int) -> Iterator[pa.Table]:
         """The rows of table `name` in segment `index`, at most `rows` at a time: what was read before need not be kept."""
@@ -324,16 +282,21 @@ class Trace(Logs):
         """Rows of a derived table, in the order in which it was written."""
         return to_frame(self._load(spec, self._derived_parts(spec), spec.known(columns), list(where)), spec)
 
-    def _by_call_id(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: str = "call_id") -> pd.DataFrame:
+    def _indexed(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None, bounds: Bounds, key: Sequence[str]) -> pd.DataFrame:
+        """Rows of a derived table that `where` selects, none of which is out of `bounds`, in the order of `key`: only what can hold them is read."""
+        if where is None:
+            return self._by_number(spec, columns, [], key)
+        if spec.name not in self._indexes:
+            self._indexes[spec.name] = Index(spec, self._derived_parts(spec), list(bounds))
+        names = spec.known(columns)
+        found = self._indexes[spec.name].read(list(dict.fromkeys([*names, *key])), where, bounds)
+        return to_frame(in_order(found, *key).select(names), spec)
+
+    def _by_number(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: Sequence[str] = ("call_id",)) -> pd.DataFrame:
         """Rows of a derived table, in the order of `key`."""
         names = spec.known(columns)
-        with_id = list(dict.fromkeys([*names, key]))
-        return to_frame(in_order(self._load(spec, self._derived_parts(spec), with_id, where), key).select(names), spec)
-
-    def _keyed(self, name: str) -> pd.DataFrame:
-        spec = TABLES[name]
-        frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
-        return frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
+        with_key = list(dict.fromkeys([*names, *key]))
+        return to_frame(in_order(self._load(spec, self._derived_parts(spec), with_key, where), *key).select(names), spec)
 
     def _rows(self, spec: Table, columns: list[str], where: pc.Expression | None) -> Iterator[pa.Table]:
         """The rows of a table that `where` selects, some at a time."""
@@ -389,3 +352,8 @@ class Trace(Logs):
         if parts is None:
             raise TraceError(f"{self._temporary.name} cannot be written: name a place with room in TMPDIR.")
         return parts
+
+
+def _overlapping(start_ns: int | None, end_ns: int | None) -> dict[str, tuple[int | None, int | None]]:
+    """Bounds of rows that overlap a window."""
+    return {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}

@@ -309,7 +309,7 @@ CALLS = Table(
 
 WAITS = Table(
     "waits",
-    "One row per interval in which a thread had no core, in the order of start_ns; derived from the other tables and rebuildable. Those within a call on its thread, cut at its start and end, add up to its runq_wait_ns + gil_wait_ns + blocked_ns. None where scheduling was not recorded; source perf: when it was woken, by whom and from what is null, and the kind preempted or other.",
+    "One row per interval in which a thread had no core; in each part those of which the calls turned out at about the same time, in the order of start_ns; derived from the other tables and rebuildable. Those within a call on its thread, cut at its start and end, add up to its runq_wait_ns + gil_wait_ns + blocked_ns. None where scheduling was not recorded; source perf: when it was woken, by whom and from what is null, and the kind preempted or other.",
     (),
     (
         _PID,

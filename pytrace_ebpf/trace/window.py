@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.trace.conditions import equal
+from pytrace_ebpf.trace.conditions import all_of, equal, overlap
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, Table
@@ -34,7 +34,7 @@ class Window(Trace):
         self.last = max(self.first, min(len(of_whole), after + 1))
         self.manifest = {**whole.manifest, "segments": of_whole[self.first : self.last], "lost": {}}
         self._derived: dict[str, list[Part]] = {}
-        self._temporary = self._index = None
+        self._temporary, self._indexes = None, {}
         self._by_index = {}
 
     def __repr__(self) -> str:
@@ -88,7 +88,14 @@ class Window(Trace):
     ) -> pd.DataFrame:
         """As of a trace, cut at the edges. These are the whole trace's, which are derived once."""
         start, end = self._within(start_ns, end_ns)
-        rows = self.whole.waits(columns, *self._whose(pid, tid), start, end)
+        return self._cut(self.whole.waits(columns, *self._whose(pid, tid), start, end))
+
+    def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
+        """As of a trace, cut at the edges."""
+        own = [*equal(pid=self.pid, tid=self.tid), *overlap(self._start_ns, self._end_ns)]
+        return map(self._cut, self.whole.waits_by_part(columns, all_of([*own, *([] if where is None else [where])])))
+
+    def _cut(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(**{name: rows[name].clip(self._start_ns, self._end_ns) for name in _ENDS if name in rows})
 
     def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: int | None = None) -> Trace:

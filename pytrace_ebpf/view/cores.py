@@ -26,15 +26,15 @@ def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataF
 def facts(trace: Any, sums: CoreSums) -> dict[str, Any]:
     """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its sums.
     busy_cores is None where no switches were recorded."""
-    names, waits = trace.functions(), trace.waits(columns=cores.WAITS)
+    names = trace.functions()
     known = trace.scheduling["source"] in ("bpf", "perf")
     spent = sums.at_a_time
     return {
         "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
         "cores_at_a_time": plain(spent) if known else [],
         "functions": plain(named(sums.functions, names)),
-        "migrations": plain(named(cores.migrations(waits), names)),
-        "preempted_by": plain(cores.preemptions(waits, trace.whole.threads(), trace.neighbours())),
+        "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
+        "preempted_by": plain(cores.preemptions(trace.waits_by_part(cores.WAITS), trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
 

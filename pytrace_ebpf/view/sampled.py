@@ -26,12 +26,13 @@ def counted(trace: Any, period: int) -> dict[str, int]:
     """period_ns; samples, of threads on a core; off_core, of threads off it; with_off_core, whether these were taken; of both, outside: they ran no Python;
     unread: their frames were changing.
     """
-    rows = pd.concat([samples[["stack_id", "off_ns"]] for samples, _ in segments(trace)] or [pd.DataFrame({"stack_id": [], "off_ns": []})])
-    numbers, off = rows["stack_id"], int((rows["off_ns"] > 0).sum())
-    outside, unread = int((numbers == NO_FRAMES).sum()), int((numbers == UNREAD).sum())
+    samples = off = outside = unread = 0
+    for each, _ in segments(trace):
+        samples, off = samples + len(each), off + int((each["off_ns"] > 0).sum())
+        outside, unread = outside + int((each["stack_id"] == NO_FRAMES).sum()), unread + int((each["stack_id"] == UNREAD).sum())
     return {
         "period_ns": period,
-        "samples": len(numbers) - off,
+        "samples": samples - off,
         "off_core": off,
         "with_off_core": int(off_core(trace)),
         "outside": outside,

@@ -17,7 +17,7 @@ _MANY = 0.25  # of the time: who is there for less of it is one of many
 
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
-    table = by_wait(trace.waits(columns=list(WAITS)), trace.whole.threads(), trace.neighbours())
+    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours())
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
     called = {f"{side}primitive": table[f"{side}primitive_func_id"].map(in_full(functions)) for side in ("", "partner_")}

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from pytrace_ebpf.analyze.rebuilt import passes
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.trace.reader import Trace
 
 
@@ -13,7 +14,7 @@ def compiled_pass(trace: Trace, **what: Any) -> float:
     for events, end_ns in passes.segments(trace, engine):
         batches = list(events)
         begin = time.process_time()
-        for _ in engine.take(batches, end_ns, passes.PIECE):
+        for _ in engine.take(batches, end_ns, PIECE):
             pass
         spent += time.process_time() - begin
     engine.finish(trace.end_ns)

@@ -31,7 +31,8 @@ from compiled_pass import compiled_pass
 from synthetic import GIL, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import calls, passes, tree
+from pytrace_ebpf.analyze.rebuilt import calls, tree
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, SchedKind
@@ -109,7 +110,7 @@ def make(path: Path, events: int, broken: bool) -> Path:
 
 def read(trace: Trace) -> None:
     for segment in trace.segments:
-        for _ in trace.batches("events", segment["index"], passes.PIECE):
+        for _ in trace.batches("events", segment["index"], PIECE):
             pass
 
 

@@ -51,10 +51,10 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     seen = affinity(trace.usage(), trace.threads())
     masks = seen.loc[seen["tid"] == process.pid, "cpus"].tolist()
     assert masks[-2:] == [str(first), str(second)]
-    by = cores.preemptions(trace.waits(), trace.threads(), trace.neighbours()).set_index("pid")
+    by = cores.preemptions(trace.waits_by_part(cores.WAITS), trace.threads(), trace.neighbours()).set_index("pid")
     assert by.loc[hog.pid, "times"] > 10 and not by.loc[hog.pid, "traced"]
     assert by.loc[hog.pid, "ns"] > 1e8  # half of the core, if no other program runs on it
-    moves = cores.migrations(trace.waits())
+    moves = cores.migrations(trace.waits_by_part(cores.WAITS))
     assert ((moves["cpu_before"] == first) & (moves["cpu_after"] == second)).any()
 
 

@@ -106,7 +106,8 @@ def one(seed: int, windowed: bool = False) -> None:
         ]
         engine.window(*edges, *(None if rng.random() < 0.8 else int(rng.integers(0, 3)) for _ in range(2)))
         key = np.sort(rng.integers(0, 3, 200) << 32 | rng.integers(0, most, 200))
-        asked = engine.ask(key, np.sort(moments(rng, 200, 0, 10_000, wild)), rng.random(int(rng.integers(0, most + 2))) < 0.3)
+        when, library = np.sort(moments(rng, 200, 0, 10_000, wild)), rng.random(int(rng.integers(0, most + 2))) < 0.3
+        asked = engine.ask(key, when, library)
     rows: list[Rows] = []
     for start, end in zip(cuts, cuts[1:], strict=False):
         end = max(end, start + 1)
@@ -119,6 +120,9 @@ def one(seed: int, windowed: bool = False) -> None:
         if rng.random() < 0.2:
             add(tree, [engine])
             engine.new_tree()
+        if asked is not None and rng.random() < 0.4:
+            engine.settle(int(rng.integers(0, 10_000)))
+            asked = engine.ask(key, when, library, asked)
     rows += taken(engine, iter([engine.finish(cuts[-1])]))
     engine.spent()
     add(tree, [engine])

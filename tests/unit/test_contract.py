@@ -14,7 +14,7 @@ import pytest
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.time import switches
-from pytrace_ebpf.analyze.waits import waits
+from pytrace_ebpf.analyze.waits import off_core
 from pytrace_ebpf.rebuild import engine
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
@@ -116,11 +116,12 @@ def test_the_numbers_of_the_library() -> None:
     c = numbers(REBUILD / "rebuild.h")
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
+    assert c["NO_ANSWER"] == rebuild.NO_ANSWER
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
-    assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == waits.HOLDER_UNKNOWN
+    assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == off_core.HOLDER_UNKNOWN
     (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
     assert {flag.lower(): int(status) for flag, status in re.findall(r"\{(\w+), (\d)\}", order)} == {
         status: number for number, status in enumerate(STATUSES) if status != "complete"

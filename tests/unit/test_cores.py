@@ -58,11 +58,11 @@ def test_who_moved_and_who_was_pushed() -> None:
         [(10, 40, 50, "preempted", 99, 0, 1), (11, 70, 75, "preempted", 2, 1, 1), (11, 80, 85, "preempted", 0, 1, 0), (-1, 1, 2, "lock", 2, 1, 0)],
         columns=["func_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after"],
     ).astype({"waker_tid": "Int32", "cpu_before": "Int16", "cpu_after": "Int16"})
-    moved = cores.migrations(waits)
+    moved = cores.migrations([waits])
     assert sorted(moved.itertuples(index=False, name=None)) == [(-1, 1, 0, 1), (10, 0, 1, 1), (11, 1, 0, 1)]
     threads = pd.DataFrame({"pid": [7, 7], "tid": [1, 2], "name": ["a", "b"]})
     neighbours = pd.DataFrame({"pid": [98], "tid": [99], "name": ["hog"]})
-    pushed = cores.preemptions(waits, threads, neighbours).set_index("tid")
+    pushed = cores.preemptions([waits], threads, neighbours).set_index("tid")
     assert pushed["name"].fillna("?").to_dict() == {99: "hog", 2: "b", 0: "?"}
     assert pushed["ns"].to_dict() == {99: 10, 2: 5, 0: 5}
     assert pushed["traced"].to_dict() == {99: False, 2: True, 0: False}
@@ -92,6 +92,7 @@ def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.M
     assert table.groupby("func_id")["cpu"].nunique().max() == 2
     for count in (1, 2, 3):
         monkeypatch.setattr(passes, "_cores", lambda count=count: count)
+        monkeypatch.setattr(passes, "_MANY", 0)
         for own in (trace, trace.window(1010_000_000, 1041_000_000), trace.window(tid=4001), trace.window(1030_500_000)):
             compared(own)
 

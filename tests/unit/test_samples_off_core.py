@@ -1,6 +1,7 @@
 """Samples of threads off the core: what each stands for, that sums are unbiased and their errors true, and that reports show the four parts."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.samples import paths
 from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.schema import MANIFEST, SchedKind
 from pytrace_ebpf.trace.states import SPLIT
 
 PERIOD = 1_000_000
@@ -154,3 +156,30 @@ def test_lines_of_samples_beside_calls(tmp_path: Path, capsys: pytest.CaptureFix
     assert sum(row["self_blocked_ns"] for row in facts["rows"]) == 11 * MS
     assert main(["report", str(trace.directory), "--by", "line"]) == 0
     assert "blocked" in capsys.readouterr().out
+
+
+def test_the_intervals_of_some_segments_are_looked_for_at_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of the waits only those that these samples can be of are read."""
+    cuts = [17 * MS, 21 * MS, 25 * MS + 500_000, 28 * MS]
+    expected = report(sampled(tmp_path / "whole"), capsys)
+    folder = sampled(tmp_path / "cut", cuts=cuts).directory
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for segment in manifest["segments"][1:]:  # each has the stacks of its own samples
+        shutil.copy(folder / "stacks" / "part-00000.parquet", folder / "stacks" / f"part-{segment['index']:05d}.parquet")
+        segment["rows"]["stacks"] = len(STACKS)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    cut = pytrace_ebpf.open(folder)
+    held, of = [], Intervals.of
+
+    def counted(trace: Trace, samples: pd.DataFrame) -> Intervals:
+        found = of(trace, samples)
+        held.append((len(samples), len(found.key)))
+        return found
+
+    monkeypatch.setattr(paths, "_AT_ONCE", 1)
+    monkeypatch.setattr(Intervals, "of", counted)
+    facts = report(cut, capsys)
+    assert [facts[name] for name in ("rows", "split", "sampled")] == [expected[name] for name in ("rows", "split", "sampled")]
+    assert max(samples for samples, _ in held) == 2 and max(waits for _, waits in held) <= 3 < len(cut.waits())

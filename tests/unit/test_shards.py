@@ -16,12 +16,14 @@ from test_windows import by_cputime
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import passes, sums
 from pytrace_ebpf.analyze.rebuilt.innermost import innermost
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.shards import Shards
 
 
 def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:
     patched.setattr(passes, "_cores", lambda: count)
+    patched.setattr(passes, "_MANY", 0)
 
 
 def found(path: Path, cores: int) -> dict[str, Any]:
@@ -70,13 +72,15 @@ def test_others_go_on_from_what_some_left(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(pytrace_ebpf.open(path).window(1041_000_000, 1042_000_000).tree())
 
 
-def test_what_one_cannot_take_ends_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_one_cannot_take_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     """However much is waiting: nobody waits for ever."""
+    on_cores(monkeypatch, cores)
     trace = pytrace_ebpf.open(sample(tmp_path))
     engines: Shards = passes.shards_of(trace)
     events = trace.part("events", trace.segments[0]["index"])
     strange = events.set_column(events.column_names.index("kind"), "kind", [np.full(len(events), 99, np.int8)])
     with pytest.raises(TraceError):
-        engines.take([strange] * 50, trace.end_ns, passes.PIECE)
+        engines.take([strange] * 50, trace.end_ns, PIECE)
     with pytest.raises(ZeroDivisionError):
-        engines.take((events for _ in [1 // 0]), trace.end_ns, passes.PIECE)
+        engines.take((events for _ in [1 // 0]), trace.end_ns, PIECE)

@@ -1,12 +1,18 @@
 """The waits of made-up traces: what they were for, who ended them, which calls they were in, and that they add up."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
+from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.analyze.waits import wait_kinds
 from pytrace_ebpf.analyze.waits import waits as module
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
@@ -175,3 +181,61 @@ def test_every_call_named_is_one_that_linux_has() -> None:
     elsewhere = {"_newselect", "waitpid", "recv", "send", "futex_wait", "futex_requeue", "epoll_pwait2"}
     assert set(wait_kinds.KIND_OF) - elsewhere <= known
     assert set(wait_kinds.KIND_OF.values()) <= set(range(len(WAIT_KINDS)))
+
+
+def derived(path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> tuple[pd.DataFrame, list[int]]:
+    """The waits of a trace, and how many were held at once."""
+    held, take = [], module._Writer.write
+
+    def write(self: module._Writer, waits: module.Rows, *rest: Any, **more: Any) -> module.Rows:
+        held.append(len(waits))
+        return take(self, waits, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        for name, limit in limits.items():
+            patched.setattr(module, name, limit)
+        patched.setattr(module._Writer, "write", write)
+        found = pytrace_ebpf.open(path).waits()
+    shutil.rmtree(path / "waits")
+    return found.astype({"syscall": object}), held
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS))
+def test_segment_by_segment_they_are_in_the_same_calls(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
+    path = write_trace(tmp_path_factory.mktemp("waits") / "trace", **story(seed, scenario))
+    with pytest.MonkeyPatch.context() as patched:
+        trace = pytrace_ebpf.open(path)
+        if not len(trace.sched()):
+            return
+        one_by_one, at_once = derived(path, patched, _AT_ONCE=1)[0], derived(path, patched)[0]
+    pd.testing.assert_frame_equal(one_by_one, at_once)
+    found = innermost(trace, at_once["pid"], at_once["tid"], at_once["start_ns"].to_numpy())
+    assert (found.call_id.tolist(), found.func_id.tolist()) == (at_once["call_id"].tolist(), at_once["func_id"].tolist())
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """Two threads of 400 segments, and one that makes no calls."""
+    scripts = [Script(7, tid, now=10).snapshot() for tid in (7, 8)]
+    for script in scripts:
+        script.enter(0)
+        while script.now < 400_000:
+            script.enter(1).run(400).wait(300, waker=15 - script.tid, queued=50).leave().run(50).gil(200, waker=9, queued=50)
+    idle = Script(7, 9, now=10).snapshot()
+    while idle.now < 400_000:
+        idle.run(500).wait(500, waker=7, queued=50)
+    sched = sorted((row for script in (*scripts, idle) for row in script.sched), key=lambda row: row[0])
+    events = sorted((row for script in scripts for row in script.events), key=lambda row: row[0])
+    return write_trace(tmp_path / "trace", events=events, sched=sched, functions=SAMPLE_FUNCTIONS, cuts=range(1000, 400_000, 1000))
+
+
+def test_no_more_are_held_than_two_segments_have_and_those_of_which_no_call_is_known(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = derived(long, monkeypatch)
+    assert len(whole) > 1500 and (whole["func_id"][whole["tid"] != 9] >= 0).all() and (whole["func_id"][whole["tid"] == 9] == -1).all()
+    one_by_one, held = derived(long, monkeypatch, _AT_ONCE=1)
+    pd.testing.assert_frame_equal(one_by_one, whole)
+    assert max(held) <= (whole["tid"] == 9).sum() + 30
+    bounded, held = derived(long, monkeypatch, _AT_ONCE=1, _MOST_HELD=20)
+    pd.testing.assert_frame_equal(bounded, whole)
+    assert max(held) <= 50

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.analyze.rebuilt.passes import PIECE
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.analyze.rebuilt.workers import Workers
 from pytrace_ebpf.trace.frames import to_frame

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.analyze.rebuilt.passes import PIECE
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.library import ENDS as ENDS

@@ -1,47 +1,76 @@
 """Which call was open innermost on a thread at a moment, and of which function it is: one pass, no rows of calls."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.analyze.rebuilt.passes import PIECE, segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.analyze.time.last_at import last_at
 from pytrace_ebpf.analyze.time.split import thread_keys
+from pytrace_ebpf.rebuild.engine import Answers
+from pytrace_ebpf.rebuild.library import NO_ANSWER
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
 NO_CALL = -1
 _NO_LIBRARY = np.zeros(0, np.bool_)
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.integer[Any]]
 
 
-class Innermost(NamedTuple):
-    """For each moment, int64, -1 for none: the innermost call and its function; of the library's functions that it is in the outermost one,
-    which the program called; and the function that called that, or func_id itself."""
+class Moments:
+    """Moments that are asked for while engines go over a trace: of each thread and moment once, for as long as somebody wants to know."""
 
-    call_id: Ints
-    func_id: Ints
-    entry: Ints
-    caller: Ints
+    def __init__(self, engines: Shards, library: Bools) -> None:
+        """`library`: by func_id whether that is of a library, as of Engine.ask()."""
+        self._engines, self._library = engines, library
+        self._key, self._ts = np.zeros((2, 0), np.int64)
+        self._found = engines.ask(self._key, self._ts, library)
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    def ask(self, key: Ints, ts: Ints) -> None:
+        """From here on these moments ts of threads (pid << 32 | tid), in any order, and no others: what is known of them is kept."""
+        order = np.lexsort((ts, key))
+        key, ts = key[order], ts[order]
+        first = np.append(True, (key[1:] != key[:-1]) | (ts[1:] != ts[:-1])) if len(key) else np.zeros(0, bool)
+        key, ts = key[first], ts[first]
+        known = self.answers(key, ts)
+        self._key, self._ts = key, ts
+        self._found = self._engines.ask(key, ts, self._library, known)
+
+    def settle(self, ns: int) -> None:
+        """Answer those before `ns` by the calls that are open now, whatever is still to come."""
+        self._engines.settle(ns)
+
+    def answers(self, key: Ints, ts: Ints) -> Answers:
+        """What is known of moments by now; NO_ANSWER of one that is not known, or was not asked for."""
+        place = last_at(self._key, self._ts, key, ts)
+        there = place >= 0
+        there[there] = self._ts[place[there]] == ts[there]
+        out = Answers(*np.full((len(Answers._fields), len(key)), NO_ANSWER, np.int64))
+        for column, found in zip(out, self._found(), strict=True):
+            column[there] = found[place[there]]
+        return out
 
 
-def innermost(trace: Trace, pid: Numbers, tid: Numbers, ts: Numbers, library: npt.NDArray[np.bool_] = _NO_LIBRARY) -> Innermost:
-    """The innermost call open on thread (pid, tid) at each moment ts; `library`: by func_id whether that is of a library.
+def innermost(trace: Trace, pid: Numbers, tid: Numbers, ts: Numbers, library: Bools = _NO_LIBRARY) -> Answers:
+    """The innermost call open on thread (pid, tid) at each moment ts, as Engine.ask() says; `library`: by func_id whether that is of a library.
 
-    The moments are arrays of one length in any order. At its start a call is open, at its end only its caller is. Memory is bounded by
-    the moments, a segment and what is open.
+    The moments are arrays of one length in any order. Memory is bounded by the moments, a segment and what is open.
     """
-    answer = Innermost(*np.full((len(Innermost._fields), len(ts)), NO_CALL, np.int64))
     if not len(ts):
-        return answer
+        return Answers(*np.zeros((len(Answers._fields), 0), np.int64))
     key, when = thread_keys(np.asarray(pid), np.asarray(tid)), np.asarray(ts).astype(np.int64)
-    order = np.lexsort((when, key))
     engines = shards_of(trace)
-    found = engines.ask(key[order], when[order], library)
+    moments = Moments(engines, library)
+    moments.ask(key, when)
     for events, end_ns in segments(trace, engines):
         engines.take(events, end_ns, PIECE)
     engines.finish(trace.end_ns)
-    for column, values in zip(answer, found(), strict=True):
-        column[order] = values
-    return answer
+    return Answers(*(np.maximum(column, NO_CALL) for column in moments.answers(key, when)))

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.passes import PIECE, segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.analyze.time.cores import busy
 from pytrace_ebpf.rebuild.engine import Engine

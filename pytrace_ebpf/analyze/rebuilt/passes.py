@@ -1,25 +1,21 @@
 """One pass of the compiled engine (rebuild/) over the segments of a trace."""
 
 import os
-import queue
-import threading
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pytrace_ebpf.analyze.rebuilt.read_ahead import ahead, bunches_of
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, CALLER, LAYERS, SCHED_LOSSES
 
-PIECE = 1 << 18  # events that are read and rebuilt at once
-_AHEAD = 4  # batches that are read while another is rebuilt
+_MANY = 1 << 13  # events of a segment: to wake another engine's thread takes longer than to take fewer
 _MOST_SHARDS = 8
 
 
@@ -41,8 +37,9 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
 
 
 def shards_of(trace: Trace, nodes: int = 0, most: int = _MOST_SHARDS) -> Shards:
-    """As engine_of(), one for each core, if there are as many threads, and at most `most`."""
-    count = min(_cores(), most, max(1, len(trace.threads())))
+    """As engine_of(), one for each core, if there are as many threads, and at most `most`; but one alone for short segments."""
+    events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
+    count = min(_cores(), most, max(1, len(trace.threads()))) if events >= _MANY * len(trace.segments) else 1
     return Shards([engine_of(trace, rows=False, nodes=nodes) for _ in range(count)])
 
 
@@ -50,69 +47,36 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def segments(trace: Trace, engine: Engine | Shards, first: int = 0, last: int | None = None) -> Iterator[tuple[Iterator[pa.Table], int]]:
-    """The events of each segment from the `first` on, up to before the `last`, in turn, and its end; `engine` has taken its scheduling."""
-    by_cputime, chosen = has_only_cputime(trace), trace.segments[first:last]
-    done, whole = 0, max(1, sum(segment["rows"].get("events", 0) for segment in chosen))
-    stream = ahead(_stream(trace, chosen, trace.segments[first + 1 :], "cputime" if by_cputime else "sched"))
+def segments(
+    trace: Trace, engine: Engine | Shards, first: int = 0, last: int | None = None, sched: Sequence[pa.Table] | None = None
+) -> Iterator[tuple[Iterator[pa.Table], int]]:
+    """The events of each segment from the `first` on, up to before the `last`, in turn, and its end; `engine` has taken its scheduling.
 
-    def with_progress() -> Iterator[pa.Table]:
-        nonlocal done
+    `sched`: the rows of schema.SCHED of each, where somebody has read them already.
+    """
+    by_cputime, chosen = has_only_cputime(trace), trace.segments[first:last]
+    begin, whole = (0, len(chosen)) if sched is None else (first, len(trace.segments))
+    bunches = ahead(bunches_of(trace, chosen, trace.segments[first + 1 :], by_cputime, sched))
+    stream = chain.from_iterable(bunches)
+
+    def with_progress(place: int, rows: int) -> Iterator[pa.Table]:
+        done = 0
         for batch in iter(partial(next, stream), None):
-            trace.progress("Rebuilding calls", done / whole)
+            trace.progress("Rebuilding calls", (begin + place + done / max(1, rows)) / whole)
             yield batch
             done += len(batch)
 
     try:
-        for segment in chosen:
+        for place, segment in enumerate(chosen):
             if by_cputime:
                 engine.cputimes(next(stream), segment["start_ns"], segment["end_ns"])
             else:
                 engine.switches(next(stream), segment["end_ns"])
-            yield with_progress(), segment["end_ns"]
+            yield with_progress(place, segment["rows"].get("events", 0)), segment["end_ns"]
     finally:
-        stream.close()
-
-
-def _stream(trace: Trace, chosen: list[Any], following: list[Any], scheduling: str) -> Iterator[pa.Table | None]:
-    """Of each segment its scheduling, the batches of its events, and None."""
-    for segment, next_ in zip(chosen, [*following, None], strict=False):
-        # A curve needs the sample that follows.
-        parts = [trace.part(scheduling, s["index"]) for s in ((segment, next_) if scheduling == "cputime" else (segment,)) if s]
-        yield from chain([pa.concat_tables(parts)], trace.batches("events", segment["index"], PIECE), [None])
+        bunches.close()
 
 
 def has_only_cputime(trace: Trace) -> bool:
     """Whether all that is known of its scheduling is CPU time, sampled."""
     return trace.scheduling["source"] == "cputime"
-
-
-def ahead(items: Iterator[pa.Table | None]) -> Generator[pa.Table | None, None, None]:
-    """The same, read and checked by another thread meanwhile: where there is a second core, it is used."""
-    waiting: queue.Queue[pa.Table | BaseException | object | None] = queue.Queue(_AHEAD)
-    left, end = threading.Event(), object()
-
-    def put(item: pa.Table | BaseException | object | None) -> bool:
-        while not left.is_set():
-            with suppress(queue.Full):
-                waiting.put(item, timeout=0.1)
-                return True
-        return False
-
-    def read() -> None:
-        try:
-            if all(map(put, items)):
-                put(end)
-        except BaseException as error:  # raised where the batches are taken
-            put(error)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        while (item := waiting.get()) is not end:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        left.set()
-        reader.join()

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint, Checkpoints
-from pytrace_ebpf.analyze.rebuilt.passes import PIECE, engine_of, has_only_cputime, segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of, has_only_cputime, segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards

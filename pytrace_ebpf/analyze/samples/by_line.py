@@ -1,8 +1,11 @@
 """Samples by source line: at the line itself, and in the functions called from it."""
 
+from itertools import chain
+
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import segments
 from pytrace_ebpf.analyze.samples.weights import SQUARES, SUMS, named
@@ -18,9 +21,9 @@ def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
     self_ns, what each is split into (weights.SUMS), samples, and errors as errors.with_errors has them, of `of` samples on a core.
     """
     columns = [*named("total", ""), *named("self", "self_")]
-    sums = [_counted(samples, stacks) for samples, stacks in segments(trace)]
-    table = pd.concat(sums or [pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, *columns)})])
-    table = table.groupby(_PLACE)[columns].sum().reset_index().drop(columns=[name for name in columns if "unknown" in name])
+    none = pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, *columns)})
+    table = added(chain([none], (_counted(*segment) for segment in segments(trace))), _PLACE, dict.fromkeys(columns, "sum"))
+    table = table.drop(columns=[name for name in columns if "unknown" in name])
     names = trace.functions()[["func_id", "qualname", "file", "first_line", "module"]]
     table = names.merge(with_errors(table, period, of), on="func_id")
     rank = table.groupby("func_id")[["self_ns", "total_ns"]].transform("sum")

@@ -1,12 +1,14 @@
 """The stacks of samples as paths of functions: each once, whatever the lines and however many segments name it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
 from pytrace_ebpf.trace.reader import Trace
 
@@ -14,6 +16,7 @@ NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 UNKNOWN = -1  # of `func_id`
 OTHER = -2  # in Paths: what stands for the paths that were merged
 SOURCE = "sample"
+_AT_ONCE = 1 << 16  # samples whose intervals off the core are looked for together
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,23 +31,42 @@ def period_of(trace: Trace) -> int | None:
 
 def segments(trace: Trace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """(samples with the time that each stands for, as weights.weighed has it; stacks) of each segment that has samples of a trace, or of its window."""
-    whole, pid, tid = trace.whole, getattr(trace, "pid", None), getattr(trace, "tid", None)
+    whole = trace.whole
     period = round((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"])
     start_ns, end_ns = (trace.start_ns, trace.end_ns) if whole is not trace else (0, np.iinfo(np.int64).max)
-    intervals = Intervals.of(trace)
-    for segment in whole.segments[getattr(trace, "first", 0) :]:  # an interval off the core may end long after a window
-        samples = whole.part("samples", segment["index"]).to_pandas()
+    for held in _at_once(_within(trace, start_ns, end_ns)):
+        intervals = Intervals.of(trace, pd.concat([samples for _, samples in held]))
+        for segment, samples in held:
+            yield weighed(samples, intervals, period, start_ns, end_ns), whole.part("stacks", segment).to_pandas()
+
+
+def _within(trace: Trace, start_ns: int, end_ns: int) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Of each segment its index, and the samples of the trace or the window."""
+    for segment in trace.whole.segments[getattr(trace, "first", 0) :]:  # an interval off the core may end long after a window
+        samples = trace.whole.part("samples", segment["index"]).to_pandas()
         within = (samples["ts"] >= start_ns) & (samples["ts"] - samples["off_ns"] < end_ns)
-        for name, wanted in (("pid", pid), ("tid", tid)):
+        for name, wanted in (("pid", getattr(trace, "pid", None)), ("tid", getattr(trace, "tid", None))):
             within &= True if wanted is None else samples[name] == wanted
         if within.any():
-            yield weighed(samples[within], intervals, period, start_ns, end_ns), whole.part("stacks", segment["index"]).to_pandas()
+            yield segment["index"], samples[within]
+
+
+def _at_once(segments: Iterable[tuple[int, pd.DataFrame]]) -> Iterator[list[tuple[int, pd.DataFrame]]]:
+    """Segments that follow each other, with _AT_ONCE samples or a little more."""
+    held = list[tuple[int, pd.DataFrame]]()
+    for each in segments:
+        held.append(each)
+        if sum(len(samples) for _, samples in held) >= _AT_ONCE:
+            yield held
+            held = []
+    if held:
+        yield held
 
 
 def by_thread(trace: Trace) -> pd.DataFrame:
     """How many samples there are of each thread: pid, tid, samples."""
-    threads = pd.concat([samples[["pid", "tid"]] for samples, _ in segments(trace)] or [pd.DataFrame({"pid": [], "tid": []}, np.int64)])
-    return threads.groupby(["pid", "tid"]).size().rename("samples").reset_index()
+    none = pd.DataFrame({"pid": [], "tid": [], "samples": []}, dtype=np.int64)
+    return added(chain([none], (samples[["pid", "tid"]].assign(samples=1) for samples, _ in segments(trace))), ["pid", "tid"], {"samples": "sum"})
 
 
 @dataclass

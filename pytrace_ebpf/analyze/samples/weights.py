@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.time.last_at import last_at
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
@@ -31,6 +32,7 @@ def named(whole: str, prefix: str) -> list[str]:
     ]
 
 
+_SOON_NS = 10 * 10**9  # a thread is sampled as soon as it has come back to a core: its interval does not end longer before
 _WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
 
 
@@ -50,26 +52,22 @@ class Intervals:
     gil: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, trace: Trace) -> "Intervals":
-        """All of a trace; none where its threads are not sampled off the core."""
-        if not off_core(trace):
+    def of(cls, trace: Trace, samples: pd.DataFrame) -> "Intervals":
+        """Those of a trace that any of `samples` (schema.SAMPLES) can have been taken after; none where no thread off the core was sampled."""
+        off = samples[samples["off_ns"] > 0]
+        if not len(off) or not off_core(trace):
             blank = np.zeros(0, np.int64)
             return cls(blank, blank, blank, blank, blank > 0)
-        waits = trace.whole.waits(_WAITS)
+        first, last = int(off["ts"].min()), int(off["ts"].max())
+        waits = trace.whole.waits(_WAITS, start_ns=max(int((off["ts"] - off["off_ns"]).min()), first - _SOON_NS), end_ns=last)
         key = thread_keys(waits["pid"].to_numpy(), waits["tid"].to_numpy())
         order = np.lexsort((waits["start_ns"], key))
-        start, until, end = (waits[name].to_numpy(np.int64)[order] for name in ("start_ns", "blocked_until_ns", "end_ns"))
+        start, until, end = (waits[name].to_numpy(np.int64, na_value=-1)[order] for name in ("start_ns", "blocked_until_ns", "end_ns"))
         return cls(key[order], start, until, end, (waits["kind"] == "gil").to_numpy(bool)[order])
 
     def before(self, key: Ints, ts: Ints) -> Ints:
         """The place of the last interval of each thread that began before `ts`; -1 where there is none."""
-        place, order = np.full(len(key), -1, np.int64), np.argsort(key, kind="stable")
-        threads, begins = np.unique(key[order], return_index=True)
-        for thread, which in zip(threads.tolist(), np.split(order, begins[1:]), strict=True) if len(key) else ():
-            first, last = np.searchsorted(self.key, (thread, thread + 1))
-            found = first + np.searchsorted(self.start[first:last], ts[which]) - 1
-            place[which] = np.where(found < first, -1, found)
-        return place
+        return last_at(self.key, self.start, key, ts - 1)
 
 
 def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: int, end_ns: int) -> pd.DataFrame:

@@ -1,8 +1,11 @@
 """How a program used its cores: how many at a time, which function on which, who moved and who was pushed off, and by whom."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.analyze.time.split import on_cores
 
@@ -27,26 +30,29 @@ def busy(timeline: pd.DataFrame) -> dict[int, Curve]:
     return {int(pid): Curve.of(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for pid, own in slices.groupby("pid")}
 
 
-def migrations(waits: pd.DataFrame) -> pd.DataFrame:
+def migrations(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """How often a thread came back on another core: func_id (of the innermost call; -1 none), cpu_before, cpu_after, times; most first.
 
-    `waits` needs WAITS.
+    `parts` (Trace.waits_by_part) need WAITS.
     """
-    moves = waits[(waits["cpu_before"] != waits["cpu_after"]).fillna(False)]
-    out = moves.groupby(["func_id", "cpu_before", "cpu_after"], as_index=False).size().rename(columns={"size": "times"})
+    moves = (waits[(waits["cpu_before"] != waits["cpu_after"]).fillna(False)].assign(times=1) for waits in parts)
+    out = added(moves, ["func_id", "cpu_before", "cpu_after"], {"times": "sum"})
     return out.sort_values("times", ascending=False, ignore_index=True)
 
 
-def preemptions(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
+def preemptions(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
     """Who took the cores of runnable threads: pid, tid, name, traced (bool), times, ns (until these had a core again); most first.
 
-    `waits` needs WAITS, the others are schema.THREADS and NEIGHBOURS. name is null where the thread was gone before its name was read.
+    `parts` (Trace.waits_by_part) need WAITS, the others are schema.THREADS and NEIGHBOURS. name is null where the thread was gone before its name was read.
     """
-    pushed = waits[waits["kind"].astype("object") == "preempted"]
-    pushed = pushed.assign(ns=pushed["end_ns"] - pushed["start_ns"], tid=pushed["waker_tid"].fillna(0).astype("int32"))
-    out = pushed.groupby("tid", as_index=False).agg(times=("ns", "size"), ns=("ns", "sum"))
+    out = added(map(_pushed_off, parts), ["tid"], {"times": "sum", "ns": "sum"})
     known = pd.concat([threads[["pid", "tid", "name"]].assign(traced=True), neighbours[["pid", "tid", "name"]].assign(traced=False)])
     out = out.merge(known.drop_duplicates("tid"), how="left", on="tid")
     out["traced"] = out["traced"].eq(True)
     out["pid"] = out["pid"].astype("Int32")
     return out.sort_values("ns", ascending=False, ignore_index=True)[["pid", "tid", "name", "traced", "times", "ns"]]
+
+
+def _pushed_off(waits: pd.DataFrame) -> pd.DataFrame:
+    pushed = waits[waits["kind"].astype("object") == "preempted"]
+    return pushed.assign(ns=pushed["end_ns"] - pushed["start_ns"], times=1, tid=pushed["waker_tid"].fillna(0).astype("int32"))

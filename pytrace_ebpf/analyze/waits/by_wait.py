@@ -1,7 +1,11 @@
 """What the threads waited for, all together: by what the program called to wait, by lock, else by kind and system call; in which function, for whom."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
+
+from pytrace_ebpf.analyze.added import Added
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",
@@ -9,15 +13,21 @@ WAITS = (
     "primitive_func_id", "caller_func_id",
 )  # fmt: skip
 AGENT = "pytrace-agent"  # our own thread in the program, as probes/agent/session.c names it
+_MAIN = {
+    "func_ns": ["func_id"],
+    "partner_ns": ["partner_tid", "partner_pid"],
+    "partner_func_ns": ["partner_func_id", "partner_primitive_func_id"],
+}
+"""By the name of its time: what is to be found with the most of it."""
 _KEY = ["kind", "syscall", "lock_pid", "lock_address", "primitive_func_id", "named_func_id"]
 
 
-def by_wait(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
+def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
     """One row per function of analyze.waits.primitives and its caller, per lock, else per kind and system call; longest total first.
 
     The agent's own thread is left out.
 
-    `waits` needs WAITS, the others schema.THREADS and NEIGHBOURS.
+    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS and NEIGHBOURS.
     Out: kind, primitive_func_id (Queue.get; -1 none), syscall (null where that is known), lock_pid and lock_address (null but for locks without), waits (their number),
     total_ns, queued_ns (of it, runnable
     but without a core; null where not recorded), longest_ns, threads (how many waited); func_id (-1 no call) and func_ns, the function
@@ -26,9 +36,32 @@ def by_wait(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame
     partner_func_ns, the function in which such threads were for most of it (-1 no call, or not known), and partner_primitive_func_id,
     what it called (Queue.put; -1 none).
     """
-    rows = waits[~waits["tid"].isin(threads.loc[threads["name"] == AGENT, "tid"])].astype({"kind": "object", "syscall": "object"})
-    rows["ns"] = rows["end_ns"] - rows["start_ns"]
-    rows["queued"] = rows["end_ns"] - rows["blocked_until_ns"]
+    whole = Added(_KEY, {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "sum", "queue_known": "max"})
+    waiting, mains = Added([*_KEY, "tid"], {"waits": "sum"}), {name: Added([*_KEY, *columns], {name: "sum"}) for name, columns in _MAIN.items()}
+    ours = threads.loc[threads["name"] == AGENT, "tid"]
+    for part in parts:
+        rows = _rows(part[~part["tid"].isin(ours)])
+        for sums in (whole, waiting, *mains.values()):
+            sums.add(rows)
+    table = whole.table
+    table["queued_ns"] = table["queued_ns"].where(table.pop("queue_known"))
+    table = table.merge(waiting.table.groupby(_KEY, dropna=False, as_index=False).agg(threads=("tid", "size")), how="left", on=_KEY)
+    for name, sums in mains.items():
+        table = table.merge(sums.table.sort_values(name, ascending=False, kind="stable").drop_duplicates(_KEY), how="left", on=_KEY)
+    # By tid alone: which process took a core is recorded only of traced ones.
+    names = pd.concat([threads[["tid", "name"]], neighbours[["tid", "name"]]]).drop_duplicates("tid")
+    table = table.merge(names.rename(columns={"tid": "partner_tid", "name": "partner_name"}), how="left", on="partner_tid")
+    return table.drop(columns="named_func_id").sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _rows(waits: pd.DataFrame) -> pd.DataFrame:
+    """`waits` with what is to be added, and by what."""
+    rows = waits.astype({"kind": "object", "syscall": "object"})
+    ns = rows["end_ns"] - rows["start_ns"]
+    for name in ("total_ns", "longest_ns", *_MAIN):
+        rows[name] = ns
+    rows["queued_ns"], rows["queue_known"] = rows["end_ns"] - rows["blocked_until_ns"], rows["blocked_until_ns"].notna()
+    rows["waits"] = 1
     gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin(("gil", "preempted"))
     lock = (rows["kind"] == "lock") & ~named
     rows["primitive_func_id"] = rows["primitive_func_id"].where(named, -1)
@@ -40,24 +73,4 @@ def by_wait(waits: pd.DataFrame, threads: pd.DataFrame, neighbours: pd.DataFrame
     rows["partner_pid"] = rows["waker_pid"].fillna(-1).where(~gil, rows["pid"]).astype(np.int64)
     rows["partner_func_id"] = rows["waker_caller_func_id"].where(~gil, rows["holder_func_id"])
     rows["partner_primitive_func_id"] = rows["waker_primitive_func_id"].where(~gil, -1)
-    grouped = rows.groupby(_KEY, dropna=False)
-    table = grouped.agg(waits=("ns", "size"), total_ns=("ns", "sum"), longest_ns=("ns", "max"))
-    table["queued_ns"] = grouped["queued"].sum(min_count=1)
-    table["threads"] = rows.drop_duplicates([*_KEY, "tid"]).groupby(_KEY, dropna=False).size()
-    table = table.reset_index()
-    for name, columns in (
-        ("func_ns", ["func_id"]),
-        ("partner_ns", ["partner_tid", "partner_pid"]),
-        ("partner_func_ns", ["partner_func_id", "partner_primitive_func_id"]),
-    ):
-        table = table.merge(_main(rows, columns, name), how="left", on=_KEY)
-    # By tid alone: which process took a core is recorded only of traced ones.
-    names = pd.concat([threads[["tid", "name"]], neighbours[["tid", "name"]]]).drop_duplicates("tid")
-    table = table.merge(names.rename(columns={"tid": "partner_tid", "name": "partner_name"}), how="left", on="partner_tid")
-    return table.drop(columns="named_func_id").sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-def _main(rows: pd.DataFrame, columns: list[str], name: str) -> pd.DataFrame:
-    """Per _KEY the values of `columns` with the most time, and that time as `name`."""
-    sums = rows.groupby([*_KEY, *columns], dropna=False)["ns"].sum().rename(name).reset_index()
-    return sums.sort_values(name, ascending=False, kind="stable").drop_duplicates(_KEY)
+    return rows

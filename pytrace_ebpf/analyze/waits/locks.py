@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among
 
 COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "waker_func_id")
@@ -15,12 +18,12 @@ def most_contended(trace: Any, functions: pd.DataFrame) -> dict[str, int] | None
     Waits within the modules that pools and queues are made of count for nothing, as an idle thread of a pool waits for a lock too; and
     neither do locks whose release was not seen.
     """
-    waits = trace.waits(columns=COLUMNS)
+    library = among(functions, LIBRARY)
+    sums = added((_contended(part, library) for part in trace.waits_by_part(COLUMNS)), ["func_id", "waker_func_id"], {"ns": "sum"})
+    return {name: int(value) for name, value in sums.loc[sums["ns"].idxmax()].items()} if len(sums) else None
+
+
+def _contended(waits: pd.DataFrame, library: npt.NDArray[np.bool_]) -> pd.DataFrame:
     waits = waits[(waits["kind"] == "lock") & (waits["func_id"] >= 0) & (waits["waker_func_id"] >= 0)]
-    waits = waits[~among(functions, LIBRARY)[waits["func_id"]]]
-    if not len(waits):
-        return None
-    ns = (waits["blocked_until_ns"].fillna(waits["end_ns"]) - waits["start_ns"]).astype("int64")
-    sums: pd.Series = ns.groupby([waits["func_id"], waits["waker_func_id"]]).sum()
-    waiting, releasing = sums.idxmax()
-    return {"func_id": int(waiting), "waker_func_id": int(releasing), "ns": int(sums.max())}
+    waits = waits[~library[waits["func_id"]]]
+    return waits.assign(ns=(waits["blocked_until_ns"].fillna(waits["end_ns"]) - waits["start_ns"]).astype("int64"))

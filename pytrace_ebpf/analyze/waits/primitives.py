@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import added
+
 # Waits below their functions are named by them (Queue.get). A loop that polls waits for no one thing, but others wake it through asyncio.
 PRIMITIVES = ("threading", "queue", "_queue", "multiprocessing", "concurrent")
 LIBRARY = (*PRIMITIVES, "asyncio", "selectors", "socketserver")
@@ -27,14 +29,16 @@ def main_wait(trace: Any, func_id: int) -> dict[str, int] | None:
     Out: func_id; primitive_func_id and caller_func_id, ns of waiting for it; waker_primitive_func_id and waker_caller_func_id (-1 none or not known)
     of who ended most of that, and waker_ns, how much.
     """
-    waits = trace.waits(columns=COLUMNS)
-    waits = waits[(waits["func_id"] == func_id) & ~waits["kind"].isin(("gil", "preempted")) & (waits["primitive_func_id"] >= 0)]
-    if not len(waits):
+    rows = added((_ended(part, func_id) for part in trace.waits_by_part(COLUMNS)), [*_WAITER, *_WAKER], {"ns": "sum"})
+    if not len(rows):
         return None
-    waits = waits.assign(ns=waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64) - waits["start_ns"])
-    sums = waits.groupby(_WAITER)["ns"].sum()
+    sums = rows.groupby(_WAITER)["ns"].sum()
     primitive, caller = sums.idxmax()
-    own = waits[(waits["primitive_func_id"] == primitive) & (waits["caller_func_id"] == caller)]
-    wakers = own.groupby(_WAKER)["ns"].sum()
-    found = dict(zip((*_WAITER, *_WAKER), map(int, (primitive, caller, *wakers.idxmax())), strict=True))
-    return found | {"func_id": func_id, "ns": int(sums.max()), "waker_ns": int(wakers.max())}
+    own = rows[(rows["primitive_func_id"] == primitive) & (rows["caller_func_id"] == caller)]
+    most = own.loc[own["ns"].idxmax()]
+    return {name: int(most[name]) for name in (*_WAITER, *_WAKER)} | {"func_id": func_id, "ns": int(sums.max()), "waker_ns": int(most["ns"])}
+
+
+def _ended(waits: pd.DataFrame, func_id: int) -> pd.DataFrame:
+    waits = waits[(waits["func_id"] == func_id) & ~waits["kind"].isin(("gil", "preempted")) & (waits["primitive_func_id"] >= 0)]
+    return waits.assign(ns=waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64) - waits["start_ns"])

@@ -5,10 +5,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import Added
+
 WAIT_COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id")  # fmt: skip
 UNKNOWN, NOBODY = -1, -2
 
 Part: TypeAlias = dict[str, Any]
+_BY = {"gil": ["func_id"], "blocked": ["kind", "syscall", "func_id"], "runq": ["func_id"]}
 
 
 def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
@@ -20,23 +23,26 @@ def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
     runq: of the times that the core was taken from it, by func_id of who got it, NOBODY as before.
     func_id is UNKNOWN where that thread was in no call, or is not known.
     """
-    waits = trace.waits(columns=WAIT_COLUMNS)
-    waits = waits[waits["func_id"] == func_id].reset_index(drop=True)
+    sums = {name: Added(by, {"ns": "sum"}) for name, by in _BY.items()}
+    pids = trace.processes()["pid"]
+    for part in trace.waits_by_part(WAIT_COLUMNS):
+        for name, rows in _parts(part[part["func_id"] == func_id].reset_index(drop=True), pids).items():
+            sums[name].add(rows)
+    return {name: _rows(each.table) for name, each in sums.items()}
+
+
+def _parts(waits: pd.DataFrame, pids: "pd.Series[int]") -> dict[str, pd.DataFrame]:
     kind, start = waits["kind"].astype("object"), waits["start_ns"]
     until = waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64)
     gil, preempted = kind == "gil", kind == "preempted"
     waits["ns"] = (until - start).where(~preempted, waits["end_ns"] - start)
-    ended = ~gil & waits["waker_tid"].fillna(0).ne(0) & waits["waker_pid"].isin(trace.processes()["pid"])
+    ended = ~gil & waits["waker_tid"].fillna(0).ne(0) & waits["waker_pid"].isin(pids)
     held = gil & (waits["holder_tid"] != 0)
     waits["func_id"] = waits["holder_func_id"].where(held, waits["waker_func_id"].where(ended, NOBODY))
     waits["kind"], waits["syscall"] = kind, waits["syscall"].astype("object")
-    return {
-        "gil": _sums(waits[gil], ["func_id"]),
-        "blocked": _sums(waits[~gil & ~preempted], ["kind", "syscall", "func_id"]),
-        "runq": _sums(waits[preempted], ["func_id"]),
-    }
+    return {"gil": waits[gil], "blocked": waits[~gil & ~preempted], "runq": waits[preempted]}
 
 
-def _sums(rows: pd.DataFrame, by: list[str]) -> list[Part]:
-    sums = rows.groupby(by, dropna=False)["ns"].sum().sort_values(ascending=False).reset_index().astype(object)
-    return [dict(row) for row in sums.where(sums.notna(), None).to_dict("records")]
+def _rows(sums: pd.DataFrame) -> list[Part]:
+    rows = sums.sort_values("ns", ascending=False).astype(object)
+    return [dict(row) for row in rows.where(rows.notna(), None).to_dict("records")]

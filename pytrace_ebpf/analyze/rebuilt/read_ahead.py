@@ -1,0 +1,89 @@
+"""The rows of a trace's segments in the order in which an engine takes them, read and checked by a thread of their own."""
+
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pytrace_ebpf.trace.reader import Trace
+
+PIECE = 1 << 18  # events that are read and rebuilt at once
+_BUNCH = 1 << 14  # rows of short segments that are read and handed over at once
+_AHEAD = 4  # bunches that are read while another is rebuilt
+
+_Item = TypeVar("_Item")
+Segments = Sequence[dict[str, Any]]
+
+
+def bunches_of(
+    trace: Trace, chosen: Segments, following: Segments, by_cputime: bool, sched: Sequence[pa.Table] | None
+) -> Iterator[list[pa.Table | None]]:
+    """Of each of the `chosen` segments its scheduling, the batches of its events, and None, some at a time.
+
+    Scheduling: its switches, which somebody may have read already, `sched`; or its CPU time and that of the segment that follows,
+    as a curve needs the next sample: the `following` ones are those from the second on.
+    """
+    at = 0
+    for some in short_ones(chosen):
+        upto = at + len(some)
+        if by_cputime:
+            pairs = zip(some, [*following[at:upto], None], strict=False)
+            scheduling = [pa.concat_tables([trace.part("cputime", s["index"]) for s in pair if s]) for pair in pairs]
+        else:
+            scheduling = trace.parts("sched", some) if sched is None else list(sched[at:upto])
+        if len(some) > 1:
+            yield list(chain.from_iterable([own, events, None] for own, events in zip(scheduling, trace.parts("events", some), strict=True)))
+        else:
+            yield scheduling
+            yield from ([batch] for batch in trace.batches("events", some[0]["index"], PIECE))
+            yield [None]
+        at = upto
+
+
+def short_ones(segments: Segments) -> Iterator[list[dict[str, Any]]]:
+    """Segments that follow each other, with _BUNCH rows at most; a longer one by itself."""
+    some, rows = list[dict[str, Any]](), 0
+    for segment in segments:
+        own = segment["rows"].get("events", 0) + segment["rows"].get("sched", 0)
+        if some and rows + own > _BUNCH:
+            yield some
+            some, rows = [], 0
+        some.append(segment)
+        rows += own
+    if some:
+        yield some
+
+
+def ahead(items: Iterator[_Item], most: int = _AHEAD) -> Generator[_Item, None, None]:
+    """The same, read and checked by another thread meanwhile, at most so many ahead: where there is a second core, it is used."""
+    waiting: queue.Queue[Any] = queue.Queue(most)
+    left, end = threading.Event(), object()
+
+    def put(item: object) -> bool:
+        while not left.is_set():
+            with suppress(queue.Full):
+                waiting.put(item, timeout=0.1)
+                return True
+        return False
+
+    def read() -> None:
+        try:
+            if all(map(put, items)):
+                put(end)
+        except BaseException as error:  # raised where the batches are taken
+            put(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while (item := waiting.get()) is not end:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        left.set()
+        reader.join()
