@@ -25,7 +25,7 @@ from pytrace_ebpf.trace.parts import Part, batches, read, sizes
 from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 9  # one more with each change of what analyze/ makes of a trace
+DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
 _INDEXED = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid")  # of the calls, by their statistics
 _AT_ONCE = 1 << 17  # rows that a query is given
 
