@@ -77,7 +77,7 @@ class Arena:
         while at < len(data):
             size, number, first_line, flags = struct.unpack_from("<IIiI", data, at)
             file, name, qualname = data[at + 16 : at + size].split(b"\0")[:3]
-            functions[number] = Function(file.decode(), name.decode(), qualname.decode(), first_line, flags)
+            functions[number] = Function(file.decode(), name.decode(), (qualname or name).decode(), first_line, flags)
             at += size
         return functions
 

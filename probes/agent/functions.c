@@ -218,7 +218,7 @@ static void publish(struct function_entry *entry)
     if (py.version >= 0x030b0000)
         read_text(entry->code, "co_qualname", &t, 2);
     else
-        t.text[2] = t.text[1], t.length[2] = t.length[1];
+        t.text[2] = ""; /* user space finds it in the source */
     entry->flags = 0;
     uint32_t first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff, code_flags = long_attribute(entry->code, "co_flags");
     entry->resumable = (code_flags & RESUMABLE) != 0;

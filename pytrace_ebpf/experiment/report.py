@@ -134,7 +134,7 @@ def _bar(width: int) -> int:
 
 
 def _listing(width: int, head: bool = True) -> Listing:
-    figures = [(_bar(width), ""), (6, "wall"), (5, "+-"), (8, "speed-up"), (5, "eff."), *((7, title) for _, title in _FIGURES)]
+    figures = [(_bar(width), ""), (6, "wall"), (5, "+-"), (8, "speed-up"), (6, "eff."), *((7, title) for _, title in _FIGURES)]
     return Listing(width, figures, ["setting"], may_go=("workers", "+-"), head=head)
 
 

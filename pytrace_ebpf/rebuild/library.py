@@ -122,7 +122,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "stacks_take": (c_bool, [c_void_p, POINTER(Events)]),
     "stacks_forget": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "stacks_count": (c_size_t, [c_void_p]),
-    "stacks_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "stacks_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
 }  # fmt: skip
 
 

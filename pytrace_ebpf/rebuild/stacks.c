@@ -4,11 +4,16 @@
 
 #include "rebuild.h"
 
-/* A thread's; `func` parallel to open.frame, outermost first. */
+/* Of an open call: its function, and the line of its entry. */
+struct opened {
+    int32_t func, line;
+};
+
+/* A thread's; `calls` parallel to open.frame, outermost first. */
 struct stack {
     int64_t key; /* pid << 32 | tid */
     struct activations open;
-    int32_t *func;
+    struct opened *calls;
     size_t capacity;
     bool ended; /* to be forgotten */
 };
@@ -62,7 +67,7 @@ static struct stack *stack_of(struct stacks *stacks, int64_t key)
 static void free_stack(struct stack *stack)
 {
     activations_free(&stack->open);
-    free(stack->func);
+    free(stack->calls);
 }
 
 OFFERED struct stacks *rebuild_stacks_open(void)
@@ -92,9 +97,9 @@ OFFERED bool rebuild_stacks_take(struct stacks *stacks, const struct events *eve
             return false;
         if (step.does != ENTERS)
             continue;
-        if (!room(&stack->func, &stack->capacity, stack->open.count, sizeof *stack->func))
+        if (!room(&stack->calls, &stack->capacity, stack->open.count, sizeof *stack->calls))
             return false;
-        stack->func[stack->open.count - 1] = events->func[row];
+        stack->calls[stack->open.count - 1] = (struct opened){events->func[row], events->line[row]};
     }
     return true;
 }
@@ -127,7 +132,7 @@ OFFERED size_t rebuild_stacks_count(const struct stacks *stacks)
 }
 
 /* The open calls, thread by thread and outermost first: as many as rebuild_stacks_count() says. */
-OFFERED void rebuild_stacks_list(const struct stacks *stacks, int32_t *pid, int32_t *tid, int32_t *func, int64_t *frame)
+OFFERED void rebuild_stacks_list(const struct stacks *stacks, int32_t *pid, int32_t *tid, int32_t *func, int32_t *line, int64_t *frame)
 {
     size_t row = 0;
     for (size_t k = 0; k < stacks->count; k++) {
@@ -135,7 +140,8 @@ OFFERED void rebuild_stacks_list(const struct stacks *stacks, int32_t *pid, int3
         for (uint32_t at = 0; at < stack->open.count; at++, row++) {
             pid[row] = (int32_t)(stack->key >> 32);
             tid[row] = (int32_t)stack->key;
-            func[row] = stack->func[at];
+            func[row] = stack->calls[at].func;
+            line[row] = stack->calls[at].line;
             frame[row] = stack->open.frame[at];
         }
     }

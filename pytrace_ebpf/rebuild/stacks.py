@@ -41,9 +41,9 @@ class Stacks:
         self._check(self._library.stacks_forget(self._stacks, pid.ctypes.data, tid.ctypes.data, len(pid)))
 
     def open_calls(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Columns pid, tid, func_id and frame of the open calls, thread by thread, outermost first."""
+        """Columns pid, tid, func_id, line (of the entry) and frame of the open calls, thread by thread, outermost first."""
         count = self._library.stacks_count(self._stacks)
-        pid, tid, func_id = np.zeros((3, count), np.int32)
+        pid, tid, func_id, line = np.zeros((4, count), np.int32)
         frame = np.zeros(count, np.int64)
-        self._library.stacks_list(self._stacks, *(column.ctypes.data for column in (pid, tid, func_id, frame)))
-        return {"pid": pid, "tid": tid, "func_id": func_id, "frame": frame}
+        self._library.stacks_list(self._stacks, *(column.ctypes.data for column in (pid, tid, func_id, line, frame)))
+        return {"pid": pid, "tid": tid, "func_id": func_id, "line": line, "frame": frame}

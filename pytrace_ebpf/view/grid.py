@@ -32,7 +32,7 @@ class Listing:
                 kept = [column for column in kept if column[1] != title]
         self._shown = [column in kept for column in figures]
         self._figures, self._names, self._head = kept, list(names), head
-        left = width - _cells(kept) - _GAP - (len(names) - 1)
+        left = width - _cells(kept) - len(names) * _GAP
         self._beside = left >= _LEAST_NAME * len(names)
         self._room = _shares(left if self._beside else width - (len(names) - 1) * _GAP, len(names))
         self._rows: list[tuple[list[Text | str], list[Text], str]] = []
@@ -48,10 +48,11 @@ class Listing:
         if not self._beside:
             return Group(*self._stacked())
         table = self._table()
-        for title, width in zip(["  " + self._names[0], *self._names[1:]], self._room, strict=True):
-            table.add_column(title, max_width=width + _GAP, no_wrap=True, overflow="crop", justify="left")
-        for figures, (first, *others), style in self._rows:
-            table.add_row(*figures, Text("  ", style) + first, *others, style=style)
+        gaps = [_GAP, *[_GAP - 1] * (len(self._names) - 1)]  # a cell between columns is there anyway
+        for title, width, gap in zip(self._names, self._room, gaps, strict=True):
+            table.add_column(" " * gap + title, max_width=width + gap, no_wrap=True, overflow="crop", justify="left")
+        for figures, names, style in self._rows:
+            table.add_row(*figures, *(Text(" " * gap, style) + name for gap, name in zip(gaps, names, strict=True)), style=style)
         return table
 
     def _stacked(self) -> Iterator[RenderableType]:

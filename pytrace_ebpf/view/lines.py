@@ -37,19 +37,19 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     parts: list[RenderableType] = [text.title("Lines that call, by self time of what they call", note, width)]
     parts += [] if table["call_line"].notna().any() else [Text(_NO_LINES)]
     longest = int(shown["total_ns"].max())
-    for _, rows in shown.groupby("caller_id", sort=False):
+    for number, (_, rows) in enumerate(shown.groupby("caller_id", sort=False)):
         first = rows.iloc[0]
-        parts += [Text(), text.function(first["caller_qualname"], first["caller_file"], first["caller_first_line"], width)]
-        parts.append(_listing(facts, rows.sort_values("call_line", kind="stable"), longest, width, ascii_only))
+        caller = text.function(first["caller_qualname"], first["caller_file"], first["caller_first_line"], width)
+        parts += [Text(), caller, _listing(facts, rows.sort_values("call_line", kind="stable"), longest, width, ascii_only, not number)]
     return parts
 
 
-def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int, ascii_only: bool) -> Listing:
+def _listing(facts: dict[str, Any], rows: pd.DataFrame, longest: int, width: int, ascii_only: bool, head: bool) -> Listing:
     """The lines of a caller, with what each calls."""
     states = states_of(facts)
     count_width, bar_width = (6, 4) if width < NARROW else (9, 8)
     fixed = [(bar_width, ""), (count_width, "calls"), (6, "total"), (6, "self"), *titles(states), (6, "line")]
-    out = Listing(width, fixed, ["source", "calls"], may_go=[""])
+    out = Listing(width, fixed, ["source", "called"], may_go=[""], head=head)
     source, before = lines_of(str(rows["caller_file"].iloc[0])), 0
     for row in rows.to_dict("records"):
         line = int(row["call_line"]) if text.known(row["call_line"]) else 0

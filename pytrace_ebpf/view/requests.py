@@ -73,7 +73,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     columns = [(6, "p50"), (6, "p95"), (6, "p99"), (6, "max")]
     asynchronous = bool((table["awaited_ns"] > 0).any())
     splits = [*titles(states), *([(7, "awaited")] if asynchronous else [])]
-    may_go = ["awaited", *(title for _, title in reversed(titles(states))), "p99"]
+    may_go = ["p99", "p95", *(title for _, title in titles(states)[1:-1]), "awaited"]
     out = Listing(width, [(bar_width, ""), (count_width, "count"), *columns, *splits], ["request"], may_go)
     longest = int(table["run_ns"].max())
     for row in table.head(top).to_dict("records"):

@@ -1,4 +1,4 @@
-"""`report --by task` as a terminal shows it: each coroutine function, how long it ran, was suspended, and held the event loop."""
+"""`report --by task` as a terminal shows it: each coroutine function, how long it ran, was suspended and held the event loop; and what it awaited."""
 
 from functools import partial
 from typing import Any
@@ -7,18 +7,23 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.analyze.tasks import awaited
 from pytrace_ebpf.analyze.tasks.by_task import COLUMNS, by_task, longest_hold
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.names import named
+from pytrace_ebpf.view.names import in_full, named, plain
 from pytrace_ebpf.view.states import states_of
 
 _WORTH_SAYING_NS = 10_000_000
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows, and the sentence."""
-    return rows(trace), {"sentence": sentence(trace)}
+    """The rows, the sentence, and `awaited`: analyze.tasks.awaited's rows with the names of their functions."""
+    functions = trace.functions()
+    waits = named(awaited.awaited(trace.tasks(columns=list(awaited.COLUMNS)), functions), functions)
+    names = in_full(functions).str.replace("asyncio.tasks.", "asyncio.", regex=False)  # as programs import them
+    waits = waits.assign(awaited=waits["awaited_func_id"].map(names))
+    return rows(trace), {"sentence": sentence(trace), "awaited": plain(waits)}
 
 
 def rows(trace: Any) -> pd.DataFrame:
@@ -37,7 +42,7 @@ def sentence(trace: Any) -> str | None:
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    """One line per row of `table` (see rows)."""
+    """One line per row of `table` (see rows), then one per row of facts["awaited"]."""
     if not len(table):
         return [Text("No coroutine was seen to run.")]
     states = states_of(facts)
@@ -53,4 +58,18 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         bar = text.bar(row, bar_width, ascii_only, longest=most, states=states)
         shown.add([bar, *figures], partial(text.function, row["qualname"], row["file"], row["first_line"]))
     note = f"{min(top, len(table)):,} of {len(table):,}; bar: split of run; held: longest single resume"
-    return [text.title("Coroutines by time run", note, width), shown]
+    return [text.title("Coroutines by time run", note, width), shown, *_awaited(facts["awaited"], width, top)]
+
+
+def _awaited(waits: list[dict[str, Any]], width: int, top: int) -> list[RenderableType]:
+    if not waits:
+        return []
+    shown = Listing(width, [(9, "times"), (6, "total")], ["awaited", "by"])
+    for row in waits[:top]:
+        what = row["awaited"] or "(a future or a task)"
+        shown.add(
+            [text.count(row["waits"], 9), text.duration(row["awaited_ns"])],
+            partial(text.fit, what),
+            partial(text.function, row["qualname"], row["file"], row["first_line"]),
+        )
+    return [Text(), text.title("What coroutines awaited", f"{min(top, len(waits)):,} of {len(waits):,}; total: time suspended in it", width), shown]

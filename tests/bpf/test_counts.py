@@ -1,5 +1,6 @@
 """Every call is seen, once, and under its name: counts against those that the interpreter itself reports."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,41 @@ def test_calls_of_a_launched_program_too(
     for counts in (found, expected):  # namedtuple's of the standard library, part of which truth.py had imported before
         counts.pop(("<string>", "<module>", 1), None)
     assert found == expected
+
+
+@pytest.mark.sources("agent")
+@pytest.mark.parametrize("program", ["call_sites", "callbacks", "exceptions", "generated", "many_threads"])
+def test_call_sites_equal_what_the_interpreter_counts(
+    program: str,
+    python: Python,
+    source: str,
+    target: Callable[..., Target],
+    attach: Callable[..., Recorder],
+    truth: Callable[..., dict[tuple[str, str, int], int]],
+) -> None:
+    expected = truth("--sites", program, python=python)
+    process = target(program, "--wait", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    process.wait()
+    trace = pytrace_ebpf.open(recorder.finish())
+    names = trace.functions().set_index("func_id").apply(lambda row: f"{row['file']}:{row['qualname']}:{row['first_line']}", axis=1)
+    sites = trace.call_sites()
+    callers = sites["caller_id"].map(names) + ":" + sites["call_line"].fillna(0).astype(str)
+    counts = Counter(dict(zip(callers + " > " + sites["func_id"].map(names), sites["calls"], strict=True)))
+    truly = between({f"{left}:{name}:{line}": number for (left, name, line), number in expected.items()}, program, python)
+    assert truly and between(counts, program, python) == truly
+
+
+def between(sites: dict[str, int], program: str, python: Python) -> dict[str, int]:
+    """Call sites, both ends of which are of the target itself; before 3.11 the interpreter counts plain names."""
+    found: Counter[str] = Counter()
+    own = (f"{TARGETS}/{program}.py:", "<made>", "<string>", "<template")
+    for site, number in sites.items():
+        ends = str(site).split(" > ")
+        if len(ends) == 2 and all(end.startswith(own) for end in ends):
+            found[re.sub(r":[^:]*\.([^.:]+):", r":\1:", site) if python.minor < 11 else site] += number
+    return dict(found)
 
 
 def test_recursion_to_the_limit(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:

@@ -53,6 +53,10 @@ def dropped(directory: Path) -> int:
     return int((pytrace_ebpf.open(directory).manifest.get("dropped") or {"segments": 0})["segments"])
 
 
+def line_of(program: str, text: str) -> int:
+    return next(number for number, line in enumerate(program.splitlines(), 1) if line.strip().startswith(text))
+
+
 def check(trace: Trace) -> None:
     """It has every call with its name and its time, and what was open when it begins."""
     calls = assert_sums_hold(trace).merge(trace.functions()[["func_id", "qualname"]], on="func_id", how="left")
@@ -80,6 +84,10 @@ def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subp
     assert report.returncode == 0 or "was dropped meanwhile by the running recording (--keep): try again" in report.stderr
     trace = pytrace_ebpf.open(recorder.stop())
     check(trace)
+    made = trace.calls().merge(trace.functions(), on="func_id")
+    lines = made.loc[(made["status"] == "open_at_start") & (made["name"] == "serve"), "call_line"]
+    called_from = {line_of(SERVICE, 'serve("main")'), line_of(Path("/usr/lib/python3.11/threading.py").read_text(), "self._target(")}
+    assert len(lines) == 2 and set(lines.dropna()) == (called_from if source == "agent" else set())
     assert 2.5e9 < trace.end_ns - trace.start_ns < 30e9 and "at_first" in set(trace.functions()["name"])
     said = subprocess.run([*COMMAND, "info", str(trace.directory)], capture_output=True, text=True, check=True).stdout
     assert "dropped" in said and "--keep" in said

@@ -104,7 +104,7 @@ def test_no_more_are_left_out_than_an_agent_can_take() -> None:
 def test_where_a_left_out_call_still_costs_recording_is_in_intervals(share: float) -> None:
     program = Program([4e6, 1e5, 10.0], Budget(share), to_pass_ns=80.0)
     program.runs(300, step_s=0.01)
-    assert program.share <= share * 4 / 3
+    assert 0.5 * share <= program.share <= 0.9 * share  # on busy cores a call costs more than is reckoned with
     assert len(program.pauses) > 10
     assert not program.budget.out - {EVERYTHING}  # an interval is exact
 

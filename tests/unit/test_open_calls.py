@@ -11,7 +11,7 @@ PID, THREADS = 40, 1000
 
 def test_threads_that_ended_are_forgotten_and_no_others() -> None:
     stacks, tids = Stacks(), list(range(THREADS))
-    stacks.take(table_of("events", [(tid, PID, tid, CallKind.ENTRY, func, 16 * func, 1) for tid in tids for func in (1, 2)]))
+    stacks.take(table_of("events", [(tid, PID, tid, CallKind.ENTRY, func, 16 * func, tid + func) for tid in tids for func in (1, 2)]))
     ended = [tid for tid in tids if tid % 3] + [THREADS + 5]  # of the last no event came
     stacks.forget(np.full(len(ended), PID), np.array(ended))
     left = [tid for tid in tids if tid % 3 == 0]
@@ -21,3 +21,7 @@ def test_threads_that_ended_are_forgotten_and_no_others() -> None:
     expected = [*expected[:-1], (1, 3)]
     assert sorted(zip(found["tid"].tolist(), found["func_id"].tolist(), strict=True)) == sorted(expected)
     assert found["pid"].tolist() == [PID] * len(expected)
+    assert {(tid, line - func) for tid, func, line in zip(*(found[name].tolist() for name in ("tid", "func_id", "line")), strict=True)} == {
+        *((tid, tid) for tid in left),
+        (1, -2),  # the one that was entered in line 1
+    }

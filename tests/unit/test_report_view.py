@@ -93,8 +93,8 @@ def test_a_narrow_terminal_has_names_above_their_figures() -> None:
     wide.add(["1", "2", "3"], lambda width: "a" * width, lambda width: "b" * width)
     narrow = Listing(20, [(6, "calls"), (6, "total"), (9, "optional")], ["name"], may_go=["optional"])
     narrow.add(["1", "2", "3"], lambda width: "a" * width)
-    assert drawn(listing, 60) == [" calls  total  optional   first            second", f"     1      2         3   {'a' * 16} {'b' * 17}"]
-    assert drawn(wide, 61) == [" calls  total  optional   first             second", f"     1      2         3   {'a' * 17} {'b' * 17}"]
+    assert drawn(listing, 60) == [" calls  total  optional   first             second", f"     1      2         3   {'a' * 16}  {'b' * 16}"]
+    assert drawn(wide, 61) == [" calls  total  optional   first             second", f"     1      2         3   {'a' * 16}  {'b' * 17}"]
     assert drawn(narrow, 20) == ["name", " calls  total", "a" * 20, "     1      2"]
 
 

@@ -76,6 +76,17 @@ def test_without_a_dispatcher_the_longest_function_of_the_program(tmp_path: Path
     ]
 
 
+def test_a_handler_of_the_standard_library_s_server(tmp_path: Path) -> None:
+    functions = [
+        (0, "/usr/lib/python3.11/http/server.py", "handle_one_request", "BaseHTTPRequestHandler.handle_one_request", 1, "http.server", 0),
+        (1, "/app/shop.py", "do_POST", "Handler.do_POST", 1, "shop", 0),
+        (2, "/app/shell.py", "do_quit", "Shell.do_quit", 1, "shell", 0),
+    ]
+    events: list[Row] = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in nested((0, 10, 90, (1, 20, 80), (2, 81, 82)))]
+    (row,) = pytrace_ebpf.open(write_trace(tmp_path, events=events, functions=functions)).requests().to_dict("records")
+    assert (row["kind"], row["endpoint_func_id"], row["start_ns"], row["end_ns"]) == ("HTTP", 1, 20, 80)
+
+
 @pytest.mark.parametrize("pattern", ["helper", "shop:helper", "*/shop.py:h?lper", "sh*:help*"])
 def test_what_is_asked_for_counts_besides(tmp_path: Path, pattern: str) -> None:
     trace = opened(tmp_path, *WEB)
@@ -196,6 +207,6 @@ def test_no_line_is_wider_than_asked(tmp_path: Path, width: int) -> None:
 
 def test_every_kind_is_one_word_of_a_pattern_that_can_fit() -> None:
     for point in entry_points.ENTRY_POINTS:
-        module, qualname = point.module.replace("*", "x"), point.qualname.replace("*", "x")
+        module, qualname = point.module.replace("*", "x"), point.qualname.replace("[A-Z]", "X").replace("*", "x")
         row = pd.DataFrame([(0, f"/x/{module}.py", qualname, module, "python")], columns=["func_id", "file", "qualname", "module", "function_layer"])
         assert entry_points.kinds(row, point.handlers_only).tolist() == [point.kind]

@@ -22,12 +22,19 @@ FUNCTIONS = [
     (HANDLER, "/app/aio.py", "handler", "handler", 31, "aio", 0x80),
     (NUMBERS, "/app/aio.py", "numbers", "numbers", 41, "aio", 0x200),
 ]
+ACQUIRE, ENTER, SLEEP, WAIT_FOR = range(5, 9)
+LIBRARY = [
+    (ACQUIRE, "/usr/lib/python3.13/asyncio/locks.py", "acquire", "Lock.acquire", 1, "asyncio.locks", 0x80),
+    (ENTER, "/usr/lib/python3.13/asyncio/locks.py", "__aenter__", "_ContextManagerMixin.__aenter__", 11, "asyncio.locks", 0x80),
+    (SLEEP, "/usr/lib/python3.13/asyncio/tasks.py", "sleep", "sleep", 1, "asyncio.tasks", 0x80),
+    (WAIT_FOR, "/usr/lib/python3.13/asyncio/tasks.py", "wait_for", "wait_for", 11, "asyncio.tasks", 0x80),
+]
 
 
 def trace(path: Path, *rows: tuple[int, int, int, int], tid: int = 7, **more: Any) -> Any:
     """Of events (ts, kind, function, frame) of one thread."""
     events: list[Row] = [(ts, 7, tid, kind, func, frame, 10 + ts) for ts, kind, func, frame in rows]
-    return pytrace_ebpf.open(write_trace(path, events=events, functions=FUNCTIONS, **more))
+    return pytrace_ebpf.open(write_trace(path, events=events, functions=FUNCTIONS + LIBRARY, **more))
 
 
 def tasks(path: Path, *rows: tuple[int, int, int, int], **more: Any) -> list[str]:
@@ -116,14 +123,59 @@ def test_by_function(tmp_path: Path) -> None:
     assert row["unknown_ns"] == 14 and pd.isna(row["on_cpu_ns"])  # no switches were recorded
 
 
+def awaiting(chain: list[int], *times: int) -> list[tuple[int, int, int, int]]:
+    """Events of coroutines that await each other, outermost first: entered, suspended and resumed at `times` in turn, and left at the last."""
+    rows = [(times[0], E, function, 16 * place + 16) for place, function in enumerate(chain)]
+    for number, ts in enumerate(times[1:-1]):
+        inner_first = list(enumerate(chain))[:: 1 if number % 2 else -1]
+        rows += [(ts, RESUME if number % 2 else YIELD, function, 16 * place + 16) for place, function in inner_first]
+    return rows + [(times[-1], R, function, 16 * place + 16) for place, function in reversed(list(enumerate(chain)))]
+
+
+def waits(path: Path, *rows: tuple[int, int, int, int]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(by whom, what): (how often, how long)."""
+    found = view.found(trace(path, *rows), pd.DataFrame(), {})[1]["awaited"]
+    return {(row["qualname"], row["awaited"]): (row["waits"], row["awaited_ns"]) for row in found}
+
+
+def test_waits_are_named_by_what_the_program_awaited(tmp_path: Path) -> None:
+    rows = [
+        *awaiting([MAIN, HANDLER, ENTER, ACQUIRE], 1, 5, 25, 30),  # `async with lock`
+        *awaiting([HANDLER, WAIT_FOR, ACQUIRE], 40, 41, 45, 46, 49, 50),
+        *awaiting([HANDLER, WAIT_FOR], 60, 61, 70, 71),  # what it awaits is a task of its own, as before 3.12
+        *awaiting([ACQUIRE], 60, 61, 70, 71),
+        *awaiting([MAIN, SLEEP], 80, 82, 90, 91),
+        *awaiting([MAIN], 100, 101, 104, 105),  # a future
+    ]
+    assert waits(tmp_path, *rows) == {
+        ("handler", "Lock.acquire"): (3, 27),
+        ("handler", "asyncio.wait_for"): (1, 9),
+        ("main", "asyncio.sleep"): (1, 8),
+        ("main", None): (1, 3),
+    }
+
+
+def test_what_a_generator_awaits_counts_and_its_pauses_between_values_do_not(tmp_path: Path) -> None:
+    rows = [
+        (1, E, MAIN, 16), (2, E, NUMBERS, 32), (3, E, SLEEP, 48), (4, YIELD, SLEEP, 48), (4, YIELD, NUMBERS, 32), (4, YIELD, MAIN, 16),
+        (14, RESUME, MAIN, 16), (14, RESUME, NUMBERS, 32), (14, RESUME, SLEEP, 48), (15, R, SLEEP, 48), (16, YIELD, NUMBERS, 32),  # a value
+        (20, YIELD, MAIN, 16), (50, RESUME, MAIN, 16), (60, RESUME, NUMBERS, 32), (61, R, NUMBERS, 32), (62, R, MAIN, 16),
+    ]  # fmt: skip
+    assert waits(tmp_path, *rows) == {("numbers", "asyncio.sleep"): (1, 10), ("main", None): (1, 30)}
+
+
 @pytest.mark.parametrize("width", [60, 80, 99])
 def test_the_report_fits(tmp_path: Path, width: int) -> None:
-    console = Console(width=width, color_system=None)
+    found, console = trace(tmp_path, *TWICE, *awaiting([MAIN, SLEEP], 50, 52, 60, 61)), Console(width=width, color_system=None)
+    table, more = view.found(found, pd.DataFrame(), {})
     with console.capture() as capture:
-        for part in view.report({"scheduling": {"source": "bpf"}}, view.rows(trace(tmp_path, *TWICE)), width, False, 20):
+        for part in view.report({"scheduling": {"source": "bpf"}} | more, table, width, False, 1):
             console.print(part)
-    title, *lines = capture.get().splitlines()
+    lines = capture.get().splitlines()
     headings = 2 if width == 60 else 1  # names above their figures
-    assert len(lines) == 2 * headings and max(map(len, (title, *lines))) <= width
-    assert title.startswith("Coroutines by time run   1 of 1") and "awaited" in lines[headings - 1]
-    assert " 21ns " in lines[-1] and "handler" in lines[headings]
+    awaited = lines.index("") + 1
+    assert awaited == 1 + 2 * headings + 1 and max(map(len, lines)) <= width
+    assert lines[0].startswith("Coroutines by time run   1 of 3") and "awaited" in lines[headings]
+    assert " 21ns " in lines[awaited - 2] and "handler" in lines[1 + headings]
+    assert lines[awaited].startswith("What coroutines awaited   1 of 2")
+    assert "(a future or a" in lines[-1] and "handler" in lines[-1] and " 21ns " in lines[-1]

@@ -28,6 +28,7 @@ class EntryPoint:
 # The outermost one counts: the server's, which spans the whole answer, or the framework's where the server is written in C (uWSGI, mod_wsgi).
 ENTRY_POINTS = (
     EntryPoint("WSGI", "wsgiref.handlers", "BaseHandler.run"),
+    EntryPoint("HTTP", "*", "*.do_[A-Z]*"),  # of BaseHTTPRequestHandler, which a program extends
     EntryPoint("WSGI", "werkzeug.serving", "WSGIRequestHandler.run_wsgi"),
     EntryPoint("WSGI", "gunicorn.workers.*", "*Worker.handle_request"),
     EntryPoint("WSGI", "waitress.task", "WSGITask.execute"),

@@ -101,7 +101,7 @@ class Tasks:
         rows["status"] = np.where(rows["resumed"], np.maximum(rows["status"], _STATUS["open_at_start"]), rows["status"])
         known = np.concatenate([np.zeros((2, 0), np.int64), *self._parents], axis=1)
         known = known[:, np.argsort(known[0])]
-        return rows, _look_up(known[0], known[1], rows["coroutine_id"])
+        return rows, look_up(known[0], known[1], rows["coroutine_id"])
 
     def _asynchronous(self, rows: _Rows) -> _Rows:
         return rows[np.isin(rows["func_id"], self._coroutines)]
@@ -114,7 +114,7 @@ class Tasks:
         generator = ~np.isin(rows["func_id"][order], self._coroutines)
         wanted = np.concatenate(self._began, axis=1)
         while True:
-            at = _look_up(ids, np.arange(len(ids)), wanted[1])
+            at = look_up(ids, np.arange(len(ids)), wanted[1])
             through = np.append(generator, False)[at]
             found = (at != NONE) & ~through
             self._parents.append(np.stack((wanted[0, found], whose[order][at[found]])))
@@ -174,7 +174,7 @@ def _join(rows: _Rows, first: Ints) -> _Rows:
     return out
 
 
-def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+def look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     """The value of each wanted key, NONE where there is none; `keys` ascend."""
     if not len(keys):
         return np.full(len(wanted), NONE, np.int64)
@@ -186,7 +186,7 @@ def _outermost(ids: Ints, parents: Ints) -> Ints:
     """The last in each one's line of parents, itself where it has none; `ids` ascend."""
     top = np.where(parents == NONE, ids, parents)
     while True:
-        further = _look_up(ids, top, top)
+        further = look_up(ids, top, top)
         further = np.where(further == NONE, top, further)
         if (further == top).all():
             return top

@@ -41,7 +41,6 @@ _PAGE = 4096
 _EVENT = 16  # bytes
 _MOST_CHUNK_BYTES = _EVENT << 20
 _LAST_FUNCTION = (1 << 20) - 1
-_WITH_QUALNAMES = 0x030B0000  # PY_VERSION_HEX: the agent repeats the plain name before that version
 _RECORD = struct.Struct("<IIiI")  # struct function
 _LONGEST_RECORD = 16 << 10  # three texts of at most 4096 bytes
 _AT_ONCE = 1 << 20  # bytes of function records
@@ -194,8 +193,7 @@ class Arena:
         _hold(number == self._functions <= _LAST_FUNCTION, "numbers its functions as no agent does")
         _hold(len(rest) == 4, "holds a function whose names do not end")
         _hold(first_line >= 0 or -first_line in _NOT_PYTHON, "holds a function of an unknown layer")
-        qualified = _text(qualname) if self.python >= _WITH_QUALNAMES else ""
-        return Function(number, _text(file), _text(name), qualified, first_line, flags & 0x7FFFFFFF)
+        return Function(number, _text(file), _text(name), _text(qualname), first_line, flags & 0x7FFFFFFF)
 
     def news(self) -> list[Piece]:
         """What was written since the last call. Its events lie in the arena: `give_back` when they were read."""

@@ -16,7 +16,7 @@ _LEAST_RATE = 500.0  # calls in a second of the program's CPU time: a function w
 _LEAST_CALLS = 20.0  # in a span: with fewer no rate can be estimated
 _LEAST_A_SECOND = 200.0  # calls: fewer cost next to nothing, even where they are many for the little CPU time of a program that waits
 _MOST_READING_NS = 150.0  # of the tracer's own CPU time that grows with the calls: scripts/bench/collector.py; the rest is constant
-_AIM = 0.75  # of the budget: leaves room for costs that are not measured, such as cache misses by the collector
+_AIM = 0.75  # of the budget: leaves room for costs that are not measured, such as cache misses, which on busy cores double what a call costs
 _FOR_CALLS = 0.2  # of the budget: always left to calls, however much CPU time the idle tracer takes
 _AT_REST = 0.3  # of the budget: an idle tracer that takes more polls less often
 _SLOWEST_S, _FIRST_LOOK_S = 0.5, 1.0
@@ -89,7 +89,8 @@ class Budget:
         if span.program_ns <= 0:
             return self.out
         a_second_ns = self._share * 1e9
-        self._credit_ns += self._share * span.program_ns - span.spent_ns
+        aim = _AIM if self._by_intervals else 1.0  # of single functions _by_function() sees to it
+        self._credit_ns += aim * self._share * span.program_ns - span.spent_ns
         self._credit_ns = max(-_MOST_OWED_S * a_second_ns, min(_MOST_SAVED_S * a_second_ns, self._credit_ns))
         if self._paused:
             self._paused = self._credit_ns < 0

@@ -5,6 +5,7 @@ thread's object and on the name. _active lists a thread until it ends, so an obj
 """
 
 import struct
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,29 +24,34 @@ _AT_ONCE = 500  # threads between two looks at who is still listed
 
 @dataclass(frozen=True)
 class ThreadNames:
-    """`names` by thread id, as texts; `active`: where the interpreter's list of threads is, 0 where that was not found."""
+    """`names` by thread id, as texts; `active`: where the interpreter's list of threads is, 0 where that was not found; `spent_ns` of processor time."""
 
     names: dict[str, str]
     active: int
+    spent_ns: int
 
 
-def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int]:
-    """(host thread id -> name, what to give as `active` the next time); without those that cannot be read. Nothing is raised."""
+def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int, float]:
+    """(host thread id -> name, what to give as `active` the next time, seconds of processor time that it took).
+
+    Without those that cannot be read. Nothing is raised.
+    """
     if target.layout is None or target.runtime is None or target.free_threaded:
-        return {}, 0
+        return {}, 0, 0.0
     process, tids = target.process, host_tids(target.pid)
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "active": active}
     try:
         answer = confined.parsers.ask("thread_names", given, [process.memory_to_read], ThreadNames, _PATIENCE_S, ("names", *process.key))
     except ValueError:
-        return {}, 0
+        return {}, 0, _BUDGET_S
     known = {str(tid): tid for tid in tids.values()}
-    return {known[tid]: name for tid, name in answer.names.items() if tid in known and 0 < len(name) <= MOST_CHARACTERS}, answer.active
+    names = {known[tid]: name for tid, name in answer.names.items() if tid in known and 0 < len(name) <= MOST_CHARACTERS}
+    return names, answer.active, min(max(answer.spent_ns / 1e9, 0.0), _BUDGET_S)
 
 
 def walk_names(given: dict[str, Any], files: list[int]) -> Any:
     """What read_names() asks for."""
-    layout = decode(Layout, given["layout"])
+    began_ns, layout = time.process_time_ns(), decode(Layout, given["layout"])
     memory = BudgetedMemory(given["pid"], files[0], _BUDGET_S)
     objects, walk = Objects(memory, layout), Walk(memory, layout)
     active, names = 0, dict[str, str]()
@@ -60,7 +66,7 @@ def walk_names(given: dict[str, Any], files: list[int]) -> Any:
             names |= {str(tids[ident]): name for entry, (ident, name) in again.items() if ident in tids and (ident, name) == once[entry]}
     except (MemoryFault, SpentError, struct.error):
         pass  # what was read so far counts
-    return encode(ThreadNames(names, active if names else 0))
+    return encode(ThreadNames(names, active if names else 0, time.process_time_ns() - began_ns))
 
 
 def _active(objects: Objects, layout: Layout, runtime: int) -> int:

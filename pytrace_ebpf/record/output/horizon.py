@@ -82,7 +82,7 @@ class Horizon:
     def _open_calls(self, at_ns: int) -> pa.Table:
         calls = self._stacks.open_calls()
         count = len(calls["pid"])
-        fixed = {"ts": np.full(count, at_ns), "kind": np.full(count, CallKind.OPEN, np.int8), "line": np.full(count, -1, np.int32)}
+        fixed = {"ts": np.full(count, at_ns), "kind": np.full(count, CallKind.OPEN, np.int8)}
         return pa.table({name: (calls | fixed)[name] for name in EVENTS.arrow.names}, schema=EVENTS.arrow)
 
 

@@ -1,4 +1,4 @@
-"""When the names of threads are read from their interpreter: some moments after a thread began, however many do, and at the end."""
+"""When the names of threads are read from their interpreter: some moments after a thread began, again where one is not listed yet, and at the end."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,8 @@ from pytrace_ebpf.record.process.target import Target
 
 _MOMENT_S = 0.02  # in which a thread comes to be listed
 _LEAST_S = 0.1  # between two looks at a process
-_SHARE = 20  # times as long as a look took nothing is looked at: 5 % of a core at most
+_SHARE = 20  # times the processor time of a look nothing is looked at: 5 % of a core at most
+_LOOKS = 7  # each twice as long after the one before, the last one 6 s: a thread may wait that long for the GIL that it needs to list itself
 
 
 class Naming:
@@ -17,15 +18,24 @@ class Naming:
     def __init__(self) -> None:
         self._due: dict[int, float] = {}  # by pid, on time.monotonic()
         self._not_before: dict[int, float] = {}
+        self._looks: dict[int, int] = {}  # since the last one of its threads began
         self._active: dict[int, int] = {}  # as read_names() wants it
 
     def begun(self, pid: int) -> None:
         """A thread of this process began."""
         self._due.setdefault(pid, time.monotonic() + _MOMENT_S)
+        self._looks[pid] = 0
+
+    def incomplete(self, pid: int) -> None:
+        """The last look did not find the names of all its threads: they are not listed yet, or none of Python's."""
+        looks = self._looks.get(pid, 0) + 1
+        if looks < _LOOKS:
+            self._looks[pid] = looks
+            self._due.setdefault(pid, time.monotonic() + _LEAST_S * 2 ** (looks - 1))
 
     def forget(self, pid: int) -> None:
         """It ended, or is another program."""
-        for of in (self._due, self._not_before, self._active):
+        for of in (self._due, self._not_before, self._looks, self._active):
             of.pop(pid, None)
 
     def names(self, targets: Mapping[int, Target], all_: bool = False) -> Iterator[tuple[int, dict[int, str]]]:
@@ -34,8 +44,8 @@ class Naming:
         for pid in list(targets) if all_ else [pid for pid, due in self._due.items() if max(due, self._not_before.get(pid, 0.0)) <= now]:
             self._due.pop(pid, None)
             if target := targets.get(pid):
-                began = time.monotonic()
-                names, self._active[pid] = read_names(target, self._active.get(pid, 0))
-                ended = time.monotonic()
-                self._not_before[pid] = ended + max(_LEAST_S, _SHARE * (ended - began))
+                began_s = time.thread_time()
+                names, self._active[pid], spent_s = read_names(target, self._active.get(pid, 0))
+                spent_s += time.thread_time() - began_s
+                self._not_before[pid] = time.monotonic() + max(_LEAST_S, _SHARE * spent_s)
                 yield pid, names

@@ -229,6 +229,8 @@ class Processes(Recorder):
                 thread = self.threads.get((pid, tid))
                 if thread and thread["end_ns"] is None and name != thread["name"]:
                     self._rename((pid, tid), name, thread["comm"])
+            if any(owner == pid and tid not in names and thread["end_ns"] is None for (owner, tid), thread in self.threads.items()):
+                self._naming.incomplete(pid)
 
     def _rename(self, key: tuple[int, int], name: str, comm: str) -> None:
         self.threads[key] |= {"name": name, "comm": comm}
