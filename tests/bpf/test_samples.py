@@ -39,11 +39,13 @@ def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> C
 
 
 def stacks_of(trace: Trace) -> dict[int, list[tuple[str, int]]]:
-    """(name, line) of the frames of each stack, outermost first, by stack_id."""
-    names = trace.functions().set_index("func_id")["name"].to_dict()
+    """(name, line) of the Python frames of each stack, outermost first, by stack_id."""
+    functions = trace.functions()
+    names = functions.set_index("func_id")["name"].to_dict()
+    native = set(functions.loc[functions["function_layer"] == "native", "func_id"])
     found: dict[int, list[tuple[str, int]]] = {-1: []}
     for row in trace.stacks().itertuples():
-        found[row.stack_id] = [*found[row.parent_id], (names.get(row.func_id, "?"), row.line)]
+        found[row.stack_id] = [*found[row.parent_id], *([] if row.func_id in native else [(names.get(row.func_id, "?"), row.line)])]
     return found
 
 

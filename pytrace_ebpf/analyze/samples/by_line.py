@@ -18,7 +18,7 @@ def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
     self_ns, what each is split into (weights.SUMS), samples, and errors as errors.with_errors has them, of `of` samples on a core.
     """
     columns = [*named("total", ""), *named("self", "self_")]
-    sums = [_counted(samples, stacks) for samples, stacks in segments(trace)]
+    sums = [_counted(samples, stacks) for samples, stacks in segments(trace, native=False)]
     table = pd.concat(sums or [pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, *columns)})])
     table = table.groupby(_PLACE)[columns].sum().reset_index().drop(columns=[name for name in columns if "unknown" in name])
     names = trace.functions()[["func_id", "qualname", "file", "first_line", "module"]]
