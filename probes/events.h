@@ -119,7 +119,7 @@ struct sample_event {
     __u64 off_ns; /* not 0: it came back to a core just then, after so long */
     __u16 cpu;
     __u16 opcode; /* of the innermost frame, as it is specialized */
-    __u32 pad;
+    __u32 program; /* struct sampled's number */
 };
 
 struct sample_frame {

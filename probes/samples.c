@@ -97,7 +97,7 @@ struct state {
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define FIRST_WAIT_NS 10000000ULL
 #define LAST_WAIT_NS 5000000000ULL
-#define STATES_A_LOOK 512
+#define STATES_A_LOOK 4096
 
 /* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
@@ -634,7 +634,7 @@ static __always_inline void record(int which)
         event->stack = stack;
         event->cpu = bpf_get_smp_processor_id();
         event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
-        event->pad = 0;
+        event->program = walk->program;
         samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     } else {
         count_loss(LOSS_SAMPLE_RING);

@@ -185,22 +185,20 @@ class Samples(Recorder):
         self._waiting = [samples[late]] if late.any() else []
         samples = samples[~late]
         tree = Tree(self._next_stack)
-        stacks, which = np.unique(samples["stack"], return_inverse=True)
-        numbers = np.array([self._number(tree, stack) for stack in stacks.tolist()], np.int64)
-        apart = set().union(*(program.apart for program in self._known.values()))
-        if apart:
-            self._apart += int(np.isin(samples["stack"], np.array(sorted(apart), np.uint64)).sum())
+        stacks, first, which, counts = np.unique(samples["stack"], return_index=True, return_inverse=True, return_counts=True)
+        keys = list(zip(samples["program"][first].tolist(), stacks.tolist(), strict=True))
+        numbers = np.array([self._number(tree, *key) for key in keys], np.int64)
+        apart = [program in self._known and stack in self._known[program].apart for program, stack in keys]
+        self._apart += int(counts[apart].sum())
         self._next_stack = tree.next
         self._let_go()
         return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
 
-    def _number(self, tree: Tree, stack: int) -> int:
+    def _number(self, tree: Tree, program: int, stack: int) -> int:
         if stack < FIRST_STACK:
             return UNREAD if stack == _TORN else NO_FRAMES
-        for program in self._known.values():
-            if (places := program.stacks.get(stack)) is not None:
-                return tree.number(places)
-        return UNREAD
+        places = self._known[program].stacks.get(stack) if program in self._known else None
+        return UNREAD if places is None else tree.number(places)
 
     def _let_go(self) -> None:
         """Forget programs that are no longer sampled and of which no sample is left to write."""
@@ -245,7 +243,7 @@ class Samples(Recorder):
         for tid, since in before.items():
             if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
                 stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, 0))
+                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, sampled.number))
         return np.array(rows, self._event)
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
