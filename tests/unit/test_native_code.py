@@ -161,3 +161,19 @@ def test_descriptors_of_files_are_closed_with_it(tmp_path: Path, parsers: Parser
     assert link.readlink().name == "libz.so.1"
     del code
     assert not link.exists()
+
+
+def test_the_kernels_own_code_is_that_of_this_process(tmp_path: Path, parsers: Parsers) -> None:
+    """Where it is as long; of another kind of program it is another."""
+    own = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[vdso]"))
+    start, end = (int(word, 16) for word in own.split()[0].split("-"))
+    for number, longer in ((7, 0), (8, 4096)):
+        programs, process = Programs(), target(tmp_path, "libz.so.1")
+        maps = process.process.read("maps") + f"7ffe0000-{0x7FFE0000 + end - start + longer:x} r-xp 00000000 00:00 0    [vdso]\n".encode()
+        process.process.read = lambda _, maps=maps: maps
+        parsers.unwinding = Unwinding((Segment(0, 0, end - start, True), SEGMENT), ROWS, BEGINS, False)
+        NativeCode(programs, Functions()).begin(number, process)  # type: ignore[arg-type]
+        spans = programs.arrays["spans", number]
+        assert spans["start"].tolist() == [0x71000] + ([] if longer else [0x7FFE0000])
+        if not longer:
+            assert spans["bias"][1] == 0x7FFE0000 and spans["end"][1] - spans["start"][1] == end - start

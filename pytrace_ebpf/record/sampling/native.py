@@ -5,6 +5,8 @@ whatever the number of processes that have it, by the process without rights: ru
 find the way in that file's own frames alone.
 """
 
+import ctypes
+import os
 import re
 import time
 from array import array
@@ -12,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -150,7 +153,8 @@ class NativeCode:
                 self._tell(number, seen)
 
     def _mapped(self, target: Target) -> Iterator[tuple[int, int, int, _File]]:
-        executable = [mapping for mapping in parse_mappings(target.process.read("maps")) if mapping.executable]
+        maps = target.process.read("maps")
+        executable = [mapping for mapping in parse_mappings(maps) if mapping.executable]
         opened: dict[tuple[int, int], _File | None] = {}
         for mapping in executable[:_MOST_SPANS]:
             inode = mapping.device, mapping.inode
@@ -158,6 +162,9 @@ class NativeCode:
                 opened[inode] = self._file(target, mapping)
             if file := opened[inode]:
                 yield mapping.start, mapping.end, mapping.offset, file
+        there, own = _vdso(maps), _vdso(Path("/proc/self/maps").read_bytes())
+        if there and own and len(there) == len(own):  # the kernel's own code, the same in every process
+            yield there.start, there.stop, 0, self._kernels(own)
 
     def _file(self, target: Target, mapping: Mapped) -> _File | None:
         try:
@@ -168,10 +175,21 @@ class NativeCode:
         if key not in self._files:
             if len(self._files) == _MOST_FILES:
                 return None
-            self._files[key] = new = _File(len(self._files) + 1, file, as_text(mapping.path), ("unwinding", *target.process.key))
-            self._by_number[new.number] = new
-            self._unread.append(new)
+            self._add(key, _File(len(self._files) + 1, file, as_text(mapping.path), ("unwinding", *target.process.key)))
         return self._files[key]
+
+    def _kernels(self, where: range) -> _File:
+        """What the kernel has mapped into this process as into any other."""
+        key = (where.start,)
+        if key not in self._files:
+            memory = Descriptor(os.memfd_create("vdso", os.MFD_CLOEXEC))
+            os.write(memory.fileno(), ctypes.string_at(where.start, len(where)))
+            self._add(key, _File(len(self._files) + 1, memory, "[vdso]", ("unwinding",)))
+        return self._files[key]
+
+    def _add(self, key: tuple[int, ...], file: _File) -> None:
+        self._files[key] = self._by_number[file.number] = file
+        self._unread.append(file)
 
     def _read(self, file: _File) -> None:
         """The rules of a file, to the kernel half; none of one that has no such rules, or cannot be read."""
@@ -209,6 +227,12 @@ class NativeCode:
             shown = name or f"{library}+{begin:#x}"
             func_id = self._functions.intern_native(NUMBERS["native"], shown, shown, library, file.shown)
             file.natives[begin] = Native(func_id, begin in file.evaluating or name == EVAL, bool(_CALLING.fullmatch(name)), not name)
+
+
+def _vdso(maps: bytes) -> range | None:
+    """Where the kernel's own code for programs is, by the text of /proc/PID/maps."""
+    found = re.search(rb"^([0-9a-f]+)-([0-9a-f]+) r-xp .*\[vdso\]$", maps, re.MULTILINE)
+    return range(int(found[1], 16), int(found[2], 16)) if found else None
 
 
 def _placed(file: _File, start: int, offset: int) -> tuple[int, int]:
