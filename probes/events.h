@@ -120,26 +120,37 @@ struct sample_event {
     __u64 off_ns; /* not 0: it came back to a core just then, after so long */
     __u16 cpu;
     __u16 opcode; /* of the innermost frame, as it is specialized */
-    __u32 pad;
+    __u32 program; /* struct sampled's number */
 };
 
 struct sample_frame {
-    __u64 code;     /* address of the code object */
+    __u64 code;     /* address of the code object, FRAME_* */
     __u32 identity; /* tells it from others that are at this address at other times: see record/cpython/lines.py */
     __s32 position; /* of the instruction: bytes from the first one; f_lasti up to 3.10 */
 };
 
+/* Of sample_frame.code: addresses of a program have 47 bits. */
+#define FRAME_NATIVE (1ULL << 63)  /* a native function: unwind_rule.pc, and from bit 32 on the file's number; the other fields are 0 */
+#define FRAME_ENTERED (1ULL << 62) /* the interpreter's C function was entered for it */
+
 #define SAMPLE_FRAMES 1024 /* so many of a stack are read */
+#define NATIVE_FRAMES 192  /* and so many native ones */
 #define STACK_CHUNK 32     /* frames of a stack_event */
+
+/* stack_event.native: the native frames */
+#define NATIVE_NONE 0    /* were not looked for */
+#define NATIVE_WHOLE 1   /* are all there */
+#define NATIVE_CUT 2     /* there are more, outer ones */
+#define NATIVE_BROKEN 3  /* there are more, outer ones: how to get to them is not known */
 
 struct stack_event {
     __u64 stack;
     __u32 program; /* struct sampled's number */
-    __u16 first;   /* of its frames, 0 = the innermost */
+    __u16 first;   /* of its frames: those of Python from the innermost on, then the native ones likewise */
     __u16 count;
     __u16 total;   /* frames of the stack */
-    __u16 deep;    /* 1 = it has more */
-    __u32 pad;
+    __u16 deep;    /* 1 = it has more of Python */
+    __u32 native;  /* NATIVE_* */
     struct sample_frame frames[STACK_CHUNK];
 };
 
@@ -154,6 +165,7 @@ struct stack_event {
 #define LOSS_SCHED_MISSED 7      /* the kernel did not call the program: another one was running on that core. It counts these itself */
 #define LOSS_SAMPLE_RING 8       /* ring of samples or of their frames full */
 #define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
-#define LOSS_CLASSES 10
+#define LOSS_SAMPLE_NATIVE 10    /* a sample's native frames end where it is not known how to get to the caller */
+#define LOSS_CLASSES 11
 
 #endif

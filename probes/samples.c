@@ -6,10 +6,16 @@
  * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most.
  * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
  * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
+ *
+ * The native frames of a thread that runs Python follow: from its registers by the rules of the files that are mapped where it is,
+ * which user space has made of their .eh_frame (unwind.h). Nothing here relies on what those say: they lead to addresses that are read
+ * as the thread itself could, or not. A frame is reported as the row that it was found by, so that a function has few of them.
  */
 #include <uapi/linux/bpf_perf_event.h>
+#include <linux/ptrace.h>
 #include "common.h"
 #include "frames.h"
+#include "unwind.h"
 
 struct settings {
     __u64 period; /* ns */
@@ -45,7 +51,7 @@ struct sample_layout {
     __s32 position_unit;  /* bytes */
     __s32 ends_with_shim; /* 1 = the outermost frame of a stack is an entry from C */
     __s32 string_hash;
-    __s32 pad;
+    __s32 frame_entered; /* a byte: whether the interpreter's C function was entered for the frame */
 };
 #define LAYOUTS 64
 BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
@@ -61,6 +67,27 @@ struct sampled {
 };
 BPF_HASH(processes, __u32, struct sampled, 16384);
 
+/* What is mapped at some addresses of a process. */
+struct span {
+    __u64 start;
+    __u64 end;
+    __u64 bias; /* from addresses of the file */
+    __u32 file; /* its number; 0 = its rules are not known */
+    __u32 pad;
+};
+#define MOST_SPANS 4096
+#define MOST_RULES (1 << 23)
+#define MOST_FILES 4096
+
+/* Maps of maps: user space makes one map more for each program, and for each file, sorted. `spans_one`, `rules_one` are what they are like. */
+BPF_F_TABLE("array", __u32, struct span, spans_one, 1, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+BPF_HASH_OF_MAPS(spans, __u32, "spans_one", 16384); /* by struct sampled's number */
+BPF_F_TABLE("array", __u32, struct unwind_rule, rules_one, 1, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+BPF_ARRAY_OF_MAPS(rules, "rules_one", MOST_FILES); /* by the file's number */
+
+/* Process ids of which an instruction lies where user space knows nothing to be mapped -> its address. */
+BPF_TABLE("lru_hash", __u32, __u64, strays, 1024);
+
 /* thread id -> its thread state */
 struct state {
     __u64 address; /* 0 = none */
@@ -70,7 +97,7 @@ struct state {
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define FIRST_WAIT_NS 10000000ULL
 #define LAST_WAIT_NS 5000000000ULL
-#define STATES_A_LOOK 512
+#define STATES_A_LOOK 4096
 
 /* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
@@ -98,26 +125,35 @@ struct walk {
     __u16 opcode;
     __u8 outermost; /* the last frame read may be the outermost one of a stack */
     __u8 outcome;
+    __u64 ip; /* of the next native frame */
+    __u64 sp;
+    __u64 fp;
+    struct span span; /* the one last used */
+    __u32 natives;
+    __u32 native; /* NATIVE_* */
     char head[HEAD + 8];
     char code[HEAD + 8];
-    struct sample_frame frames[SAMPLE_FRAMES + STACK_CHUNK];
+    struct sample_frame frames[SAMPLE_FRAMES + NATIVE_FRAMES + STACK_CHUNK];
 };
 BPF_PERCPU_ARRAY(walks, struct walk, 2);
 #define TICK 0
 #define BACK 1 /* which a tick may interrupt */
 
-BPF_PROG_ARRAY(steps, 2);
-BPF_PROG_ARRAY(steps_back, 2); /* the programs of an array have one type */
+BPF_PROG_ARRAY(steps, 3);
+BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 #define STEP 0
 #define FINISH 1
-#define NO_STEP 2
+#define NATIVE 2
+#define NO_STEP 3
 #define FRAMES_A_STEP 64 /* the kernel allows 33 tail calls in a row */
+#define NATIVES_A_STEP 16
 
 /* walk.outcome */
 #define MORE 0
 #define WHOLE 1
 #define TORN 2
 #define DEEP 3
+#define NATIVE_MORE 4 /* of native frames, beside NATIVE_* */
 
 #define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
 #define OWNED_BY_OBJECT 2
@@ -190,11 +226,18 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     struct sample_layout *layout;
     struct walk *walk;
     int number = process->layout;
+    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
     layout = layouts.lookup(&number);
     walk = walks.lookup(&which);
     if (!layout || !walk)
         return NO_STEP;
+    walk->ip = KERNEL(__u64, &regs->ip);
+    walk->sp = KERNEL(__u64, &regs->sp);
+    walk->fp = KERNEL(__u64, &regs->bp);
+    walk->span.start = walk->span.end = 0;
+    walk->natives = 0;
+    walk->native = NATIVE_NONE;
     state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
     walk->off_ns = off_ns;
@@ -323,6 +366,9 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
         if (owner == OWNED_BY_OBJECT)
             return TORN; /* it is no longer on a stack */
         if (owner >= frames->owner_shim) {
+            if (at)
+                walk->frames[(at - 1) & (SAMPLE_FRAMES - 1)].code |= FRAME_ENTERED;
+            walk->hash = mixed(walk->hash, FRAME_ENTERED);
             walk->frame = next;
             return MORE;
         }
@@ -346,6 +392,8 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
         return DEEP;
     taken = &walk->frames[at & (SAMPLE_FRAMES - 1)];
     taken->code = code;
+    if (layout->frame_entered != ABSENT && FIELD_OF(__u8, walk->head, layout->frame_entered))
+        taken->code |= FRAME_ENTERED;
     taken->position = position;
     taken->identity = identity(walk, layout);
     if (!at && (__s64)position >= 0) {
@@ -386,7 +434,132 @@ static __always_inline int walk_on(int which)
             break;
     }
     walk->outcome = now == MORE ? DEEP : now; /* stays so where the kernel allows no further step */
-    return now == MORE ? STEP : FINISH;
+    return now == MORE ? STEP : now == TORN || !walk->count ? FINISH : NATIVE;
+}
+
+/* Finds what is mapped at an address of the process; 0 = nothing that is known. A search by halves; that the first place is no constant
+ * keeps the verifier from following each of them apart. */
+static __always_inline int find_span(struct walk *walk, void *of_process, __u64 address)
+{
+    __u32 at = walk->span.pad, step, next;
+    struct span *span;
+
+    if (address >= walk->span.start && address < walk->span.end)
+        return 1;
+    for (step = MOST_SPANS / 2; step; step /= 2) {
+        next = at + step;
+        span = bpf_map_lookup_elem(of_process, &next);
+        if (span && span->start <= address)
+            at = next;
+    }
+    span = bpf_map_lookup_elem(of_process, &at);
+    if (!span || address < span->start || address >= span->end)
+        return 0;
+    walk->span = *span;
+    return 1;
+}
+
+/* Takes the next native frame, and finds its caller. */
+static __always_inline int take_native(struct walk *walk, void *of_process)
+{
+    __u64 place = walk->ip - !!walk->natives, cfa, above, at = walk->count + walk->natives; /* a return address may be another function's */
+    __u32 zero = walk->span.pad, row = zero, step, next, pc;
+    struct unwind_rule *rule;
+    struct sample_frame *taken;
+    void *of_file;
+
+    if (walk->natives >= NATIVE_FRAMES)
+        return NATIVE_CUT;
+    if (!find_span(walk, of_process, place)) {
+        __u32 pid = walk->pid_tgid >> 32;
+
+        strays.update(&pid, &place);
+        return NATIVE_BROKEN;
+    }
+    of_file = rules.lookup(&walk->span.file);
+    if (!walk->span.file || !of_file)
+        return NATIVE_BROKEN;
+    pc = place - walk->span.bias;
+    for (step = MOST_RULES / 2; step; step /= 2) {
+        next = row + step;
+        rule = bpf_map_lookup_elem(of_file, &next);
+        if (rule && rule->pc <= pc)
+            row = next;
+    }
+    rule = bpf_map_lookup_elem(of_file, &row);
+    if (!rule || rule->pc > pc || at >= SAMPLE_FRAMES + NATIVE_FRAMES)
+        return NATIVE_BROKEN;
+    if (rule->kind != UNWIND_NONE) {
+        taken = &walk->frames[at];
+        taken->code = FRAME_NATIVE | (__u64)walk->span.file << 32 | rule->pc;
+        taken->identity = 0;
+        taken->position = 0;
+        walk->hash = mixed(walk->hash, taken->code);
+        walk->natives++;
+    }
+    if (rule->kind == UNWIND_END)
+        return NATIVE_WHOLE;
+    cfa = 8 * (__s64)rule->cfa;
+    if (rule->kind == UNWIND_RSP)
+        cfa += walk->sp;
+    else if (rule->kind == UNWIND_RBP)
+        cfa += walk->fp;
+    else if (rule->kind == UNWIND_DEREF)
+        cfa = TAKE(__u64, walk->fp + cfa);
+    else if (rule->kind == UNWIND_PLT_11 || rule->kind == UNWIND_PLT_10)
+        cfa = walk->sp + 8 + 8 * ((place & 15) >= (rule->kind == UNWIND_PLT_11 ? 11 : 10));
+    else
+        return NATIVE_BROKEN;
+    above = TAKE(__u64, cfa - 8);
+    if (!above || cfa <= walk->sp)
+        return NATIVE_BROKEN;
+    if (rule->kind == UNWIND_DEREF)
+        walk->fp = TAKE(__u64, walk->fp);
+    else if (rule->rbp)
+        walk->fp = TAKE(__u64, cfa - 8 * (__u64)rule->rbp);
+    walk->sp = cfa;
+    walk->ip = above;
+    return NATIVE_MORE;
+}
+
+/* Takes some native frames; returns the step to go on with. */
+static __always_inline int natives_on(int which)
+{
+    int i, now = NATIVE_MORE;
+    struct walk *walk = walks.lookup(&which);
+    void *of_process;
+
+    if (!walk)
+        return NO_STEP;
+    of_process = spans.lookup(&walk->program);
+    if (!of_process) {
+        __u32 pid = walk->pid_tgid >> 32;
+
+        strays.update(&pid, &walk->ip);
+        walk->native = NATIVE_BROKEN;
+        return FINISH;
+    }
+    for (i = 0; i < NATIVES_A_STEP; i++) {
+        now = take_native(walk, of_process);
+        if (now != NATIVE_MORE)
+            break;
+    }
+    walk->native = now == NATIVE_MORE ? NATIVE_CUT : now;
+    return now == NATIVE_MORE ? NATIVE : FINISH;
+}
+
+int natives(struct bpf_perf_event_data *ctx)
+{
+    steps.call(ctx, natives_on(TICK));
+    steps.call(ctx, FINISH);
+    return 0;
+}
+
+int natives_back(struct bpf_raw_tracepoint_args *ctx)
+{
+    steps_back.call(ctx, natives_on(BACK));
+    steps_back.call(ctx, FINISH);
+    return 0;
 }
 
 int step(struct bpf_perf_event_data *ctx)
@@ -406,9 +579,9 @@ int step_back(struct bpf_raw_tracepoint_args *ctx)
 /* Reports the frames of a stack to user space; 0 = the ring is full. */
 static __always_inline int report(struct walk *walk)
 {
-    __u32 count = walk->count, i;
+    __u32 count = walk->count + walk->natives, i;
 
-    for (i = 0; i < SAMPLE_FRAMES / STACK_CHUNK; i++) {
+    for (i = 0; i < (SAMPLE_FRAMES + NATIVE_FRAMES) / STACK_CHUNK; i++) {
         struct stack_event *event;
 
         if (i * STACK_CHUNK >= count)
@@ -422,7 +595,7 @@ static __always_inline int report(struct walk *walk)
         event->count = count - i * STACK_CHUNK < STACK_CHUNK ? count - i * STACK_CHUNK : STACK_CHUNK;
         event->total = count;
         event->deep = walk->outcome == DEEP;
-        event->pad = 0;
+        event->native = walk->native;
         bpf_probe_read_kernel(event->frames, sizeof(event->frames), &walk->frames[i * STACK_CHUNK]);
         stacks.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
@@ -439,11 +612,13 @@ static __always_inline void record(int which)
 
     if (!walk)
         return;
-    stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count ? walk->hash | 2 : SAMPLE_NO_FRAMES;
+    stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count ? mixed(walk->hash, walk->native) | 2 : SAMPLE_NO_FRAMES;
     if (stack == SAMPLE_TORN)
         count_loss(LOSS_SAMPLE_TORN);
     if (walk->outcome == DEEP)
         count_loss(LOSS_STACK_DEPTH);
+    if (walk->native == NATIVE_BROKEN)
+        count_loss(LOSS_SAMPLE_NATIVE);
     walk->hash = stack;
     if (stack > SAMPLE_TORN && !known.lookup(&stack)) {
         if (report(walk))
@@ -459,7 +634,7 @@ static __always_inline void record(int which)
         event->stack = stack;
         event->cpu = bpf_get_smp_processor_id();
         event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
-        event->pad = 0;
+        event->program = walk->program;
         samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     } else {
         count_loss(LOSS_SAMPLE_RING);

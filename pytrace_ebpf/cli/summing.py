@@ -24,13 +24,13 @@ _PATIENCE_S = 1.0
 
 @contextmanager
 def beside(session: "Session", drops: bool, show: Callable[["Status"], None]) -> Iterator[Callable[["Status"], None]]:
-    """Sum up what `session` records, for as long as the block runs; yields `show` that does so. `drops`: the trace loses old segments, and is left."""
+    """Sum up the calls that `session` records, for as long as the block runs; yields `show` that does so. `drops`: the trace loses old segments, and is left."""
     child: subprocess.Popen[bytes] | None = None
 
     def look(status: "Status") -> None:
         nonlocal child
         show(status)
-        if child is None and not drops and status.seconds >= _AFTER_S:
+        if child is None and not drops and status.calls and status.seconds >= _AFTER_S:
             with suppress(OSError):
                 child = _start(session.directory)
 

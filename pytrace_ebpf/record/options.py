@@ -17,6 +17,9 @@ class Keep:
     size: int | None = None
 
 
+_OF_SAMPLES = 5  # times as long a segment is
+
+
 @dataclass(frozen=True)
 class Options:
     """What a recording is asked for."""
@@ -40,6 +43,10 @@ class Options:
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:
-        """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many."""
+        """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.
+
+        And of samples alone, of which few seconds are nothing: writing took a third of what recording them costs the tracer.
+        """
         kept_s = self.keep.seconds if self.keep is not None else None
-        return max(self.segment_s, min(recorded_s, kept_s or recorded_s) / 3600)
+        least_s = self.segment_s * (_OF_SAMPLES if self.source == "sample" else 1)
+        return max(least_s, min(recorded_s, kept_s or recorded_s) / 3600)

@@ -111,7 +111,8 @@ class Session:
                 poll.register(recorder.alert_fd, select.POLLIN)
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
-        next_cut = next_shown = time.monotonic() + self._options.segment_s
+        next_shown = time.monotonic() + _SHOWN_S
+        next_cut = time.monotonic() + self._options.segment_length(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
         # In this order: who is to be stopped must not have been reaped.
         while not self._targets.ended() and not trace.full and not stop():

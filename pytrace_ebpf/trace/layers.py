@@ -36,6 +36,7 @@ LAYERS = (
     ),
     Layer("cuda", "#ef867b", "", "cuda", r"lib(cudart|cuda)[\w.-]*\.so[\d.]*", "CUDA (libcudart, libcuda)", "CUDA"),
     Layer("c", "#d9a7d9"),
+    Layer("native", "#c9b3dd"),
 )  # fmt: skip
 NUMBERS = {layer.name: number for number, layer in enumerate(LAYERS)}
 NATIVE = tuple(layer for layer in LAYERS if layer.libraries)  # recorded where `--layers` asks for them

@@ -17,7 +17,7 @@ SAMPLES = Table(
             "stack_id",
             "int64",
             "",
-            "its Python frames: the row of the innermost one in stacks; -1 it ran no Python; -2 they could not be read",
+            "its frames: the row of the innermost one in stacks; -1 it ran no Python; -2 they could not be read",
         ),
         Column(
             "opcode",
@@ -37,7 +37,8 @@ SAMPLES = Table(
 
 STACKS = Table(
     "stacks",
-    "One row per distinct stack of the samples in the same segment: its innermost frame, and the stack of that one's caller. A caller comes first.",
+    "One row per distinct stack of the samples in the same segment: its innermost frame, and the stack of that one's caller. A caller comes first. "
+    "Frames are of Python, or of native code between and below those (functions.function_layer native; name by the file's symbols, else FILE+ADDRESS).",
     (),
     (
         Column("stack_id", "int64", "", "unique in the trace"),
@@ -48,6 +49,6 @@ STACKS = Table(
             "",
             "joins functions; -1 unknown: its code was gone before its name could be read, or, outermost, more frames than were read",
         ),
-        Column("line", "int32", "", "of the instruction that it was at; -1 unknown"),
+        Column("line", "int32", "", "of the instruction that it was at; -1 unknown, or native code"),
     ),
 )

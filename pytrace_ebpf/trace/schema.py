@@ -88,7 +88,7 @@ STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = tuple(layers.NUMBERS)
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
-LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn")
+LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn", "sample_native")
 CALL_LOSSES = ("call_ring",)
 SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
@@ -160,7 +160,7 @@ FUNCTIONS = Table(
         Column("first_line", "int32", "", "co_firstlineno; -1 unknown"),
         Column("module", "string", "", "dotted module name derived from the file's path; <gc>, <import>, <operator>, <c>; blas, cuda: the library (MKL, oneDNN, OpenBLAS, BLAS, libcudart, libcuda)"),
         Column("flags", "int32", "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
-        Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda; c, a function, method or type that is written in C (named time.sleep, list.append, int)", absent="python"),
+        Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda; c, a function, method or type that is written in C (named time.sleep, list.append, int); native, other native code, known by samples alone", absent="python"),
     ),
 )
 

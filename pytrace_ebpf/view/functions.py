@@ -36,6 +36,8 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
         table, more = sampled.found(table, trace, facts)
     else:
         more = {"sentence": sentence(trace, table)} if facts["by"] == "function" else {}
+        if facts["by"] == "function" and trace.manifest.get("sampling"):  # beside calls
+            more["native_below"] = sampled.found_below(trace)
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
 
 
@@ -102,4 +104,5 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             *([partial(_hottest, row)] if from_where else []),
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
-    return [text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width), out]
+    title = text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width)
+    return [title, out, *sampled.below_lines(facts, width, top)]

@@ -24,6 +24,7 @@ LOST = {
     "thread_map": "threads: their scheduling was not seen",
     "stack_depth": "frames too deep to be read",
     "sample_ring": "samples, or their stacks",
+    "sample_native": "stacks whose native frames are not known, or not all",
     "sample_torn": "stacks that were changing just when they were sampled: their time has no function",
     "argument_ring": "tensors: those calls of operators have no shapes",
 }

@@ -10,8 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_function import KEYS
+from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors
-from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, UNREAD, segments
+from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
 from pytrace_ebpf.analyze.samples.weights import named, off_core
 from pytrace_ebpf.view import colours, text
@@ -19,6 +20,7 @@ from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 ERRORS = "± is one standard error"
+_PARTS = 4  # of a function's own time
 _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how much of the time each has
 
 
@@ -73,12 +75,31 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
         table = table.merge(rows.groupby(key, dropna=False)[names].sum(), how="left", left_on=key, right_index=True)
     table = with_errors(table, sampled["period_ns"], sampled["samples"])
     merged = int(own.loc[own["merged"], "self_ns"].sum())
-    return table, {"deserving": deserving(table, trace) if len(table) else None, "merged_ns": merged}
+    native = table["func_id"].isin(natives_of(trace)) if facts["by"] == "function" else table[key].isin(_native_modules(trace))
+    return table.assign(native=native.astype("int64")), {"deserving": deserving(_by_module(trace, sampled), trace), "merged_ns": merged}
+
+
+def _native_modules(trace: Any) -> set[str]:
+    functions = trace.functions()
+    return set(functions.loc[functions["function_layer"] == NATIVE, "module"])
+
+
+def _by_module(trace: Any, sampled: dict[str, int]) -> pd.DataFrame:
+    """Modules of Python code with their self time, self_ns and self_error_ns: what they called of native code is theirs."""
+    tree = nodes(trace, native=False)
+    own = tree.assign(module=tree["func_id"].map(functions_of(trace)))[tree["depth"] >= 0]
+    sums = own.groupby("module")[[name for name in named("self", "self_") if "unknown" not in name]].sum().reset_index()
+    return with_errors(sums, sampled["period_ns"], sampled["samples"])
+
+
+def mark(row: dict[str, Any]) -> str:
+    """What stands behind the name of a native function."""
+    return " [native]" if row.get("native") else ""
 
 
 def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
-    """The modules with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None if there are none."""
-    by_module = table[table["module"].notna()].groupby("module")[["self_ns", "self_error_ns"]].sum().sort_values("self_ns", ascending=False)
+    """The modules (_by_module) with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None without any."""
+    by_module = table.set_index("module").sort_values("self_ns", ascending=False)
     whole = int(table["self_ns"].sum())
     sure = by_module[(by_module["self_ns"] - 2 * by_module["self_error_ns"] > _LEAST_SHARE * whole)].head(_MOST_NAMED)
     if not len(sure):
@@ -122,7 +143,9 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
     longest = int(table[f"{sort}_ns"].max()) if len(table) else 0
     for row in table.head(top).to_dict("records"):
         what = (
-            partial(text.cut_left, text.clean(row["module"])) if module else partial(text.function, row["qualname"], row["file"], row["first_line"])
+            partial(text.cut_left, text.clean(row["module"]) + mark(row))
+            if module
+            else partial(text.function, f"{row['qualname']}{mark(row)}" if text.known(row["qualname"]) else None, row["file"], row["first_line"])
         )
         out.add(
             [
@@ -136,6 +159,44 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
     title = f"{facts['by'].capitalize()}s by sampled {sort} time{where(facts['sampled'])}"
     return [text.title(title, shown, width), out, *_advice(facts)]
+
+
+def found_below(trace: Any) -> list[dict[str, Any]]:
+    """Of each Python function what its own time was spent in, as rows of analyze.samples.below with `native` names, by function, most time first."""
+    sampled = counted(trace, int(trace.manifest["sampling"]["period_ns"]))
+    table = below(trace, sampled["period_ns"], sampled["samples"])
+    names = trace.functions().set_index("func_id")[["qualname", "file", "first_line", "module"]]
+    out = []
+    for func_id, rows in sorted(table.groupby("func_id"), key=lambda each: -int(each[1]["self_ns"].sum())):
+        if func_id in names.index and (rows["native_id"] != ITSELF).any():
+            parts = [_part(row, names) for row in rows.head(_PARTS).to_dict("records")]
+            qualname, file, first_line, _ = names.loc[func_id]
+            function = {"func_id": int(func_id), "qualname": qualname, "file": file, "first_line": int(first_line)}
+            out.append({**function, "self_ns": int(rows["self_ns"].sum()), "parts": parts})
+    return out
+
+
+def _part(row: dict[str, Any], names: pd.DataFrame) -> dict[str, Any]:
+    native = int(row["native_id"])
+    name, library = (None, None) if native == ITSELF else (str(names.at[native, each]) for each in ("qualname", "module"))
+    return {"native": name, "library": library, "self_ns": int(row["self_ns"]), "self_error_ns": int(row["self_error_ns"])}
+
+
+def below_lines(facts: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    """What the functions with most of it have called of native code; nothing where none did."""
+    found = facts.get("native_below") or []
+    if not found:
+        return []
+    out = Listing(width, [(6, "self")], ["function", "native code that it was in"])
+    for each in found[:top]:
+        few = ", ".join(
+            f"{text.clean(part['native']) if part['native'] else 'itself'} {text.percent(part['self_ns'], each['self_ns'])}"
+            f" ±{text.percent(part['self_error_ns'], each['self_ns'])}"
+            for part in each["parts"]
+        )
+        what = partial(text.function, each["qualname"], each["file"], each["first_line"])
+        out.add([text.duration(each["self_ns"])], what, partial(text.fit, few))
+    return [Text(), text.title("What their own time was spent in, by samples", f"{min(top, len(found)):,} of {len(found):,}; {ERRORS}", width), out]
 
 
 def bar(amount: int, longest: int, cells: int, ascii_only: bool) -> Text:

@@ -1,10 +1,12 @@
-"""What sampling costs: the program, by its work per second of CPU time, and the sampler, in shares of a core; ours beside py-spy's.
+"""What sampling costs: the program, by its work per second of CPU time, and the sampler, in shares of a core; ours beside py-spy's and CPython 3.15's.
 
 One program computes fib throughout. Each round runs every sampler for some seconds, in random order. Ratios are to the same round's
 rate without a sampler; printed are medians over all rounds. py-spy stops the program for each sample, which its CPU time does not
 show: so the work per second of wall time is printed too, which is less certain on a busy machine.
 
-    scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999] [--py-spy PATH] [--python COMMAND]
+    scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999,4999] [--py-spy PATH] [--python COMMAND] [--own "nsenter -t {pid} -m -r python3.15"]
+
+`--own`: what starts a CPython 3.15 that can attach to the program, which has to be one too.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from collections import defaultdict
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 20.0  # for the end of a sampler
 READY_S = 8.0  # to begin takes CPU time of its own, on a busy machine for seconds
 PROGRAM = """
 import json, sys, time
@@ -80,11 +83,15 @@ def measured(fib: Fib, command: list[str], seconds: float) -> tuple[float, float
         share = (cpu_seconds(sampler.pid) - before) / (time.monotonic() - began)
     finally:
         sampler.send_signal(signal.SIGINT)
-        sampler.wait(30)
+        try:
+            sampler.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:  # 3.15's may not come to an end
+            sampler.kill()
+            sampler.wait()
     return *rates, share
 
 
-def ways(pid: int, rates: list[int], py_spy: str | None, folder: str) -> dict[str, list[str]]:
+def ways(pid: int, rates: list[int], py_spy: str | None, own: str, folder: str) -> dict[str, list[str]]:
     """Commands that sample a process until Ctrl-C, by name."""
     found = {}
     for hz in rates:
@@ -93,6 +100,11 @@ def ways(pid: int, rates: list[int], py_spy: str | None, folder: str) -> dict[st
         ]  # fmt: skip
         if py_spy:
             found[f"py-spy {hz}"] = [py_spy, "record", "--pid", str(pid), "-r", str(hz), "-d", "3600", "-f", "raw", "-o", f"{folder}/raw"]
+        if own:
+            words = own.format(pid=pid).split()
+            found[f"3.15's {hz}"] = [
+                *words, "-m", "profiling.sampling", "attach", "-a", "-r", str(hz), "-d", "3600", "--collapsed", "-o", "/tmp/pytrace-bench-own", str(pid),
+            ]  # fmt: skip
     return found
 
 
@@ -101,15 +113,16 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--seconds", type=float, default=4)
-    arguments.add_argument("--rates", type=lambda text: [int(hz) for hz in text.split(",")], default=[99, 999])
+    arguments.add_argument("--rates", type=lambda text: [int(hz) for hz in text.split(",")], default=[99, 999, 4999])
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
     arguments.add_argument("--python", default="/usr/bin/python3")
+    arguments.add_argument("--own", default="")
     args = arguments.parse_args()
     fib, measurements = Fib(args.python.split()), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
             plain = [fib.work(args.seconds)]
-            order = list(ways(fib.process.pid, args.rates, args.py_spy, folder).items())
+            order = list(ways(fib.process.pid, args.rates, args.py_spy, args.own, folder).items())
             random.shuffle(order)
             found = {name: measured(fib, command, args.seconds) for name, command in order}
             plain.append(fib.work(args.seconds))

@@ -39,11 +39,13 @@ def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> C
 
 
 def stacks_of(trace: Trace) -> dict[int, list[tuple[str, int]]]:
-    """(name, line) of the frames of each stack, outermost first, by stack_id."""
-    names = trace.functions().set_index("func_id")["name"].to_dict()
+    """(name, line) of the Python frames of each stack, outermost first, by stack_id."""
+    functions = trace.functions()
+    names = functions.set_index("func_id")["name"].to_dict()
+    native = set(functions.loc[functions["function_layer"] == "native", "func_id"])
     found: dict[int, list[tuple[str, int]]] = {-1: []}
     for row in trace.stacks().itertuples():
-        found[row.stack_id] = [*found[row.parent_id], (names.get(row.func_id, "?"), row.line)]
+        found[row.stack_id] = [*found[row.parent_id], *([] if row.func_id in native else [(names.get(row.func_id, "?"), row.line)])]
     return found
 
 
@@ -162,3 +164,19 @@ def test_samples_beside_calls(target: Callable[..., Target], attach: Callable[..
     fib = trace.functions().query("name == 'fib'")["func_id"].iloc[0]
     assert fib in set(trace.stacks()["func_id"])
     assert isinstance(trace.tree(), pd.DataFrame) and trace.tree()["calls"].max() > 1000
+
+
+@every_python
+def test_a_thread_before_a_thousand_others_has_its_stack(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """It stands at the end of the interpreter's list, and hardly ever holds the GIL when somebody looks."""
+    process = target("behind", "--wait", "1000", python=python)
+    recorder = attach(process.pid, "--sample", str(HZ))
+    process.go()
+    naps = process.done()["naps"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    samples, stacks = trace.samples(), stacks_of(trace)
+    asleep = samples[(samples["off_ns"] > 4_000_000) & (samples["off_ns"] < 1_000_000_000)]
+    sleeper = asleep["tid"].value_counts().idxmax()
+    mine = asleep[asleep["tid"] == sleeper]["stack_id"]
+    assert len(mine) >= naps / 2
+    assert sum("naps" in dict(stacks.get(stack, [])) for stack in mine) >= 0.9 * len(mine)

@@ -24,8 +24,10 @@ from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
-from pytrace_ebpf.record.native import code, layers, signature, tensors
+from pytrace_ebpf.record.native import code, layers, signature, tensors, unwinding
 from pytrace_ebpf.record.native.parsers import FINDERS
+from pytrace_ebpf.record.sampling import native as native_code
+from pytrace_ebpf.record.sampling import stacks
 from pytrace_ebpf.record.usdt import probes
 from pytrace_ebpf.trace import layers as described
 from pytrace_ebpf.trace.schema import EVENTS, LAYERS, LOSS_CLASSES, MEANINGS, STATUSES, SYSCALL_UNKNOWN, CallKind, Effect, SchedKind
@@ -141,6 +143,16 @@ def test_operands_as_the_probes_read_them() -> None:
     assert len(re.findall(r";", body)) == len(probes._UNKNOWN)
     (gil,) = re.findall(r"struct gil \{(.*?)\};", text(PROBES / "sched.c"), re.DOTALL)
     assert re.findall(r"(\w+);", gil) == [*(field.name for field in fields(HolderPath)), "inside", "pad"]
+
+
+def test_frames_of_samples() -> None:
+    events, rules, c = text(PROBES / "events.h"), numbers(PROBES / "unwind.h"), text(PROBES / "samples.c")
+    flags = {name: 1 << int(bit) for name, bit in re.findall(r"define (FRAME_\w+) \(1ULL << (\d+)\)", events)}
+    assert flags == {"FRAME_NATIVE": native_code.FRAME_NATIVE, "FRAME_ENTERED": stacks.FRAME_ENTERED}
+    assert numbers(PROBES / "events.h")["NATIVE_WHOLE"] == stacks.NATIVE_WHOLE
+    assert rules["UNWIND_RSP"] << 24 | 1 == unwinding._AT_CALL  # kind is the last byte of a row
+    assert int(re.findall(r"MOST_SPANS (\d+)", c)[0]) == native_code._MOST_SPANS and "MOST_RULES (1 << 23)" in c
+    assert native_code._MOST_ROWS == 1 << 23 and int(re.findall(r"MOST_FILES (\d+)", c)[0]) > native_code._MOST_FILES
 
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:

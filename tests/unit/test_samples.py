@@ -233,7 +233,7 @@ def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytes
     assert few.loc[few["depth"] < 0, "total_ns"].sum() == whole.loc[whole["depth"] < 0, "total_ns"].sum()
     assert few["merged"].any() and not whole["merged"].any()
     assert (few.loc[few["merged"], "func_id"] == -1).all()
-    monkeypatch.setattr(nodes, "__defaults__", (4,))
+    monkeypatch.setattr(nodes, "__defaults__", (4, True))
     trace = sampled(tmp_path / "report")
     facts = report(trace, capsys)
     assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []

@@ -1,17 +1,27 @@
 """Stacks that are reported in pieces, and the tree of those that the samples of a segment refer to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.lines import CodeLines
-from pytrace_ebpf.record.sampling.stacks import Key, Program, Tree
+from pytrace_ebpf.record.sampling.native import FRAME_NATIVE, Native
+from pytrace_ebpf.record.sampling.stacks import FRAME_ENTERED, Key, Place, Program, Tree, join
 
 FRAME = np.dtype([("code", "<u8"), ("identity", "<u4"), ("position", "<i4")])
 EVENT = np.dtype(
-    [("stack", "<u8"), ("program", "<u4"), ("first", "<u2"), ("count", "<u2"), ("total", "<u2"), ("deep", "<u2"), ("frames", FRAME, (2,))]
+    [
+        ("stack", "<u8"),
+        ("program", "<u4"),
+        ("first", "<u2"),
+        ("count", "<u2"),
+        ("total", "<u2"),
+        ("deep", "<u2"),
+        ("native", "<u4"),
+        ("frames", FRAME, (2,)),
+    ]
 )
 ASKED: list[list[Key]] = []
 
@@ -93,3 +103,54 @@ def test_a_tree_has_each_stack_once_and_callers_first() -> None:
     assert rows["func_id"].tolist() == [0, 1, 1] and rows["line"].tolist() == [1, 2, 3]
     assert tree.next == 103
     assert len(Tree(7).rows()["stack_id"]) == 0
+
+
+EVAL, CALL, NAMELESS = Native(90, evaluates=True), Native(91, calls=True), Native(92, nameless=True)
+SORT, DEFLATE, MAIN = Native(93), Native(94), Native(95)
+OUTER: list[Place] = [(1, 10), (0, 5)]  # innermost first
+INNER: list[Place] = [(2, 20)]
+
+
+def test_native_frames_stand_below_the_python_frames_that_they_were_called_from() -> None:
+    natives = [DEFLATE, CALL, EVAL, CALL, SORT, NAMELESS, CALL, EVAL, CALL, MAIN]
+    assert join([INNER, OUTER], natives, whole=True) == [(94, -1), *INNER, (93, -1), *OUTER]
+
+
+def test_where_the_thread_was_in_it_stays_whatever_it_is() -> None:
+    assert join([INNER], [CALL, SORT, EVAL, MAIN], whole=True) == [(91, -1), (93, -1), *INNER]
+    assert join([INNER], [NAMELESS, SORT, EVAL, MAIN], whole=True) == [(92, -1), (93, -1), *INNER]
+    assert join([INNER], [EVAL, MAIN], whole=True) == INNER
+
+
+def test_frames_that_do_not_fit_each_other_are_not_joined() -> None:
+    assert join([INNER, OUTER], [SORT, EVAL, MAIN], whole=True) is None
+    assert join([INNER], [SORT, EVAL, SORT, EVAL, MAIN], whole=True) is None
+
+
+def test_of_a_native_stack_that_is_not_whole_only_what_is_below_all_python_frames_is_certain() -> None:
+    assert join([INNER, OUTER], [DEFLATE, EVAL, SORT, EVAL], whole=False) == [(94, -1), *INNER, *OUTER]
+    assert join([INNER, OUTER], [DEFLATE], whole=False) == [(94, -1), *INNER, *OUTER]
+    assert join([INNER], [None, EVAL], whole=False) == [(-1, -1), *INNER]  # its file is not known any more
+
+
+class Known:
+    """Native functions by the low bits of what is reported."""
+
+    def functions(self, frames: Iterable[int]) -> Mapping[int, Native]:
+        return {frame: {1: EVAL, 2: SORT, 3: DEFLATE}[frame & 0xFF] for frame in frames}
+
+
+def test_a_reported_stack_has_both() -> None:
+    def learned(entered: int, nested: bool, natives: list[int], native: int) -> tuple[tuple[int, ...], bool]:
+        of = Program(Functions(), read, lambda file, line, name: None, 1, Known(), nested)
+        frames = [(100, 0), (200 | entered, 0), (300 | FRAME_ENTERED, 0), *((FRAME_NATIVE | code, 0) for code in natives)]
+        events = reported(*((5, at, len(frames), 0, frames[at : at + 2]) for at in range(0, len(frames), 2)))
+        events["native"] = native
+        of.learn(events)
+        return tuple(line if line > 0 else func_id for func_id, line in of.stacks[5]), 5 in of.apart
+
+    assert learned(FRAME_ENTERED, False, [3, 1, 2, 1], 1) == ((30, 93, 20, 10, 94), False)
+    assert learned(0, False, [3, 1, 2], 1) == ((30, 20, 10, 94), False)
+    assert learned(0, True, [3, 1, 2, 1, 1, 2], 1) == ((30, 20, 93, 10, 94), False)  # the interpreter's function runs one frame each
+    assert learned(0, False, [3, 1, 2, 1], 1) == ((30, 20, 10), True)
+    assert learned(0, False, [3, 1, 2, 1], 3) == ((30, 20, 10, 94), False)

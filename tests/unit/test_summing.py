@@ -82,10 +82,10 @@ def test_the_process_keeps_up_and_ends_with_the_recording(tmp_path: Path, monkey
     shown: list[float] = []
     session: Any = SimpleNamespace(directory=path)
     with summing.beside(session, False, lambda status: shown.append(status.seconds)) as look:
-        look(SimpleNamespace(seconds=1.0))  # type: ignore[arg-type]
+        look(SimpleNamespace(seconds=1.0, calls=9))  # type: ignore[arg-type]
         assert not started
         for seconds in (20.0, 21.0):
-            look(SimpleNamespace(seconds=seconds))  # type: ignore[arg-type]
+            look(SimpleNamespace(seconds=seconds, calls=9))  # type: ignore[arg-type]
         (child,) = started
         deadline = time.monotonic() + 120
         while not Checkpoints(pytrace_ebpf.open(path)).reach:
@@ -94,10 +94,16 @@ def test_the_process_keeps_up_and_ends_with_the_recording(tmp_path: Path, monkey
     assert child.poll() is not None and shown == [1.0, 20.0, 21.0]
 
 
+def test_a_recording_without_calls_has_nothing_to_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summing, "_start", lambda _: pytest.fail("started"))
+    with summing.beside(SimpleNamespace(directory=tmp_path), False, lambda _: None) as look:  # type: ignore[arg-type]
+        look(SimpleNamespace(seconds=100.0, calls=0))  # type: ignore[arg-type]
+
+
 def test_a_recording_that_drops_segments_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "_start", lambda _: pytest.fail("started"))
     with summing.beside(SimpleNamespace(directory=tmp_path), True, lambda _: None) as look:  # type: ignore[arg-type]
-        look(SimpleNamespace(seconds=100.0))  # type: ignore[arg-type]
+        look(SimpleNamespace(seconds=100.0, calls=9))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="a policy of Linux")

@@ -22,7 +22,7 @@ def by_line(trace: Trace, period: int, of: int) -> pd.DataFrame:
     """
     columns = [*named("total", ""), *named("self", "self_")]
     none = pd.DataFrame({name: np.zeros(0, np.int64) for name in (*_PLACE, *columns)})
-    table = added(chain([none], (_counted(*segment) for segment in segments(trace))), _PLACE, dict.fromkeys(columns, "sum"))
+    table = added(chain([none], (_counted(*segment) for segment in segments(trace, native=False))), _PLACE, dict.fromkeys(columns, "sum"))
     table = table.drop(columns=[name for name in columns if "unknown" in name])
     names = trace.functions()[["func_id", "qualname", "file", "first_line", "module"]]
     table = names.merge(with_errors(table, period, of), on="func_id")

@@ -33,7 +33,7 @@ def by_opcode(trace: Trace, period: int, of: int) -> pd.DataFrame:
     """
     versions = trace.processes().set_index("pid")["python_version"].fillna("").to_dict()
     counts: dict[tuple[str, str, int], int] = {}
-    for samples, stacks in segments(trace):
+    for samples, stacks in segments(trace, native=False):
         known = samples[(samples["opcode"] >= 0) & (samples["off_ns"] == 0)].merge(stacks[["stack_id", "func_id"]], on="stack_id")
         for (pid, opcode, func_id), count in known.groupby(["pid", "opcode", "func_id"]).size().items():
             key = (*name_of(str(versions.get(pid, "")), int(opcode)), int(func_id))

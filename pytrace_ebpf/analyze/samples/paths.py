@@ -17,6 +17,7 @@ UNKNOWN = -1  # of `func_id`
 OTHER = -2  # in Paths: what stands for the paths that were merged
 SOURCE = "sample"
 _AT_ONCE = 1 << 16  # samples whose intervals off the core are looked for together
+NATIVE = "native"  # of `functions.function_layer`
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,15 +30,21 @@ def period_of(trace: Trace) -> int | None:
     return int(sampling["period_ns"])
 
 
-def segments(trace: Trace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """(samples with the time that each stands for, as weights.weighed has it; stacks) of each segment that has samples of a trace, or of its window."""
+def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """(samples with the time that each stands for, as weights.weighed has it; stacks) of each segment that has samples of a trace, or of its window.
+
+    Without `native` frames what was in native code stands where Python called it.
+    """
+    natives = natives_of(trace) if not native else np.zeros(0, np.int64)
     whole = trace.whole
     period = round((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"])
     start_ns, end_ns = (trace.start_ns, trace.end_ns) if whole is not trace else (0, np.iinfo(np.int64).max)
     for held in _at_once(_within(trace, start_ns, end_ns)):
         intervals = Intervals.of(trace, pd.concat([samples for _, samples in held]))
         for segment, samples in held:
-            yield weighed(samples, intervals, period, start_ns, end_ns), whole.part("stacks", segment).to_pandas()
+            stacks = whole.part("stacks", segment).to_pandas()
+            found = weighed(samples, intervals, period, start_ns, end_ns)
+            yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
 
 
 def _within(trace: Trace, start_ns: int, end_ns: int) -> Iterator[tuple[int, pd.DataFrame]]:
@@ -61,6 +68,25 @@ def _at_once(segments: Iterable[tuple[int, pd.DataFrame]]) -> Iterator[list[tupl
             held = []
     if held:
         yield held
+
+
+def natives_of(trace: Trace) -> Ints:
+    """The func_ids of native functions that samples know."""
+    functions = trace.functions()
+    return functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
+
+
+def _of_python(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both without the frames of these functions."""
+    numbers, native = stacks["stack_id"].to_numpy(np.int64), np.isin(stacks["func_id"].to_numpy(np.int64), natives)
+    place = pd.Series(np.arange(len(numbers)), numbers)
+    above = stacks["parent_id"].map(place).fillna(-1).to_numpy(np.int64)
+    while (over := (above >= 0) & native[above]).any():
+        above[over] = above[above[over]]
+    parent = np.where(above >= 0, numbers[above], NO_FRAMES)
+    became = pd.Series(np.where(native, parent, numbers), numbers)
+    stack_id = samples["stack_id"]
+    return samples.assign(stack_id=stack_id.map(became).fillna(stack_id).astype(np.int64)), stacks.assign(parent_id=parent)[~native]
 
 
 def by_thread(trace: Trace) -> pd.DataFrame:

@@ -30,13 +30,15 @@ def grow(trace: Trace) -> pa.Table:
     )
 
 
-def nodes(trace: Trace, most: int = MOST_PATHS) -> pd.DataFrame:
+def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True) -> pd.DataFrame:
     """The rows of the tree, with schema.TREE's columns and weights.named's of total and self times; by thread, a caller before its callees.
+
+    Without `native` frames what was in native code stands where Python called it.
 
     Of more than `most` paths the rarest become one row below the caller that is left, as an unknown function, `merged`.
     """
     paths, own = Paths(), _Own()
-    for samples, stacks in segments(trace):
+    for samples, stacks in segments(trace, native):
         samples = samples[samples["stack_id"] != NO_FRAMES]
         of_stack = paths.of_stacks(stacks)
         path = np.array([of_stack[stack] for stack in samples["stack_id"].tolist()], np.int64)

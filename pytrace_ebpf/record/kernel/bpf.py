@@ -1,5 +1,6 @@
 """The programs of one file of probes/, loaded: its maps and rings, and what attaches its programs."""
 
+import mmap
 import os
 import struct
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from pytrace_ebpf.record.kernel.map import Map
 from pytrace_ebpf.record.kernel.ring import Ring
 
 _ARRAY, _READ_ONLY = 2, 0x80
+_OF_MAPS, _ONE = (12, 13), "_one"  # kinds of maps; how the map is called that those in one are like
 _LOAD_64, _MAP, _MAP_VALUE = 0x18, 1, 2  # an instruction of two slots, and what its source register says that it loads
 _SETTINGS = "settings"  # common.h
 _TRACEPOINT = "tracepoint_"
@@ -33,7 +35,7 @@ class Programs:
         self._maps: dict[str, Map] = {}
         self._sizes = dict(sizes or {})
         try:
-            for spec in self._compiled.maps:
+            for spec in sorted(self._compiled.maps, key=lambda spec: spec.kind in _OF_MAPS):
                 self._maps[spec.name] = self._map(spec)
             self._settings = self._read_only(settings) if settings else -1
             for name in self._compiled.programs:
@@ -50,6 +52,19 @@ class Programs:
     def map(self, name: str) -> Map:
         """A map of the file."""
         return self._maps[name]
+
+    def set_array(self, name: str, key: int, rows: np.ndarray) -> None:
+        """Put a new array with these rows into a map of maps, in the place of the one at `key`. Raises OSError."""
+        one = self._maps[name + _ONE]
+        spec = next(spec for spec in self._compiled.maps if spec.name == name + _ONE)
+        fd = system_calls.create_map(spec.name, spec.kind, spec.key.itemsize, spec.value.itemsize, max(len(rows), 1), spec.flags)
+        try:
+            if len(rows):
+                with mmap.mmap(fd, rows.nbytes) as memory:
+                    memory[: rows.nbytes] = rows.astype(one.value, copy=False).tobytes()
+            self._maps[name].set(key, fd)
+        finally:
+            os.close(fd)  # the map has it
 
     def ring(self, name: str, record: np.dtype) -> Ring:
         """A ring of the file, whose records have the dtype `record`."""
@@ -88,7 +103,8 @@ class Programs:
         entries = self._sizes.setdefault(spec.name, spec.entries)
         ring = spec.kind == Ring.KIND
         key, value = (0, 0) if ring else (spec.key.itemsize, spec.value.itemsize)
-        fd = system_calls.create_map(spec.name, spec.kind, key, value, entries, spec.flags)
+        inner = self._maps[spec.name + _ONE].fd if spec.kind in _OF_MAPS else 0
+        fd = system_calls.create_map(spec.name, spec.kind, key, value, entries, spec.flags, inner)
         self._descriptors.append(fd)
         return Map(fd, spec.kind, spec.key, spec.value)
 

@@ -36,9 +36,9 @@ def bpf(command: int, attributes: bytes) -> int:
     return _checked(libc.syscall(_BPF, command, buffer, _ATTRIBUTES))
 
 
-def create_map(name: str, kind: int, key: int, value: int, entries: int, flags: int) -> int:
-    """A map with keys and values of so many bytes; returns its descriptor. Raises OSError."""
-    return bpf(_MAP_CREATE, struct.pack("<IIIIIII16s", kind, key, value, entries, flags, 0, 0, name.encode()[:_NAME]))
+def create_map(name: str, kind: int, key: int, value: int, entries: int, flags: int, inner: int = 0) -> int:
+    """A map with keys and values of so many bytes; returns its descriptor. `inner`: of maps like this one. Raises OSError."""
+    return bpf(_MAP_CREATE, struct.pack("<IIIIIII16s", kind, key, value, entries, flags, inner, 0, name.encode()[:_NAME]))
 
 
 def freeze(map_fd: int) -> None:

@@ -1,4 +1,4 @@
-"""What the second process without rights can be asked: what of a library can be probed. See confined.py.
+"""What the second process without rights can be asked: what of a library can be probed, and how its functions are left. See confined.py.
 
 It is another one than that of parsers.py, so that reading PyTorch's library, which takes seconds, keeps nobody waiting.
 """
@@ -6,7 +6,7 @@ It is another one than that of parsers.py, so that reading PyTorch's library, wh
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytrace_ebpf.record.native import libraries, library, operators, signature
+from pytrace_ebpf.record.native import libraries, library, operators, signature, unwinding
 from pytrace_ebpf.record.parsing import disassembly
 from pytrace_ebpf.record.parsing.elf import read_functions
 from pytrace_ebpf.record.parsing.parsers import file_of
@@ -30,7 +30,21 @@ def _symbol_offsets(given: dict[str, Any], files: list[int]) -> Any:
     return library.symbol_offsets(file_of(files[0]), given["pattern"])
 
 
+def _unwinding(given: dict[str, Any], files: list[int]) -> Any:
+    return encode(unwinding.read(_UNWIND, file_of(files[0]), given["skip"]))
+
+
+def _names(given: dict[str, Any], files: list[int]) -> Any:
+    return unwinding.names(file_of(files[0]), given["addresses"])
+
+
 # Libraries, which cannot be loaded any more when they are needed.
 disassembly.disassembler()
 signature.demangler()
-TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {"natives": _natives, "symbol_offsets": _symbol_offsets}
+_UNWIND = unwinding.unwinder()
+TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
+    "natives": _natives,
+    "symbol_offsets": _symbol_offsets,
+    "unwinding": _unwinding,
+    "names": _names,
+}

@@ -22,14 +22,17 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import away
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
+from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
 # Code discarded before its name was read stays unnamed, so the rings are read often while new code comes, or much at all.
 _INTERVAL_S, _CALM_S, _MUCH = 0.25, 1.0, 500  # _MUCH: stacks a time
+_HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
 _ABSENT = -(1 << 31)
@@ -76,20 +79,21 @@ class Samples(Recorder):
         self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
+        self._native = NativeCode(self._programs, recording.functions)
         self._layouts: dict[Layout, int] = {}
         self._sampled: dict[int, _Sampled] = {}  # by pid
         self._known: dict[int, Program] = {}  # by number
         self._numbers = 0
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
-        self._stopped = False
+        self._stopped, self._apart = False, 0
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
 
     def _load(self, first: str, kind: int, steps: str) -> int:
         """The descriptor of a program, whose next steps are loaded too."""
         suffix = steps.removeprefix("steps")
-        for place, name in enumerate(("step", "finish")):
+        for place, name in enumerate(("step", "finish", "natives")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
         return self._programs.program(first, kind)
 
@@ -120,12 +124,14 @@ class Samples(Recorder):
             return
         self._numbers += 1
         unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
-        self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
+        nested = target.layout.version < (3, 11)
+        self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit, self._native, nested)
         creator = self._sampled.get(target.ppid)
         if creator and creator.target.binary_file is target.binary_file:  # Target.forked
             self._known[self._numbers].copy(self._known[creator.number])
+        self._native.begin(self._numbers, target)
         self._describe(target, self._numbers)
-        self.interval_s = _INTERVAL_S
+        self.interval_s = _HASTE_S
 
     def _describe(self, target: Target, number: int) -> None:
         """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
@@ -157,6 +163,7 @@ class Samples(Recorder):
     def drain(self) -> Rows:
         """No rows: samples are kept until the segment is closed, and written together with their stacks."""
         self._look()
+        unread = self._native.look({pid: (each.number, each.target) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
         samples = self._samples.drain(np.copy)  # before the stacks, so that those of all these samples have been reported
         reported = self._stacks.drain(np.copy)
@@ -164,7 +171,7 @@ class Samples(Recorder):
         for number in np.unique(reported["program"]).tolist():
             if number in self._known:
                 new += self._known[number].learn(reported[reported["program"] == number])
-        self.interval_s = _INTERVAL_S if new or len(reported) > _MUCH else min(2 * self.interval_s, _CALM_S)
+        self.interval_s = _HASTE_S if unread else _INTERVAL_S if new or len(reported) > _MUCH else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
         return {}
@@ -178,30 +185,34 @@ class Samples(Recorder):
         self._waiting = [samples[late]] if late.any() else []
         samples = samples[~late]
         tree = Tree(self._next_stack)
-        stacks, which = np.unique(samples["stack"], return_inverse=True)
-        numbers = np.array([self._number(tree, stack) for stack in stacks.tolist()], np.int64)
+        stacks, first, which, counts = np.unique(samples["stack"], return_index=True, return_inverse=True, return_counts=True)
+        keys = list(zip(samples["program"][first].tolist(), stacks.tolist(), strict=True))
+        numbers = np.array([self._number(tree, *key) for key in keys], np.int64)
+        apart = [program in self._known and stack in self._known[program].apart for program, stack in keys]
+        self._apart += int(counts[apart].sum())
         self._next_stack = tree.next
         self._let_go()
         return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
 
-    def _number(self, tree: Tree, stack: int) -> int:
+    def _number(self, tree: Tree, program: int, stack: int) -> int:
         if stack < FIRST_STACK:
             return UNREAD if stack == _TORN else NO_FRAMES
-        for program in self._known.values():
-            if (places := program.stacks.get(stack)) is not None:
-                return tree.number(places)
-        return UNREAD
+        places = self._known[program].stacks.get(stack) if program in self._known else None
+        return UNREAD if places is None else tree.number(places)
 
     def _let_go(self) -> None:
         """Forget programs that are no longer sampled and of which no sample is left to write."""
         if not self._waiting:
             living = {each.number for each in self._sampled.values()}
             for number in self._known.keys() - living:
+                self._native.forget(number)
                 del self._known[number]
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
-        return self._programs.losses()
+        lost = self._programs.losses()
+        lost[LOSS_CLASSES.index("sample_native")] += self._apart
+        return lost
 
     def missing(self) -> tuple[str, ...]:
         """Why there are no stacks of threads off the core, where there are none."""
@@ -232,7 +243,7 @@ class Samples(Recorder):
         for tid, since in before.items():
             if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
                 stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, 0))
+                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, sampled.number))
         return np.array(rows, self._event)
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
@@ -286,5 +297,5 @@ def _described(layout: Layout) -> tuple[object, ...]:
         _position_unit(layout),
         layout.version >= (3, 12),
         layout.string_length + HASH,
-        0,
+        (layout.frame_owner or 0) - 1 if layout.version == (3, 11) else _ABSENT,  # is_entry stands before owner
     )

@@ -10,12 +10,14 @@ import numpy as np
 from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
 from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines
 from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.sampling.native import FRAME_NATIVE, Native, Natives
 
 FIRST_STACK = 2  # a sample_event.stack from here on refers to a stack
 Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
 Frame = tuple[int, int, int]  # struct sample_frame: those, and the position
 _UNREAD: Place = (UNKNOWN, NO_LINE)
+FRAME_ENTERED, NATIVE_WHOLE = 1 << 62, 1  # events.h
 
 
 @dataclass
@@ -35,9 +37,22 @@ class Code:
 class Program:
     """One sampled program, from its start or its last exec on: its code objects, and the stacks reported of it."""
 
-    def __init__(self, functions: Functions, read: Callable[[list[Key]], Mapping[Key, CodeLines]], qualify: Qualify, unit: int) -> None:
-        """`read` returns the contents of code objects, without those that are gone; `unit`: the bytes that one unit of the reported positions stands for."""
+    def __init__(
+        self,
+        functions: Functions,
+        read: Callable[[list[Key]], Mapping[Key, CodeLines]],
+        qualify: Qualify,
+        unit: int,
+        natives: Natives | None = None,
+        nested: bool = False,
+    ) -> None:
+        """`read` returns the contents of code objects, without those that are gone; `unit`: the bytes that one unit of the reported positions stands for.
+
+        `nested`: the interpreter's C function is entered for every frame (up to 3.10).
+        """
         self._functions, self._read, self._qualify, self._unit = functions, read, qualify, unit
+        self._natives, self._nested = natives, nested
+        self.apart: set[int] = set()  # stacks whose native frames do not fit those of Python: they have none
         self._codes: dict[Key, Code] = {}
         self._place: dict[Frame, Place | None] = {}  # None: of the interpreter's own code
         self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
@@ -51,21 +66,38 @@ class Program:
         """Take in stack_event records of this program; returns how many code objects were new."""
         before = len(self._codes)
         parts: dict[int, dict[int, list[Frame]]] = {}
-        totals: dict[int, tuple[int, int]] = {}
-        columns = (reported[name].tolist() for name in ("stack", "first", "count", "total", "deep"))
+        totals: dict[int, tuple[int, int, int]] = {}
+        columns = (reported[name].tolist() for name in ("stack", "first", "count", "total", "deep", "native"))
         for *event, frames in zip(*columns, reported["frames"], strict=True):  # one step per new stack, not per sample
-            stack, first, count, total, deep = event
+            stack, first, count, total, deep, native = event
             if stack not in self.stacks:
                 parts.setdefault(stack, {})[first] = frames[:count].tolist()
-                totals[stack] = total, deep
-        self._read_places({frame for by_first in parts.values() for frames in by_first.values() for frame in frames})
+                totals[stack] = total, deep, native
+        frames = {frame for by_first in parts.values() for frames in by_first.values() for frame in frames}
+        self._read_places({_of_python(frame) for frame in frames if frame[0] < FRAME_NATIVE})
+        known = self._natives.functions({code for code, _, _ in frames if code >= FRAME_NATIVE}) if self._natives else {}
         for stack, by_first in parts.items():
-            inwards = [frame for first in sorted(by_first, reverse=True) for frame in reversed(by_first[first])]
-            total, deep = totals[stack]
-            if len(inwards) == total:  # else the ring was full before its last frames
-                self.stacks[stack] = (*((_UNREAD,) if deep else ()), *self._places(inwards))
+            outwards = [frame for first in sorted(by_first) for frame in by_first[first]]
+            total, deep, native = totals[stack]
+            if len(outwards) == total:  # else the ring was full before its last frames
+                runs = self._runs([frame for frame in outwards if frame[0] < FRAME_NATIVE])
+                below = [known.get(code) for code, _, _ in outwards if code >= FRAME_NATIVE]
+                joined = join(runs, below, native == NATIVE_WHOLE and not deep)
+                if joined is None:
+                    self.apart.add(stack)
+                    joined = [place for run in runs for place in run]
+                self.stacks[stack] = (*((_UNREAD,) if deep else ()), *joined[::-1])
                 self.size += total
         return len(self._codes) - before
+
+    def _runs(self, outwards: list[Frame]) -> list[list[Place]]:
+        """Python frames by the call of the interpreter's C function that runs them; the innermost first, of all and in each."""
+        runs: list[list[Place]] = [[]]
+        for frame in outwards:
+            runs[-1] += [place] if (place := self._place[_of_python(frame)]) is not None else []
+            if self._nested or frame[0] & FRAME_ENTERED:
+                runs.append([])
+        return runs if runs[-1] else runs[:-1]
 
     def add(self, frames: np.ndarray) -> int:
         """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by."""
@@ -99,6 +131,35 @@ class Program:
                 func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
                 self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
                 self.size += len(read.ranges)
+
+
+def _of_python(frame: Frame) -> Frame:
+    return frame[0] & ~FRAME_ENTERED, frame[1], frame[2]
+
+
+def join(runs: list[list[Place]], natives: list[Native | None], whole: bool) -> list[Place] | None:
+    """One stack of Python frames and native ones, innermost first; None where they do not fit each other.
+
+    The interpreter's C function stands for a run of Python frames, and what it called for the innermost of them is below that. `whole`: no
+    frame is missing; else only those below the innermost Python frame are certain. Left out is what lies outside of all Python frames, and what
+    the interpreter calls functions by, unless the thread was there.
+    """
+    segments: list[list[Native | None]] = [[]]
+    for native in natives:
+        if native and native.evaluates:
+            segments.append([])
+        else:
+            segments[-1].append(native)
+    if whole and len(segments) - 1 != len(runs):
+        return None
+    found = [(native.func_id, NO_LINE) if native else _UNREAD for at, native in enumerate(segments[0]) if not (at and native and native.calls)]
+    between = segments[1:-1] if whole else []
+    for at, run in enumerate(runs):
+        found += run
+        found += (
+            [(native.func_id, NO_LINE) for native in between[at] if native and not native.calls and not native.nameless] if at < len(between) else []
+        )
+    return found
 
 
 class Tree:

@@ -1,0 +1,152 @@
+"""Whether samples tell the truth: of one program at one time beside other samplers, and against exact calls of the same seconds.
+
+A program that measures what each of its functions took (tests/targets/shares.py) is sampled by `--sample`, by py-spy and, where it runs on CPython 3.15,
+by that one's own profiling.sampling, all at once. Printed is each function's share of the time on a core, in percent, by its own clock and by each
+sampler, ours with one standard error, for the main thread. With --trace it is the functions of a trace that has both calls and samples (--sample --source agent).
+
+    scripts/bench/agreement.py [--python PATH] [--root ROOT] [--seconds 20] [--hz 199] [--py-spy PATH]
+    scripts/bench/agreement.py --trace DIR [--top 15]
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.errors import standard_error
+from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.trace.reader import Trace
+
+REPOSITORY = Path(__file__).parents[2]
+TARGETS = REPOSITORY / "tests" / "targets"
+FUNCTIONS = ("short", "long", "generated", "deep", "hashed")
+READY_S = 5.0  # for all samplers to have begun
+
+
+def ours(trace: Trace, pid: int) -> Counter[str]:
+    """Samples on a core by the function that they were in or below, of the main thread."""
+    names = trace.functions().set_index("func_id")["name"].to_dict()
+    inside: dict[int, str | None] = {-1: None, -2: None}
+    for row in trace.stacks().itertuples():
+        name = names.get(row.func_id)
+        inside[row.stack_id] = name if name in FUNCTIONS else inside[row.parent_id]
+    samples = trace.samples()
+    mine = samples[(samples["off_ns"] == 0) & (samples["tid"] == pid)]["stack_id"]
+    return Counter(name for stack in mine if (name := inside[stack]))
+
+
+def folded(lines: Iterable[str]) -> Counter[str]:
+    """The same of collapsed stacks, `frame;frame count`, without those of the other thread."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        stack, _, count = line.rstrip("\n").rpartition(" ")
+        words = [frame.replace(":", " ").replace("(", " ").split() for frame in stack.split(";")]
+        if not any("worker" in frame for frame in words):
+            found.update({name: int(count) for frame in words for name in FUNCTIONS if name in frame})
+    return found
+
+
+def sampled(args: argparse.Namespace, folder: Path) -> None:
+    """Start the program and every sampler, and print the table."""
+    inside = [str(REPOSITORY / "scripts" / "in-root.sh"), "--at", str(TARGETS), "--at", str(folder), args.root] if args.root else []
+    program = subprocess.Popen(
+        [*inside, args.python, str(TARGETS / "shares.py"), "--wait", str(args.seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdin and program.stdout and program.stdout.readline().startswith("ready")
+    pid, rate, length = str(program.pid), str(args.hz), str(round(args.seconds + READY_S + 5))
+    commands = {
+        "--sample": [sys.executable, "-m", "pytrace_ebpf", "attach", "-p", pid, "-q", "--sample", rate, "-o", str(folder / "ours")],
+        **({"py-spy": [args.py_spy, "record", "-p", pid, "-r", rate, "-d", length, "-f", "raw", "-o", str(folder / "spy")]} if args.py_spy else {}),
+        "3.15's": [
+            *(["nsenter", "-t", pid, "-m", "-r"] if args.root else []), args.python, "-m", "profiling.sampling", "attach", "-a", "--mode", "cpu", "--collapsed",
+            "-r", rate, "-d", length, "-o", str(folder / "own"), pid,
+        ],
+    }  # fmt: skip
+    running = {name: subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=REPOSITORY) for name, words in commands.items()}
+    time.sleep(READY_S)
+    program.stdin.write("\n")
+    program.stdin.flush()
+    said = json.loads(program.stdout.readline().removeprefix("done "))
+    program.wait()
+    columns = {"by itself": Counter({name: ns for name, ns in said["spent"].items() if name in FUNCTIONS})}
+    for process in running.values():
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+    columns["--sample"] = ours(pytrace_ebpf.open(folder / "ours"), program.pid)
+    for name, file in (("py-spy", "spy"), ("3.15's", "own")):
+        written = sorted(folder.glob(f"{file}*"))
+        if written:
+            columns[name] = folded(written[0].read_text().splitlines())
+        elif name in running and (stderr := running[name].stderr):
+            print(f"{name}: {(stderr.read().decode().splitlines() or ['it wrote nothing'])[-1]}")
+    table(columns)
+
+
+def table(columns: dict[str, Counter[str]]) -> None:
+    """One line for each function."""
+    print(f"{'percent of a core':12}" + "".join(f"{name:>16}" for name in columns))
+    for function in FUNCTIONS:
+        cells = []
+        for name, counts in columns.items():
+            of, one = counts.total(), counts[function]
+            error = 100 * float(standard_error(one, of)) / of if name != "by itself" and of else None
+            cells.append(f"{100 * one / max(of, 1):8.1f}" + (f" ±{error:5.1f}" if error is not None else " " * 7))
+        print(f"{function:17}" + "".join(f"{cell:>16}" for cell in cells))
+    print(f"{'samples':17}" + "".join(f"{counts.total() if name != 'by itself' else '':>16}" for name, counts in columns.items()))
+
+
+def against_calls(trace: Trace, top: int) -> None:
+    """Self times by function on a core, of calls and of samples, both as shares of the time in functions that calls know."""
+    calls, names = trace.tree(), trace.functions().set_index("func_id")["qualname"]
+    exact = calls[calls["depth"] >= 0].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    python = nodes(trace, native=False)
+    found = python[(python["depth"] >= 0) & python["func_id"].isin(exact.index)].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    period = trace.manifest["sampling"]["period_ns"]
+    both = pd.DataFrame({"exact": exact, "sampled": found}).fillna(0.0)
+    of = round(both["sampled"].sum() / period)
+    both["error"] = standard_error((both["sampled"] / period).to_numpy(np.int64), of) / of * 100
+    both["exact"], both["sampled"] = (100 * both[name] / both[name].sum() for name in ("exact", "sampled"))
+    both["off"] = (both["sampled"] - both["exact"]).abs() / both["error"]
+    print(f"{of} samples on a core in these functions; percent of it, and by how many standard errors they differ")
+    for row in both.sort_values("exact", ascending=False).head(top).itertuples():
+        print(f"{row.exact:7.2f} {row.sampled:7.2f} ±{row.error:5.2f} {row.off:5.1f}  {names.get(row.Index, '?')}")
+    share = both[both["exact"] >= 1]
+    print(
+        f"of {len(share)} functions with a percent and more, within one standard error {(share['off'] <= 1).mean():.0%}, two {(share['off'] <= 2).mean():.0%}"
+    )
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--python", default="/usr/bin/python3.11")
+    arguments.add_argument("--root")
+    arguments.add_argument("--seconds", type=float, default=20)
+    arguments.add_argument("--hz", type=int, default=199)
+    arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
+    arguments.add_argument("--trace", type=Path)
+    arguments.add_argument("--top", type=int, default=15)
+    args = arguments.parse_args()
+    if args.trace:
+        against_calls(pytrace_ebpf.open(args.trace), args.top)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sampled(args, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

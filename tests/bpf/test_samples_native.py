@@ -1,0 +1,123 @@
+"""Native frames of sampled stacks: which function of C was below which of Python, and that nothing is invented."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.trace.reader import Trace
+from tests.bpf.conftest import Recorder, wait_until
+from tests.conftest import Python, Target
+
+HZ, SECONDS = 499, "4"
+SURE = 0.9  # of the samples: the others were taken while the files were being read, or in an instruction on the way
+
+every_python = pytest.mark.sources("agent")
+Frames = list[tuple[str, str]]  # (name, library or "" of a Python function), outermost first
+
+
+def mixed_stacks(trace: Trace) -> dict[int, Frames]:
+    """The frames of each stack by stack_id."""
+    functions = trace.functions().set_index("func_id")
+    native = functions["function_layer"] == "native"
+    names = {func_id: (name, module if native[func_id] else "") for func_id, name, module in functions[["name", "module"]].itertuples()}
+    found: dict[int, Frames] = {-1: []}
+    for row in trace.stacks().itertuples():
+        found[row.stack_id] = [*found[row.parent_id], names.get(row.func_id, ("?", ""))]
+    return found
+
+
+@pytest.fixture
+def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> Callable[..., tuple[Trace, list[Frames]]]:
+    """`sampled(program, python, *options)`: a trace, and the stack of each sample on a core of its target's main thread."""
+
+    def sample(program: str, python: Python, *options: str) -> tuple[Trace, list[Frames]]:
+        process = target(program, "--wait", SECONDS, python=python)
+        recorder = attach(process.pid, "--sample", str(HZ), *options)
+        process.go()
+        process.done()
+        trace = pytrace_ebpf.open(recorder.finish())
+        samples, stacks = trace.samples(), mixed_stacks(trace)
+        mine = samples[(samples["off_ns"] == 0) & (samples["tid"] == process.pid)]
+        return trace, [stacks[stack] for stack in mine["stack_id"] if stack >= 0]
+
+    return sample
+
+
+def python_of(frames: Frames) -> list[str]:
+    return [name for name, library in frames if not library]
+
+
+@every_python
+def test_native_code_stands_below_the_function_that_called_it(python: Python, sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
+    _, stacks = sampled("native_below", python)
+    compressing = [frames for frames in stacks if python_of(frames)[-1:] == ["compresses"]]
+    assert len(compressing) >= 50
+    assert sum(any(library.startswith("libz.so") for _, library in frames) for frames in compressing) >= SURE * len(compressing)
+    for frames in stacks:
+        for at, (_, library) in enumerate(frames):
+            if library.startswith("libz.so"):
+                assert python_of(frames[:at])[-1] == "compresses" and not python_of(frames[at:]), frames
+
+
+@every_python
+def test_native_frames_stand_between_those_of_python(python: Python, sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
+    """Where the interpreter has symbols; and whatever it has, Python's frames are in their order, without one more or less."""
+    trace, stacks = sampled("native_below", python)
+    named = "list_sort" in set(trace.functions()["name"])
+    between = Counter[bool]()
+    for frames in stacks:
+        inner = python_of(frames)
+        assert inner[0] == "<module>", frames
+        assert "key" not in inner or inner[inner.index("key") - 1] == "sorts", frames
+        assert "deep" not in inner or inner.count("deep") <= 301
+        names = [name for name, _ in frames]
+        if "key" in inner and "deep" not in inner:  # that is whole: less than NATIVE_FRAMES
+            between["list_sort" in names[names.index("sorts") : names.index("key")]] += 1
+    assert between.total() >= 10
+    assert not named or between[True] >= SURE * between.total()
+
+
+@every_python
+def test_what_is_not_known_is_counted(python: Python, sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
+    trace, stacks = sampled("native_below", python)
+    assert trace.manifest["lost"].get("sample_native", 0) <= (1 - SURE) * len(trace.samples()) + HZ
+    assert sum(not library for frames in stacks for _, library in frames[:1]) == len(stacks)  # nothing is outside of all Python frames
+
+
+def test_beside_exact_calls_it_says_what_they_were_spent_in(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    from pytrace_ebpf.view.sampled import found_below
+
+    process = target("native_below", "--wait")
+    recorder = attach(process.pid, "--sample", str(HZ), "--source", "agent")
+    process.go()
+    process.done()
+    below = {each["qualname"]: each["parts"] for each in found_below(pytrace_ebpf.open(recorder.finish()))}
+    assert below["compresses"][0]["library"].startswith("libz.so")
+
+
+@pytest.mark.parametrize("ends", ["tracer", "target"])
+def test_either_may_be_killed_while_stacks_are_sampled(
+    ends: str, target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    process = target("native_below", "--wait", "600")
+    recorder = attach(process.pid, "--sample", "4999")
+    process.go()
+    wait_until(lambda: bool(list((recorder.directory / "samples").glob("*.parquet"))))
+    os.kill(recorder.process.pid if ends == "tracer" else process.pid, signal.SIGKILL)
+    if ends == "tracer":
+        recorder.process.wait()
+        assert process.process.poll() is None
+        trace = pytrace_ebpf.open(recorder.directory)
+        assert trace.manifest["state"] != "complete"
+        process.kill()
+    else:
+        assert recorder.process.wait() == 0
+        trace = pytrace_ebpf.open(recorder.directory)
+        assert trace.manifest["state"] == "complete"
+    assert process.wait() == -signal.SIGKILL
+    assert len(trace.samples()) and set(trace.samples()["stack_id"]) <= {*trace.stacks()["stack_id"], -1, -2}
