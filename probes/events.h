@@ -153,6 +153,7 @@ struct stack_event {
 #define LOSS_SCHED_MISSED 7      /* the kernel did not call the program: another one was running on that core. It counts these itself */
 #define LOSS_SAMPLE_RING 8       /* ring of samples or of their frames full */
 #define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
-#define LOSS_CLASSES 10
+#define LOSS_VALUE_RING 10       /* no chunk for an agent's value: it is missing. The agent counts these itself */
+#define LOSS_CLASSES 11
 
 #endif

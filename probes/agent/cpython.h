@@ -99,6 +99,8 @@ struct cpython {
     PyObject *none; /* _Py_NoneStruct */
     void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
     void **generator_exit; /* PyExc_GeneratorExit */
+    PyObject *true_, *false_;
+    void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
 };
 extern struct cpython py;

@@ -89,7 +89,7 @@ static void settle(struct writer *w, struct open *open, size_t count)
         inner++;
     for (size_t i = 0; i < inner; i++)
         if (open[i].written)
-            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN);
+            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN, NULL);
     for (size_t i = inner; i-- > 0;)
         if (!open[i].written && open[i].function->flags & (RETURNING | BACK)) {
             enter(w, open[i].function, open[i].frame, CALL_OPEN);
@@ -134,7 +134,7 @@ static void end_all(struct writer *w, struct open *open, size_t count)
     collection_cut(w);
     for (size_t i = 0; i < count; i++) {
         if (open[i].written && !(open[i].function->flags & UNWANTED))
-            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN);
+            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN, NULL);
         if (open[i].function->flags & IMPORTS)
             import_cut(w, open[i].frame);
     }
