@@ -1,6 +1,6 @@
 """The calls of which it was recorded what they were given and returned, with that: one pass, no rows of other calls are kept.
 
-Memory is bounded by a segment, the calls that are open, and values that belong to no call because that was lost.
+Memory is bounded by a segment (of a window by those that it touches), the calls that are open, and values that belong to no call because that was lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,14 @@ class Joined(NamedTuple):
 
 def joined(trace: Trace, columns: Sequence[str]) -> Iterator[Iterator[Joined]]:
     """For each segment, and for what was open at the end, the calls that ended in it and have values, with `columns`; a piece at a time."""
-    indices = [segment["index"] for segment in trace.segments]
     if not any(segment["rows"].get("observed") for segment in trace.segments):
         return
-    waiting = _Waiting()
+    waiting, indices = _Waiting(), [segment["index"] for segment in trace.segments]
+    in_step = trace.whole is trace  # what rebuilds a window may begin before it
+    for index in () if in_step else indices:
+        waiting.add(trace.part("observed", index))
     for number, pieces in enumerate(rebuild(trace)):
-        if number < len(indices):
+        if in_step and number < len(indices):
             waiting.add(trace.part("observed", indices[number]))
         yield (found for piece in pieces if (found := waiting.take(piece, columns)) is not None)
 
