@@ -55,7 +55,16 @@ def _values(records: np.ndarray) -> pa.Array:
     if not is_float.any():
         return plain
     numbers = np.ascontiguousarray(records["data"][is_float, :8]).view(np.float64).ravel()
-    return pc.replace_with_mask(plain, pa.array(is_float), pa.array(numbers.astype("U32"), pa.string()))
+    return pc.replace_with_mask(plain, pa.array(is_float), _floats(numbers))
+
+
+def _floats(numbers: np.ndarray) -> pa.Array:
+    """As Python writes them: by Arrow, in a tenth of NumPy's time, where it differs by no more than the ".0"."""
+    with np.errstate(invalid="ignore"):
+        usual = ((np.abs(numbers) >= 1e-4) & (np.abs(numbers) < 1e15)) | (numbers == 0)
+    words = pa.array(numbers).cast(pa.string())
+    words = pc.if_else(pc.match_substring(words, "."), words, pc.binary_join_element_wise(words, "0", "."))
+    return words if usual.all() else pc.replace_with_mask(words, pa.array(~usual), pa.array(numbers[~usual].astype("U32"), pa.string()))
 
 
 def _bitmap(values: np.ndarray) -> pa.Buffer:
@@ -66,13 +75,15 @@ def _shapes(records: np.ndarray, told: np.ndarray) -> pa.Array:
     kind, data = records["kind"], records["data"]
     has_sizes = told & np.isin(kind, (ARRAY, TENSOR))
     has_length = (told & np.isin(kind, (TEXT, BYTES, SIZED))) | (np.isin(kind, (INT, NEGATIVE)) & (records["status"] == CUT))
-    sizes = np.ascontiguousarray(data).view(np.int64).reshape(len(records), data.shape[1] // 8)
     counts = np.where(has_sizes, records["size"].astype(np.int64) // 8, has_length.astype(np.int64))
-    numbers = np.where(has_length[:, None], records["length"][:, None], sizes)
-    inside = np.arange(numbers.shape[1]) < counts[:, None]
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    numbers = np.empty(offsets[-1], np.int64)
+    numbers[offsets[:-1][has_length]] = records["length"][has_length]
+    sizes = np.ascontiguousarray(data[has_sizes]).view(np.int64)
+    inside = np.arange(sizes.shape[1]) < counts[has_sizes, None]
+    numbers[(offsets[:-1][has_sizes, None] + np.arange(sizes.shape[1]))[inside]] = sizes[inside]
     mask = np.append(~(has_sizes | has_length), False)
-    return pa.ListArray.from_arrays(pa.array(offsets, mask=mask), pa.array(numbers[inside]))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32), mask=mask), pa.array(numbers))
 
 
 def _dtypes(records: np.ndarray, told: np.ndarray) -> pa.Array:
