@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import Python, Target
@@ -60,3 +61,21 @@ def test_without_being_asked_nothing_is_told(python: Python, source: str, target
     assert len(trace.calls(["call_id"])) > 300 and not len(trace.values()) and not len(trace.observed())
     read = pd.read_parquet(trace.directory / "observed")
     assert not len(read) and list(read.columns) == [column.name for column in pytrace_ebpf.trace.schema.OBSERVED.columns]
+
+
+def test_exceptions_are_those_that_the_program_raises(
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
+) -> None:
+    trace, _ = traced(target("exceptions", "--wait", python=python), "--source", source, "--args", "exceptions")
+    rows = exceptions(trace).merge(trace.functions()[["func_id", "name"]], on="func_id")
+    assert rows.groupby("name")["times"].sum().drop("<listcomp>", errors="ignore").to_dict() == {
+        "raises": 34,
+        "passes_on": 34,
+        "cleans": 17,
+        "converts": 17,
+    }
+    known = int(python.version.split(".")[1]) >= 12
+    kinds = rows.groupby("name")["type"].agg(lambda kinds: set(kinds.dropna())).drop("<listcomp>", errors="ignore").to_dict()
+    refused = {"Refused"} if known else set()
+    assert kinds == {"raises": refused, "passes_on": refused, "cleans": refused, "converts": {"KeyError"} if known else set()}
+    assert rows.loc[rows["name"] == "raises", "raised"].sum() == 34 and not rows.loc[rows["name"] == "passes_on", "raised"].sum()

@@ -32,7 +32,7 @@ def joined(trace: Trace, columns: Sequence[str]) -> Iterator[Iterator[Joined]]:
     """For each segment, and for what was open at the end, the calls that ended in it and have values, with `columns`; a piece at a time."""
     if not any(segment["rows"].get("observed") for segment in trace.segments):
         return
-    waiting, indices = _Waiting(), [segment["index"] for segment in trace.segments]
+    waiting, indices = Waiting(), [segment["index"] for segment in trace.segments]
     in_step = trace.whole is trace  # what rebuilds a window may begin before it
     for index in () if in_step else indices:
         waiting.add(trace.part("observed", index))
@@ -42,7 +42,7 @@ def joined(trace: Trace, columns: Sequence[str]) -> Iterator[Iterator[Joined]]:
         yield (found for piece in pieces if (found := waiting.take(piece, columns)) is not None)
 
 
-class _Waiting:
+class Waiting:
     """Rows of `observed` whose calls have not been seen yet, in the order of time."""
 
     def __init__(self) -> None:
