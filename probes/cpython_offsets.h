@@ -44,6 +44,15 @@
     OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive; _co_firsttraceable is 16 bytes before it */ \
     OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
     OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
+    OFFSET(code_arguments,             16,   16,   16,   56,   52,   52,   52,   52) /* co_argcount; from here to tuple_items for the agent, which reads arguments */ \
+    OFFSET(code_keyword_only,          24,   24,   24,   64,   60,   60,   60,   60) /* co_kwonlyargcount */ \
+    OFFSET(code_locals,                28,   28,   28, NONE, NONE, NONE, NONE, NONE) /* co_nlocals: the cells of variables are behind so many, up to 3.10 */ \
+    OFFSET(code_variables,             72,   72,   72,   96,   96,   96,   96,   96) /* co_varnames, then co_localsplusnames: a tuple that begins with the arguments */ \
+    OFFSET(code_kinds,               NONE, NONE, NONE,  104,  104,  104,  104,  104) /* co_localspluskinds: a bytes object */ \
+    OFFSET(code_cells,                 88,   88,   88, NONE, NONE, NONE, NONE, NONE) /* co_cellvars */ \
+    OFFSET(code_cell_arguments,        96,   96,   96, NONE, NONE, NONE, NONE, NONE) /* co_cell2arg: of each cell the argument that is in it, or -1; NULL = none is in any */ \
+    OFFSET(frame_locals,              360,  360,  352,   72,   72,   72,   80,   80) /* f_localsplus; the low two bits of each are a tag on 3.14+ */ \
+    OFFSET(tuple_items,                24,   24,   24,   24,   24,   24,   32,   32) \
     OFFSET(generator_state,          NONE, NONE,  108,   -5, NONE, NONE, NONE, NONE) /* from the frame to f_state or gi_frame_state: a char, -1 once it is suspended */ \
     OFFSET(yield_opcode,             NONE, NONE, NONE, NONE, NONE, NONE, NONE,  119) /* number of the instruction behind which a generator stands that yields */ \
     OFFSET(resume_depth1,            NONE, NONE, NONE, NONE, NONE, NONE,    4,    8) /* bit of RESUME's argument: no `try` of the program's is around it */ \

@@ -166,6 +166,7 @@ struct stack_event {
 #define LOSS_SAMPLE_RING 8       /* ring of samples or of their frames full */
 #define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
 #define LOSS_SAMPLE_NATIVE 10    /* a sample's native frames end where it is not known how to get to the caller */
-#define LOSS_CLASSES 11
+#define LOSS_VALUE_RING 11       /* no chunk for an agent's value: it is missing. The agent counts these itself */
+#define LOSS_CLASSES 12
 
 #endif

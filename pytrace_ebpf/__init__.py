@@ -17,6 +17,7 @@ def open(directory: str | PathLike[str]) -> Trace:
     from pathlib import Path
 
     from pytrace_ebpf.analyze.native import operators
+    from pytrace_ebpf.analyze.observed import values
     from pytrace_ebpf.analyze.rebuilt import call_sites, calls, thread_times, tree
     from pytrace_ebpf.analyze.requests import requests
     from pytrace_ebpf.analyze.tasks import tasks
@@ -24,6 +25,7 @@ def open(directory: str | PathLike[str]) -> Trace:
     from pytrace_ebpf.trace.reader import Trace
 
     derive = {
-        module.__name__.rpartition(".")[2]: module.derive for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators)
+        module.__name__.rpartition(".")[2]: module.derive
+        for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators, values)
     }
     return Trace(Path(directory), derive)

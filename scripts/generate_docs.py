@@ -41,7 +41,7 @@ ended before it was to: at `--max-size`, or where the disk was full; then `end_n
 must look like stands in `pytrace_ebpf/trace/manifest.py` as data, what the list must in `trace/segments.py`, and between which values a
 column lies in `trace/limits.py`: whatever says otherwise is refused as damaged, before anything computes with it.
 
-`calls/`, `tree/`, `call_sites/`, `thread_times/`, `waits/`, `tasks/`, `requests/` and `operators/` are derived from the other tables and can be deleted; they are
+`calls/`, `tree/`, `call_sites/`, `thread_times/`, `waits/`, `tasks/`, `requests/`, `operators/` and `values/` are derived from the other tables and can be deleted; they are
 built again when they are asked for. Every folder opens by itself, empty or not: `pandas.read_parquet("trace/calls")`, Polars'
 `scan_parquet("trace/calls")`, DuckDB's `read_parquet('trace/calls/*.parquet')` (of `calls/` from DuckDB 2.0 on, which knows the
 encoding BYTE_STREAM_SPLIT for integers; `trace.sql()` serves with older ones). Derived tables are kept in the trace where that belongs to who reads it, else in a private
@@ -52,6 +52,9 @@ shows, and `cores/`, the sums of the report by core. Only the version that wrote
 
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of
 a hundred at most; children are in `processes`). `options.match` is the pattern by which they were found, or null.
+
+Where `options.observed.args` is not empty, values are inside: `observed` has what the functions of these patterns were given and returned, but for
+what has a name of `options.observed.redact`. `trace.values().merge(trace.calls(), on="call_id")` has what each value's call cost.
 
 The manifest's `sources` has an object for each process: `pid`, `source` (`usdt`, `agent`, or null for no calls), `why`, and, for a
 running one that was looked at before, `foreseen`: `cpu_share`, the cores that it used; `calls_per_s`, or null where they were not

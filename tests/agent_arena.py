@@ -15,11 +15,13 @@ import numpy as np
 
 from pytrace_ebpf.record.agent.arena import (
     ACTIVE,
+    CALLS,
     CHUNK_SIZE,
     CHUNK_TABLE,
     CHUNKS_START,
     FREE,
     FUNCTIONS_START,
+    NAME,
     QUIET,
     REFUSED,
 )
@@ -48,23 +50,27 @@ class Function:
 
 
 class Arena:
-    """What an arena file holds: `header` (np.void), `chunks` (np.void each, in their order), `functions` by id, `threads`: tid -> array of EVENT."""
+    """What an arena file holds: `header` (np.void), `chunks` of events (np.void each, in their order), `functions` and `names` by id, `threads`: tid -> array of EVENT,
+    `values`: (head of the chunk, array of struct value) each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
             self.header = np.frombuffer(file.read(CHUNK_TABLE), LAYOUT["arena"], 1)[0]
             file.seek(FUNCTIONS_START)
-            self.functions = self._functions(file.read(int(self.header["functions_end"]) - FUNCTIONS_START))
+            self.functions, self.names = self._functions(file.read(int(self.header["functions_end"]) - FUNCTIONS_START))
             chunks = []
             for number in range(int(self.header["chunks"])):
                 file.seek(CHUNK_TABLE + number * CHUNK_SIZE)
                 head = np.frombuffer(file.read(CHUNK_SIZE), LAYOUT["chunk"], 1)[0]
                 file.seek(CHUNKS_START + number * int(self.header["chunk_bytes"]))
-                events = np.frombuffer(file.read(16 * int(head["count"])), LAYOUT["event"])
+                record = LAYOUT["event" if head["stream"] == CALLS else "value"]
+                events = np.frombuffer(file.read(record.itemsize * int(head["count"])), record)
                 if head["state"] != FREE:
                     chunks.append((head, events))
         chunks.sort(key=lambda chunk: int(chunk[0]["order"]))
+        self.values = [(head, values) for head, values in chunks if head["stream"] != CALLS]
+        chunks = [(head, events) for head, events in chunks if head["stream"] == CALLS]
         self.chunks = [head for head, _ in chunks]
         self.threads: dict[int, np.ndarray] = {}
         for head, events in chunks:
@@ -72,14 +78,17 @@ class Arena:
             self.threads[tid] = np.concatenate([self.threads.get(tid, np.empty(0, EVENT)), _decoded(events)])
 
     @staticmethod
-    def _functions(data: bytes) -> dict[int, Function]:
-        functions, at = {}, 0
+    def _functions(data: bytes) -> tuple[dict[int, Function], dict[int, str]]:
+        functions, names, at = {}, {}, 0
         while at < len(data):
             size, number, first_line, flags = struct.unpack_from("<IIiI", data, at)
             file, name, qualname = data[at + 16 : at + size].split(b"\0")[:3]
-            functions[number] = Function(file.decode(), name.decode(), (qualname or name).decode(), first_line, flags)
+            if first_line == -NAME:
+                names[number] = file.decode()
+            else:
+                functions[number] = Function(file.decode(), name.decode(), (qualname or name).decode(), first_line, flags)
             at += size
-        return functions
+        return functions, names
 
     def give_back(self, number: int) -> None:
         """Let the agent write to a chunk anew, as the tracer does once it has read it."""

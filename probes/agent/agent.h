@@ -21,8 +21,8 @@
  * use all of them. The tracer gives a full chunk back by setting its state to CHUNK_FREE.
  *
  * A chunk holds records of one stream, all of one size. Events of calls are numbered within their thread, from 0: the one at
- * place i of a chunk has number chunk.first + i. A record of another stream names the call that it belongs to by the number
- * of its thread's last event before it: of the calls that are open then the innermost one.
+ * place i of a chunk has number chunk.first + i. A record of another stream names the event that it belongs to by that
+ * number: its thread's last one when it is written.
  *
  * Every struct is stated once, by a list of its fields; `pytrace_layout` says to the
  * tracer what the compiler made of it.
@@ -47,8 +47,8 @@ enum { COMMAND_RECORD, COMMAND_STOP };
 #define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
-/* chunk.stream: what its records are. CALLS: struct event */
-enum { STREAM_CALLS, STREAMS };
+/* chunk.stream: what its records are. CALLS: struct event; VALUES: struct value */
+enum { STREAM_CALLS, STREAM_VALUES, STREAMS };
 enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 
 #define ARENA_FIELDS(FIELD, ARRAY) \
@@ -67,6 +67,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, dropped)        /* events for which there was no chunk */ \
     FIELD(uint64_t, unnamed)        /* functions for which there was no room: their events carry function 0 */ \
     FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (wait_ms) */ \
+    FIELD(uint64_t, values_dropped) /* values for which there was no chunk; they never wait for one */ \
     FIELD(uint64_t, passed)         /* events that were looked at and not written: of C functions, and of what is left out */ \
     FIELD(uint32_t, left_out_done)  /* the last turn that the agent has followed */ \
     FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
@@ -89,7 +90,8 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 #define FUNCTION_FIELDS(FIELD, ARRAY) \
     FIELD(uint32_t, size) \
     FIELD(uint32_t, id)         /* of event.function; from 1 */ \
-    FIELD(int32_t, first_line)  /* -LAYER_* of events.h: no Python function; then the names are the generation's or the module's */ \
+    FIELD(int32_t, first_line)  /* -LAYER_* of events.h: no Python function; then the names are the generation's or the module's. -NAME: no \
+                                   function at all but the name, in `file`, of an argument or a type */ \
     FIELD(uint32_t, flags)      /* co_flags */
 
 /* One event, 16 bytes.
@@ -101,6 +103,41 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)
 
+/* What an object was at an event: an argument at an ENTRY, else what left the call. Only so much of data as `size` says is written.
+ *
+ *     kind           length                  data
+ *     VALUE_OTHER    0
+ *     VALUE_NONE     0
+ *     VALUE_BOOL     0 or 1
+ *     VALUE_INT      bits of the magnitude   the digits, of 30 bits each, from the lowest one on, as uint32_t
+ *     VALUE_NEGATIVE the same                the same
+ *     VALUE_FLOAT    0                       a double
+ *     VALUE_TEXT     characters              UTF-8; a lone surrogate as \udcff
+ *     VALUE_BYTES    bytes                   these
+ *     VALUE_SIZED    elements of a container
+ *     VALUE_ARRAY    dimensions              of NumPy: the sizes, as int64_t; `dtype` is its type_num
+ *     VALUE_TENSOR   dimensions              of PyTorch: the same; `dtype` is its c10::ScalarType */
+enum { VALUE_OTHER, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_NEGATIVE, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_SIZED, VALUE_ARRAY, VALUE_TENSOR, VALUE_KINDS };
+enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED, VALUE_WHATS };
+/* CUT: data has not all of it, of a large int nothing. REDACTED: only its type is told. UNREAD: it could not be seen. */
+enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES };
+#define NAME 255
+#define VALUE_DATA 160
+#define DIGIT_BITS 30
+
+#define VALUE_FIELDS(FIELD, ARRAY) \
+    FIELD(uint64_t, event)    /* number of the event */ \
+    FIELD(uint32_t, name)     /* id of a function record; 0: it is no argument, or its name had no room */ \
+    FIELD(uint32_t, type)     /* id of the function record with its type's qualified name; 0 likewise, and of what is UNREAD */ \
+    FIELD(int64_t, length) \
+    FIELD(uint16_t, position) /* of an argument */ \
+    FIELD(uint16_t, size)     /* of data */ \
+    FIELD(uint8_t, what)      /* VALUE_ARGUMENT to VALUE_RAISED */ \
+    FIELD(uint8_t, kind) \
+    FIELD(uint8_t, status)    /* VALUE_COMPLETE to VALUE_UNREAD */ \
+    FIELD(uint8_t, dtype) \
+    ARRAY(uint8_t, data, VALUE_DATA)
+
 #define DECLARE_FIELD(type, name) type name;
 #define DECLARE_ARRAY(type, name, count) type name[count];
 struct arena { ARENA_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
@@ -108,6 +145,8 @@ struct chunk { CHUNK_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) } __attribute__((align
 _Static_assert(sizeof(struct chunk) == CHUNK_SIZE, "");
 struct function { FUNCTION_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 struct event { EVENT_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct value { VALUE_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+_Static_assert(sizeof(struct value) == 32 + VALUE_DATA, "");
 
 static inline struct event event_of(uint64_t stamp, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {

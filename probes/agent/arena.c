@@ -33,7 +33,7 @@ static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint32_t chunk_limit, function_ids, threads;
-static uint64_t order;
+static uint64_t order, values_turned_away;
 static volatile bool may_wait;
 static bool patient; /* the tracer came in time when it was last waited for */
 static struct writer *writers;
@@ -101,7 +101,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     madvise(arena, arena_size, MADV_DONTDUMP);
     backed = FUNCTIONS_START;
     function_ids = threads = 0;
-    order = 0;
+    order = values_turned_away = 0;
     may_wait = patient = true;
     arena->pid = getpid();
     arena->python = python;
@@ -210,13 +210,13 @@ static bool back_next_chunk(void)
     return back(events_at(number), arena->chunk_bytes);
 }
 
-/* The lowest free chunk, so that no more memory is touched than needed; NULL = none. */
-static struct chunk *free_chunk(void)
+/* The lowest free chunk, so that no more memory is touched than needed; of one more than `most` chunks none is made. NULL = none. */
+static struct chunk *free_chunk(uint32_t most)
 {
     for (uint32_t i = 0; i < arena->chunks; i++)
         if (__atomic_load_n(&chunk_at(i)->state, __ATOMIC_ACQUIRE) == CHUNK_FREE)
             return chunk_at(i);
-    if (arena->chunks == chunk_limit || !back_next_chunk())
+    if (arena->chunks >= most || !back_next_chunk())
         return NULL;
     struct chunk *fresh = chunk_at(arena->chunks);
     __atomic_store_n(&arena->chunks, arena->chunks + 1, __ATOMIC_RELEASE);
@@ -235,11 +235,23 @@ static struct chunk *wait_for_chunk(void)
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
      * not come. */
-    while (may_wait && patient && !(chunk = free_chunk()) && clock_ns() - since < options.wait_ns)
+    while (may_wait && patient && !(chunk = free_chunk(chunk_limit)) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
     patient = chunk != NULL;
     arena->waited_ns += clock_ns() - since;
     return chunk;
+}
+
+static void begin_chunk(const struct writer *w, struct chunk *chunk, uint32_t stream, uint32_t record_bytes, uint64_t first)
+{
+    chunk->tid = w->tid;
+    chunk->count = 0;
+    chunk->order = ++order;
+    chunk->stream = stream;
+    chunk->record_bytes = record_bytes;
+    chunk->first = first;
+    chunk->thread = w->number;
+    __atomic_store_n(&chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
 }
 
 bool writer_make_room(struct writer *w)
@@ -250,7 +262,7 @@ bool writer_make_room(struct writer *w)
     }
     w->chunk = NULL;
     if (w->turned_away++ % LOOK_EVERY == 0) {
-        w->chunk = free_chunk();
+        w->chunk = free_chunk(chunk_limit);
         if (!w->chunk && options.wait_ns)
             w->chunk = wait_for_chunk();
         else if (w->chunk)
@@ -262,17 +274,32 @@ bool writer_make_room(struct writer *w)
         return false;
     }
     w->turned_away = 0;
-    w->chunk->tid = w->tid;
-    w->chunk->count = 0;
-    w->chunk->order = ++order;
-    w->chunk->stream = STREAM_CALLS;
-    w->chunk->record_bytes = sizeof(struct event);
-    w->chunk->first = w->before;
-    w->chunk->thread = w->number;
-    __atomic_store_n(&w->chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
+    begin_chunk(w, w->chunk, STREAM_CALLS, sizeof(struct event), w->before);
     w->next = (struct event *)((char *)arena + events_at(w->chunk - chunk_at(0)));
     w->end = w->next + options.chunk_records;
     return true;
+}
+
+/* Values never wait, and leave half of the chunks to the events. */
+struct value *room_for_value(struct writer *w)
+{
+    uint32_t most = arena->chunk_bytes / sizeof(struct value);
+    if (UNLIKELY(!w->values || w->values->count == most)) {
+        if (w->values) {
+            w->values_before += most;
+            __atomic_store_n(&w->values->state, CHUNK_FULL, __ATOMIC_RELEASE);
+        }
+        w->values = values_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        if (!w->values) {
+            arena->values_dropped++;
+            return NULL;
+        }
+        values_turned_away = 0;
+        begin_chunk(w, w->values, STREAM_VALUES, sizeof(struct value), w->values_before);
+    }
+    struct value *value = (struct value *)((char *)arena + events_at(w->values - chunk_at(0))) + w->values->count;
+    value->event = w->before + w->chunk->count - 1;
+    return value;
 }
 
 static void thread_ends(void *writer)
@@ -280,8 +307,11 @@ static void thread_ends(void *writer)
     struct writer *w = writer;
     this_writer = &nobody;
     lock();
-    if ((w->session == recording || w->session == AWAITING) && w->chunk)
+    bool good = w->session == recording || w->session == AWAITING;
+    if (good && w->chunk)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
+    if (good && w->values)
+        __atomic_store_n(&w->values->state, CHUNK_FULL, __ATOMIC_RELEASE);
     w->session = NO_SESSION;
     __atomic_store_n(&w->over, true, __ATOMIC_RELEASE);
     unlock();

@@ -30,7 +30,9 @@ struct writer {
     uint64_t session; /* it is good while this equals `recording` */
     struct event *next, *end;
     struct chunk *chunk;
+    struct chunk *values; /* the one for values; NULL = none yet */
     uint64_t before;     /* records in the chunks that it has filled */
+    uint64_t values_before;
     uint32_t tid;
     uint32_t number;     /* chunk.thread */
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
@@ -118,17 +120,28 @@ static inline void arena_passed(void)
         arena->passed++;
 }
 
-static inline void write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
+/* A place for a value, which value_written is to follow; NULL: there is none, which is counted. */
+struct value *room_for_value(struct writer *writer);
+
+/* Belongs to the last event that was written. */
+static inline void value_written(struct writer *w)
+{
+    __atomic_store_n(&w->values->count, w->values->count + 1, __ATOMIC_RELEASE);
+}
+
+/* False: the event is lost, and counted. */
+static inline bool write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {
     struct event *e = w->next;
     if (UNLIKELY(e == w->end)) {
         if (!writer_make_room(w))
-            return;
+            return false;
         e = w->next;
     }
     *e = event_of(stamp_of(options.clock), function, frame, line, kind);
     w->next = e + 1;
     __atomic_store_n(&w->chunk->count, w->chunk->count + 1, __ATOMIC_RELEASE);
+    return true;
 }
 
 #endif

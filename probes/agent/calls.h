@@ -6,6 +6,7 @@
 #include "callers.h"
 #include "functions.h"
 #include "options.h"
+#include "values.h"
 
 /* The frame's number in events. */
 static inline uint32_t frame_number(const void *frame)
@@ -27,14 +28,17 @@ static inline bool too_deep(struct writer *w, bool entering)
 
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
-    if (!too_deep(w, true))
-        write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
+    bool written = !too_deep(w, true) && write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
+    if (UNLIKELY(function->observed) && written && kind == CALL_ENTRY && frame)
+        write_arguments(w, function, frame);
 }
 
-static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
+/* `value`: what it returns, yields or is left by, where that is known. */
+static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind, PyObject *value)
 {
-    if (!too_deep(w, false))
-        write_event(w, function->id, frame_number(frame), line, kind);
+    bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
+    if (UNLIKELY(function->observed) && written)
+        write_result(w, function, value, kind);
 }
 
 #endif

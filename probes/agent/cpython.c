@@ -74,6 +74,13 @@ bool cpython_find(void)
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         *types[i].type = dlsym(RTLD_DEFAULT, types[i].name);
+    py.true_ = dlsym(RTLD_DEFAULT, "_Py_TrueStruct");
+    py.false_ = dlsym(RTLD_DEFAULT, "_Py_FalseStruct");
+    py.float_type = dlsym(RTLD_DEFAULT, "PyFloat_Type");
+    py.set_type = dlsym(RTLD_DEFAULT, "PySet_Type");
+    py.frozenset_type = dlsym(RTLD_DEFAULT, "PyFrozenSet_Type");
+    py.bytearray_type = dlsym(RTLD_DEFAULT, "PyByteArray_Type");
+    py.cell_type = dlsym(RTLD_DEFAULT, "PyCell_Type");
     if (!py.none || !py.code_type || !py.vectorcall_call || !py.generator_exit)
         return false;
     if (!py._PyThreadState_UncheckedGet)

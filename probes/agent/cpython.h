@@ -101,6 +101,8 @@ struct cpython {
     void *type_type, *string_type, *function_type, *method_type, *c_function_type, *c_method_type, *method_descriptor_type,
         *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
     void **generator_exit; /* PyExc_GeneratorExit */
+    PyObject *true_, *false_;
+    void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
 };
 extern struct cpython py;

@@ -8,6 +8,7 @@
 #include "options.h"
 
 #define LONGEST 4096
+#define MOST_NAMES (1 << 16) /* of arguments and types: a program may make any number of types */
 #define SLAB (64 << 10)
 #define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
@@ -27,7 +28,7 @@ struct text_slot {
     uint64_t record; /* offset in the arena, 0 = empty */
 };
 static struct text_slot *texts;
-static size_t text_mask, texts_used;
+static size_t text_mask, texts_used, names;
 
 static void *map(size_t size)
 {
@@ -101,7 +102,7 @@ const char *functions_begin(void)
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
-    text_mask = texts_used = 0;
+    text_mask = texts_used = names = 0;
     memset(left_out, 0, sizeof left_out);
     return NULL;
 }
@@ -180,24 +181,38 @@ static bool same(const struct function *record, const struct texts *t, uint32_t 
     return true;
 }
 
-static uint32_t id_of(const struct texts *t, uint32_t first_line, uint32_t flags)
+/* Where these texts are, or would be; NULL where there is no memory. */
+static struct text_slot *text_slot_of(const struct texts *t, uint32_t first_line)
 {
     if (texts_used * 2 >= text_mask && !grow_texts()) {
         arena->unnamed++;
-        return 0;
+        return NULL;
     }
     uint64_t hash = hash_of(t, first_line);
     size_t i = hash & text_mask;
-    for (; texts[i].record; i = (i + 1) & text_mask)
-        if (texts[i].hash == hash && same(arena_function_at(texts[i].record), t, first_line))
-            return arena_function_at(texts[i].record)->id;
+    while (texts[i].record && !(texts[i].hash == hash && same(arena_function_at(texts[i].record), t, first_line)))
+        i = (i + 1) & text_mask;
+    texts[i].hash = hash;
+    return &texts[i];
+}
+
+static uint32_t add_text(struct text_slot *slot, const struct texts *t, uint32_t first_line, uint32_t flags)
+{
     uint64_t record = arena->functions_end;
     uint32_t id = arena_add_function(first_line, flags, t->text, t->length);
     if (id) {
-        texts[i] = (struct text_slot){hash, record};
+        slot->record = record;
         texts_used++;
     }
     return id;
+}
+
+static uint32_t id_of(const struct texts *t, uint32_t first_line, uint32_t flags)
+{
+    struct text_slot *slot = text_slot_of(t, first_line);
+    if (!slot)
+        return 0;
+    return slot->record ? arena_function_at(slot->record)->id : add_text(slot, t, first_line, flags);
 }
 
 bool function_is_left_out(uint32_t id)
@@ -227,6 +242,9 @@ static void publish(struct function_entry *entry)
     else
         entry->id = id_of(&t, first_line, code_flags);
     entry->flags |= flag_left_out(entry);
+    bool is_bare = py.version < 0x030b0000;
+    entry->observed = options_want_values(t.text[0], t.text[2], is_bare);
+    entry->secret = entry->observed && options_redact(t.text[1]);
     if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
         entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;
     if (UNLIKELY(function_seen != NULL))
@@ -240,6 +258,22 @@ uint32_t function_of_layer(uint32_t layer, const char *name)
     size_t length = strnlen(name, LONGEST);
     struct texts t = {.text = {"", name, name}, .length = {0, length, length}};
     return id_of(&t, -layer, 0);
+}
+
+const struct function *name_record(const char *name)
+{
+    size_t length = strnlen(name, LONGEST);
+    struct texts t = {.text = {name, "", ""}, .length = {length, 0, 0}};
+    struct text_slot *slot = text_slot_of(&t, -NAME);
+    if (!slot)
+        return NULL;
+    if (!slot->record) {
+        bool room = names < MOST_NAMES && add_text(slot, &t, -NAME, options_redact(name));
+        if (!room)
+            return NULL;
+        names++;
+    }
+    return arena_function_at(slot->record);
 }
 
 static struct function_entry *add(PyObject *code)

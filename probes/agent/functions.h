@@ -2,6 +2,7 @@
 #ifndef PYTRACE_FUNCTIONS_H
 #define PYTRACE_FUNCTIONS_H
 
+#include "agent.h"
 #include "build.h"
 #include "cpython.h"
 
@@ -16,6 +17,8 @@ struct function_entry {
                        there are calls, `odd`, whose ends are not to be written */
     uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
     bool resumable; /* a generator, a coroutine, or both */
+    bool observed;  /* what it is given and returns is written too */
+    bool secret;    /* but not what it returns, which is redacted */
     struct {
         uint32_t position, line; /* position + 1, so that 0 is none */
     } lines[8];                  /* where it was left lately */
@@ -47,6 +50,8 @@ void functions_settle(bool forget);
 struct function_entry *function_importing(PyObject *code);
 /* GIL held. The id of what is no Python function, by its layer (LAYER_*) and name; 0 where there is no room. */
 uint32_t function_of_layer(uint32_t layer, const char *name);
+/* GIL held. The record of the name of an argument or a type, whose flags are 1 where it is to be redacted; NULL where there is no room. */
+const struct function *name_record(const char *name);
 
 static inline size_t function_slot_of(const void *code)
 {

@@ -142,7 +142,7 @@ static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const 
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function) && !(function = left_out_written(arguments[0], frame, false)))
         return not_written(arguments, kind);
-    leave(w, function, frame, line_left(function, arguments), kind);
+    leave(w, function, frame, line_left(function, arguments), kind, arguments[2]);
     return py.none;
 }
 
@@ -169,7 +169,7 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
     if (w && UNLIKELY(w->closing != NULL) && w->closing == frame)
         w->closing = NULL;
     else if (function)
-        leave(w, function, frame, line_left(function, arguments), CALL_UNWIND);
+        leave(w, function, frame, line_left(function, arguments), CALL_UNWIND, arguments[2]);
     else if (w && function_importing(arguments[0]))
         not_written(arguments, CALL_UNWIND);
     return py.none;

@@ -93,7 +93,9 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
     }
     /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (frame != object ? (uint32_t)(uintptr_t)code : 0);
-    leave(w, function, shown, line_at(function, position, find_line, object, 0), !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN);
+    uint32_t line = line_at(function, position, find_line, object, 0);
+    /* Of what leaves it by raising nothing is known: the interpreter has put the exception where nobody finds it. */
+    leave(w, function, shown, line, !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN, argument);
     return 0;
 }
 

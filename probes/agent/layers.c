@@ -130,7 +130,7 @@ void import_event(struct writer *w, struct function_entry *function, const void 
             enter(w, function, frame, kind);
     } else {
         if (wanted)
-            leave(w, function, frame, line, kind);
+            leave(w, function, frame, line, kind, NULL);
         import_ends(w, frame, kind);
     }
 }

@@ -90,7 +90,7 @@ static void settle(struct writer *w, struct open *open, size_t count)
         inner++;
     for (size_t i = 0; i < inner; i++)
         if (open[i].written)
-            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN);
+            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN, NULL);
     for (size_t i = inner; i-- > 0;)
         if (!open[i].written && open[i].function->flags & (RETURNING | BACK)) {
             enter(w, open[i].function, open[i].frame, CALL_OPEN);
@@ -136,7 +136,7 @@ static void end_all(struct writer *w, struct open *open, size_t count)
     for (size_t i = 0; i < count; i++) {
         c_call_cut(w, open[i].frame);
         if (open[i].written && !(open[i].function->flags & UNWANTED))
-            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN);
+            leave(w, open[i].function, open[i].frame, 0, CALL_RETURN, NULL);
         if (open[i].function->flags & IMPORTS)
             import_cut(w, open[i].frame);
     }

@@ -1,4 +1,5 @@
 /* Reads the options of a session and judges by them which functions are wanted. */
+#define _GNU_SOURCE
 #include "options.h"
 
 #include <ctype.h>
@@ -41,6 +42,10 @@ static void read_line(char *line)
         options.include[options.includes++] = value;
     else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)
         options.exclude[options.excludes++] = value;
+    else if (!strcmp(line, "args") && options.args < MAX_PATTERNS)
+        options.arg[options.args++] = value;
+    else if (!strcmp(line, "redact") && options.redacts < MAX_PATTERNS)
+        options.redact[options.redacts++] = value;
 }
 
 bool options_read(const char *directory)
@@ -154,4 +159,47 @@ bool options_want(const char *file)
     for (int i = 0; i < options.excludes && wanted; i++)
         wanted = !matches(options.exclude[i], file, module);
     return wanted;
+}
+
+/* Up to 3.10 a code object knows its bare name alone: then what stands between the module and that in the pattern is left open. */
+static bool matches_bare(const char *pattern, const char *module, const char *name)
+{
+    const char *last = strrchr(pattern, '.');
+    if (!last || fnmatch(last + 1, name, FNM_NOESCAPE))
+        return false;
+    char head[PATH_MAX];
+    snprintf(head, sizeof head, "%.*s", (int)(last - pattern), pattern);
+    for (;;) {
+        if (!fnmatch(head, module, FNM_NOESCAPE))
+            return true;
+        char *dot = strrchr(head, '.');
+        if (!dot)
+            return false;
+        *dot = 0;
+    }
+}
+
+bool options_want_values(const char *file, const char *qualname, bool is_bare)
+{
+    if (LIKELY(!options.args))
+        return false;
+    char module[PATH_MAX], whole[2 * PATH_MAX];
+    module_of(file, module);
+    snprintf(whole, sizeof whole, "%s.%s", module, qualname);
+    for (int i = 0; i < options.args; i++) {
+        const char *pattern = options.arg[i];
+        if (matches(pattern, file, module))
+            return true;
+        if (!strchr(pattern, '/') && (!fnmatch(pattern, whole, FNM_NOESCAPE) || (is_bare && matches_bare(pattern, module, qualname))))
+            return true;
+    }
+    return false;
+}
+
+bool options_redact(const char *name)
+{
+    for (int i = 0; i < options.redacts; i++)
+        if (!fnmatch(options.redact[i], name, FNM_NOESCAPE | FNM_CASEFOLD))
+            return true;
+    return false;
 }

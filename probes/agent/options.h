@@ -10,9 +10,11 @@
  *     c_calls=0|1             write calls of what is written in C as well
  *     include=PATTERN         only these functions, any number of times
  *     exclude=PATTERN         not these, any number of times
+ *     args=PATTERN            of these functions what they are given and return is written too, any number of times
+ *     redact=PATTERN          of arguments of this name, and of what functions of this name return, only the type, any number of times
  *
  * A pattern with a slash is for the file name, as fnmatch does it; any other one for the dotted name of the module or of
- * a package above it.
+ * a package above it; of args also for module.qualified_name. A pattern of redact is for the bare name, in any case.
  */
 #ifndef PYTRACE_OPTIONS_H
 #define PYTRACE_OPTIONS_H
@@ -31,8 +33,8 @@ struct options {
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;
     char directory[PATH_MAX], arenas[PATH_MAX];
-    int includes, excludes;
-    const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS];
+    int includes, excludes, args, redacts;
+    const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS], *arg[MAX_PATTERNS], *redact[MAX_PATTERNS];
 };
 extern struct options options;
 
@@ -40,6 +42,10 @@ extern struct options options;
 bool options_read(const char *directory);
 /* The file's functions are wanted by include and exclude. */
 bool options_want(const char *file);
+/* What the function is given and returns is wanted by args; `qualname` is the bare name where the version has no other (`is_bare`). */
+bool options_want_values(const char *file, const char *qualname, bool is_bare);
+/* What has this name is not to be told, by redact. */
+bool options_redact(const char *name);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.
  * The same rule as record/cpython/functions.py follows. `module` has room for PATH_MAX bytes. */
 void module_of(const char *file, char *module);

@@ -18,6 +18,7 @@
 #include "functions.h"
 #include "layers.h"
 #include "left_out.h"
+#include "objects.h"
 #include "options.h"
 #include "sources.h"
 #include "threads.h"
@@ -144,6 +145,7 @@ static const char *switch_on(bool here)
         failure = functions_begin();
     if (!failure) {
         left_out_begin(NULL);
+        objects_verify();
         if ((exit_function = new_function(&at_exit_method)))
             call_atexit("register");
         py.PyErr_Clear();

@@ -20,8 +20,9 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "sample", "stacks are sampled in the kernel, which --rootless does without"),
-    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib")),
+    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")),
     ("source", "usdt", "rootless", "probes need privileges"),
+    ("source", "usdt", "args", "only the agent reads what functions are given and return"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
 )
@@ -43,12 +44,15 @@ def to_recording(args: argparse.Namespace) -> None:
         if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
             said = "--sample without --source" if value == "sample" else flag(name) if value is True else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
+    if given(args, "redact") and not given(args, "args"):
+        raise UsageError("--redact has no effect without --args; leave it out.")
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none."""
+    """Where function events come from: by default `auto`, with --sample none, with --args the agent, which alone can read them."""
     asked: str | None = getattr(args, "source", None)
-    return asked or ("sample" if given(args, "sample") else "auto")
+    asked = asked or ("sample" if given(args, "sample") else "auto")
+    return "agent" if asked == "auto" and given(args, "args") else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:

@@ -17,7 +17,7 @@ from pytrace_ebpf.cli import applies
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
-from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
@@ -79,6 +79,16 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help="record only calls of functions in this module or, with a slash, file; may be given several times",
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
+    parser.add_argument(
+        "--args", action="append", default=[], metavar="PATTERN",
+        help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
+        "several times. '*' for all. A value costs about as much as a call does (0.16 us each), and may be a secret (agent)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--redact", action="append", default=[], metavar="NAME",
+        help="of --args, record only the types of arguments of this name, and of what functions of this name return, in addition to *password*, "
+        "*token*, *secret*, key and the like (docs/security.md); none: without these",
+    )  # fmt: skip
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
         "--c-calls", action="store_true",
@@ -115,6 +125,7 @@ def options(args: argparse.Namespace) -> Options:
         applies.source(args),
         not args.no_follow,
         filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth, args.c_calls),
+        observed=Observed(tuple(args.args), redacted(args.redact)),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
         max_size=args.max_size,
@@ -126,6 +137,11 @@ def options(args: argparse.Namespace) -> Options:
     if args.ring_mib is not None:
         asked = replace(asked, call_ring_pages=int(args.ring_mib * 256), arena_bytes=int(args.ring_mib * 1048576))
     return asked
+
+
+def redacted(asked: Sequence[str]) -> tuple[str, ...]:
+    """Names of what is redacted where --redact asks for these: the usual ones and these, or these alone where `none` is among them."""
+    return tuple(dict.fromkeys((*(() if "none" in asked else REDACTED), *(name for name in asked if name != "none"))))
 
 
 def _rate(text: str) -> float:

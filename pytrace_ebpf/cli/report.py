@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `report`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
     parser.add_argument("--by", choices=BY, help="what a row is (function)")
-    parser.add_argument("--errors", action="store_true", help="which operators failed, with their shapes and lines")
+    parser.add_argument(
+        "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
+    )
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + REQUEST)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")

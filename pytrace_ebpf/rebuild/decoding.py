@@ -1,4 +1,4 @@
-"""An agent's records to columns of `events`: memory for the columns, and the library that fills it."""
+"""An agent's records to columns of `events`, and its values to texts: memory for the columns, and the library that fills it."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -42,3 +42,23 @@ class Rows:
         if self._taken > self._rows or records.itemsize != 16:
             raise ValueError(f"{len(records)} records for {self._rows - at} rows")
         return bool(self._decode(records.ctypes.data, len(records), *self._pointers, at))
+
+
+_TEXT_ROOM = 4 * 160  # bytes of a value's text at most: as in values.c
+_TEXTS_AT_ONCE = 4096
+
+
+def value_texts(values: np.ndarray[Any, Any]) -> tuple[bytes, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The texts of an agent's values (struct value of probes/agent/agent.h, C-contiguous), but for floats.
+
+    As UTF-8 one after the other; where each ends, int64; and whether there is one, bool.
+    """
+    ends, has = np.empty(len(values), np.int64), np.empty(len(values), np.bool_)
+    room, parts, before = np.empty(_TEXT_ROOM * min(len(values), _TEXTS_AT_ONCE), np.uint8), [], 0
+    for at in range(0, len(values), _TEXTS_AT_ONCE):
+        some = slice(at, min(at + _TEXTS_AT_ONCE, len(values)))
+        size = library().value_texts(values[some].ctypes.data, some.stop - at, room.ctypes.data, ends[some].ctypes.data, has[some].ctypes.data)
+        ends[some] += before
+        before += size
+        parts.append(room[:size].tobytes())
+    return b"".join(parts), ends, has

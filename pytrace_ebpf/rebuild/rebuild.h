@@ -17,6 +17,8 @@
  *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
  *     checkpoint.c   all of this as bytes, between two segments
  *     stacks.c       which calls are open, and no more: for the recorder
+ *     decode.c       an agent's events, for the recorder
+ *     values.c       an agent's values, for the recorder
  *
  * What a trace holds is not trusted: any numbers may come. A time before the thread's last one counts as that one, indices are
  * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by the open calls and by one segment.

@@ -1,4 +1,4 @@
-"""Which calls are recorded: by module or path, and by depth. The agent applies the same rules in the target."""
+"""Which calls are recorded: by module or path, and by depth; and of which what they were given. The agent applies the same rules in the target."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,6 +19,27 @@ class Filters:
     def wants(self, file: str, module: str) -> bool:
         """Whether calls of a function in this file and module are recorded."""
         return (not self.include or _matches(self.include, file, module)) and not _matches(self.exclude, file, module)
+
+
+# Names, in any case, of what is nobody's business.
+REDACTED = (
+    "*password*", "*passwd*", "*passphrase*", "pwd", "*_pwd", "*secret*", "*token*", "*credential*", "*authorization*", "auth", "*_auth",
+    "*cookie*", "key", "*_key", "*apikey*",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Functions whose arguments and results are recorded, by patterns as Filters has them or of MODULE.QUALNAME; and names of what is redacted."""
+
+    args: tuple[str, ...] = ()
+    redact: tuple[str, ...] = REDACTED
+
+    def __bool__(self) -> bool:
+        return bool(self.args)
+
+
+NOTHING = Observed()
 
 
 def _matches(patterns: tuple[str, ...], file: str, module: str) -> bool:

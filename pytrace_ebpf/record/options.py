@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.filters import Filters, Observed
 from pytrace_ebpf.trace.layers import NATIVE
 
 LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
@@ -32,6 +32,7 @@ class Options:
     arena_bytes: int = 256 << 20  # agent: of each process, 16 million events; taken only as far as it is used
     sched_ring_pages: int = 4096
     filters: Filters = field(default_factory=Filters)
+    observed: Observed = field(default_factory=Observed)
     rootless: bool = False
     layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
     max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins

@@ -22,6 +22,7 @@ class Recording:
         self.functions, self.processes = functions, processes
         self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
         self._events: list[Columns] = []
+        self._observed: list[Columns] = []
 
     def emit(self, columns: Columns) -> None:
         """Take in columns of `events`."""
@@ -32,6 +33,16 @@ class Recording:
         """Those since the last call."""
         events, self._events = self._events, []
         return events
+
+    def observe(self, columns: Columns) -> None:
+        """Take in columns of `observed`."""
+        if len(columns["ts"]):
+            self._observed.append(columns)
+
+    def take_observed(self) -> list[Columns]:
+        """Those since the last call."""
+        observed, self._observed = self._observed, []
+        return observed
 
     def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
         """All that is open on these threads, (pid, tid), ends at `ts`."""

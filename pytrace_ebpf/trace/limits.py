@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace.left_out import WHY
+from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import LAYERS, LOSS_CLASSES, STATUSES, TASK_STATUSES, WAIT_KINDS, CallKind, SchedKind
 
 _MOST_NS = 1 << 61  # 73 years: sums of two are far from the end of int64
@@ -65,6 +66,9 @@ _BY_TABLE = {
     ("waits", "kind"): Limits(words=WAIT_KINDS),
     ("calls", "status"): Limits(words=STATUSES),
     ("operators", "status"): Limits(words=STATUSES),
+    **{(table, "what"): Limits(words=WHATS) for table in ("observed", "values")},
+    **{(table, "status"): Limits(words=VALUE_STATUSES) for table in ("observed", "values")},
+    **{(table, "position"): Limits(-1) for table in ("observed", "values")},
     ("tasks", "status"): Limits(words=TASK_STATUSES),
 }
 

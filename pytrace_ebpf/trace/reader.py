@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, WAITS, Table
+from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
 DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
@@ -226,6 +226,13 @@ class Trace(Logs):
         """
         where = [*equal(pid=pid, tid=tid, layer=layer), *overlap(start_ns, end_ns)]
         return self._by_number(OPERATORS, columns, where)
+
+    def values(self, columns: Sequence[str] | None = None, what: str | None = None) -> pd.DataFrame:
+        """What observed calls (`--args`) were given and returned, in the order of call_id; columns as in schema.VALUES, `what` as there.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        return self._by_number(VALUES, columns, equal(what=what))
 
     def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""

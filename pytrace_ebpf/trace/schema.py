@@ -9,6 +9,8 @@ from enum import Enum, IntEnum, auto
 
 from pytrace_ebpf.trace import layers
 from pytrace_ebpf.trace.left_out import LEFT_OUT as LEFT_OUT
+from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
+from pytrace_ebpf.trace.observed import VALUES as VALUES
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
@@ -88,7 +90,7 @@ STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = tuple(layers.NUMBERS)
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
-LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn", "sample_native")
+LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn", "sample_native", "value_ring")
 CALL_LOSSES = ("call_ring",)
 SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
@@ -98,7 +100,6 @@ _DICTIONARY = "dictionary of string"
 
 def _ts(name: str, meaning: str, nullable: bool = False) -> Column:
     return Column(name, "int64", "ns", meaning, nullable)
-
 
 
 EVENTS = Table(
@@ -394,6 +395,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, CALLS, TREE, CALL_SITES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, CALLS, TREE, CALL_SITES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")

@@ -1,6 +1,7 @@
-"""`report --errors` as a terminal shows it: each error that left an operator, what that was given, and the line of Python it came from."""
+"""`report --errors` as a terminal shows it: errors that left operators, with what these were given and the line of Python, and exceptions that left functions."""
 
 import textwrap
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -8,12 +9,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.native.failures import CALLS, OPERATORS, failures
+from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.grid import PROSE
+from pytrace_ebpf.view.grid import PROSE, Listing
+from pytrace_ebpf.view.names import named, plain
 
 COLUMNS = CALLS
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
+_NO_EXCEPTIONS = "No exception was seen to leave a function of Python."
+_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and with --args from Python 3.12 on their types and texts."
+_LEAST_PLACE = 12  # cells
 _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
 
@@ -26,11 +32,41 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
     raised = len(trace.errors())
     recorded = raised or len(table) or "operator" in (trace.manifest["options"].get("layers") or ())
     said = None if len(table) else _NONE if recorded else _UNRECORDED
-    return table, {"errors_raised": raised if recorded else None, "sentence": said}
+    left = named(exceptions(trace), trace.functions()) if any(row["source"] == "agent" for row in trace.manifest["sources"]) else None
+    return table, {"errors_raised": raised if recorded else None, "sentence": said, "exceptions": None if left is None else plain(left)}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """A few lines per row of `table` (see found), in the order of time."""
+    return [*_operators(facts, table, width, top), Text(), *_exceptions(facts["exceptions"], width, top)]
+
+
+def _exceptions(rows: list[dict[str, Any]] | None, width: int, top: int) -> list[RenderableType]:
+    """Two lines for each way in which an exception left a function."""
+    if not rows:
+        return [*_wrapped(_NO_EXCEPTIONS if rows is not None else _NOT_TOLD, min(width, PROSE), 0)]
+    out = Listing(width, [(8, "times"), (8, "raised"), (6, "each"), (6, "total"), (6, "self")], ["exception"], above=True)
+    for row in rows[: top or len(rows)]:
+        times = [text.duration(ns) for ns in (row["wall_ns"] // row["times"], row["wall_ns"], row["self_ns"])]
+        out.add([text.count(row["times"], 8), text.count(row["raised"], 8), *times], partial(_left, row))
+    note = f"{min(top, len(rows)):,} of {len(rows):,}; raised: not passed on from a call below; times are of the calls that it ended"
+    return [text.title("Exceptions that left functions", note, width), out]
+
+
+def _left(row: dict[str, Any], width: int) -> Text:
+    name = text.clean(row["type"]) if text.known(row["type"]) else "an exception"
+    said = f": {text.clean(row['text'])}" if text.known(row["text"]) else ""
+    function = text.cut_left(text.clean(row["qualname"]), width // 3)
+    line = Text.assemble((text.fit(name + said, max(8, width - len(function) - 6)), "bold red"), " left ", (function, "bold"))
+    line_left = f":{row['line']}" if row["line"] > 0 else ""
+    place = f"{text.clean(row['file'])}{line_left}"
+    if (room := width - line.cell_len - 2) >= _LEAST_PLACE:
+        line.append("  ").append(text.cut_left(place, room), "dim")
+    line.truncate(width)
+    return line
+
+
+def _operators(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> list[RenderableType]:
     if not len(table):
         return [*_wrapped(facts["sentence"], min(width, PROSE), 0)]
     shown = f"{min(top, len(table)):,} of {len(table):,}; in order of time"

@@ -20,10 +20,13 @@ Name: TypeAlias = Callable[[int], Text | str]  # a name in at most so many cells
 class Listing:
     """Rows of figures, each with its names at the end of the line or, where that has no room for them, above the figures."""
 
-    def __init__(self, width: int, figures: Sequence[Column], names: Sequence[str], may_go: Sequence[str] = (), head: bool = True) -> None:
+    def __init__(
+        self, width: int, figures: Sequence[Column], names: Sequence[str], may_go: Sequence[str] = (), head: bool = True, above: bool = False
+    ) -> None:
         """`figures`: the first is set to the left where it has no title, a bar. `names`: titles.
 
         `may_go`: titles of figures that are left out, in this order, where a line does not hold them all. `head`: whether titles are shown.
+        `above`: the names stand above the figures wherever, since they are long.
         """
         figures = [(max(cells, len(title)), title) for cells, title in figures]
         kept = figures
@@ -33,7 +36,7 @@ class Listing:
         self._shown = [column in kept for column in figures]
         self._figures, self._names, self._head = kept, list(names), head
         left = width - _cells(kept) - len(names) * _GAP
-        self._beside = left >= _LEAST_NAME * len(names)
+        self._beside = left >= _LEAST_NAME * len(names) and not above
         self._room = _shares(left if self._beside else width - (len(names) - 1) * _GAP, len(names))
         self._rows: list[tuple[list[Text | str], list[Text], str]] = []
 

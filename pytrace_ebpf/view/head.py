@@ -210,6 +210,7 @@ def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
     return (
         f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
+        + (" What it cost to read values is not in this." if cost.get("values") else "")
     )
 
 

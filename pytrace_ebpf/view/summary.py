@@ -67,6 +67,7 @@ def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
         "ns_per_call": measured["ns_per_call"],
         "native_calls": None if apart is None else native,
         "native_ns_per_call": apart,
+        "values": bool(trace.manifest["events"].get("value")),
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,
     }

@@ -1,7 +1,7 @@
 """What the agent adds to a call, side by side with VizTracer and cProfile; then the whole tracer at the agent's full rate.
 
-Processes of one interpreter run fib(24) in turn: alone, under the tracer with the agent, under VizTracer, under
-cProfile. Quote the ratios of added time; the times are this machine's.
+Processes of one interpreter run fib(24) in turn: alone, under the tracer with the agent, the same with --args (one argument and one
+result a call, both int), under VizTracer, under cProfile. Quote the ratios of added time; the times are this machine's.
 
     scripts/bench/agent.py [--python PATH]... [--root DIR] [--rounds 21] [--seconds 5]
 """
@@ -17,14 +17,17 @@ from pathlib import Path
 from children.measuring import Measuring
 from record import Recording
 
+from pytrace_ebpf.record.filters import Observed
+
 CHILD = Path(__file__).parent / "children" / "rounds.py"
 PACKAGES = Path(__file__).parents[2] / ".build" / "bench"
-MODES = ("plain", "agent", "viztracer", "cprofile")
+TRACED = ("agent", "values")
+MODES = ("plain", *TRACED, "viztracer", "cprofile")
 
 
 def fib(python: str, root: str | None, mode: str, packages: Path | None) -> Measuring:
     """A process that runs rounds of fib in a mode."""
-    command = [python, str(CHILD), "plain" if mode == "agent" else mode]
+    command = [python, str(CHILD), "plain" if mode in TRACED else mode]
     if packages is None:
         return Measuring(command, root, CHILD.parent)
     return Measuring(["/usr/bin/env", f"PYTHONPATH={packages}", *command], root, CHILD.parent, packages)
@@ -54,11 +57,12 @@ def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         traced = children["agent"].pid
         recording = Recording(traced, Path(scratch) / "cost", "agent")
+        with_values = Recording(children["values"].pid, Path(scratch) / "values", "agent", observed=Observed(("rounds.fib",)))
         taken: dict[str, list[float]] = {mode: [] for mode in modes}
         for _ in range(rounds):
             for mode in modes:
                 taken[mode].append(children[mode].round())
-        figures = recording.stop()
+        figures, of_values = recording.stop(), with_values.stop()
         recording = Recording(traced, Path(scratch) / "load", "agent")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -66,12 +70,15 @@ def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
         load = recording.stop()
     for child in children.values():
         child.close()
-    print(f"Python {version}, fib(24), medians of {rounds} rounds in turn; {figures['lost']:.0f} events lost")
+    print(f"Python {version}, fib(24), medians of {rounds} rounds in turn; {figures['lost']:.0f} events, {of_values['lost']:.0f} values lost")
     added = {mode: [a - b for a, b in zip(taken[mode], taken["plain"], strict=True)] for mode in modes}
     for mode in modes:
         ns = statistics.median(taken[mode])
         line = f"  {mode:10} {ns:7.1f} ns a call  {ns / statistics.median(taken['plain']):5.2f} times"
-        if mode not in ("plain", "agent"):
+        if mode == "values":
+            more = [(ours - theirs) / 2 for ours, theirs in zip(added["values"], added["agent"], strict=True)]
+            line += f"   {statistics.median(more):.0f} ns a value"
+        elif mode not in ("plain", "agent"):
             shares = [ours / theirs for ours, theirs in zip(added["agent"], added[mode], strict=True)]
             line += f"   the agent adds {statistics.median(shares):.2f} of what it adds"
         print(line)

@@ -53,6 +53,14 @@ def main():
     work()
 main()
 """
+# A value of every kind that there is without a library.
+GIVEN = r"""
+def gives(one): return one
+def given(*rest, text="\u00e9\ud800", password="x", cut=b"\0'" * 100, **more):
+    return lambda: text
+given(None, True, -(1 << 70), 1 << 2000, 1.5, b"", [1], {2: 3}, {4}, KeyError("5"), given, more=range(6))
+for one in (None, True, -(1 << 70), 1 << 2000, 1.5, b"", [1], {2: 3}, {4}, KeyError("5"), given): gives(one)
+"""
 taken: dict[str, np.ndarray] = {}
 seen: Counter[str] = Counter()
 
@@ -135,8 +143,9 @@ def usdt_and_sched(folder: Path) -> None:
 
 
 def agent(folder: Path) -> None:
-    session = AgentSession(folder / "agent", clock="monotonic", arena_bytes=1 << 16, chunk_records=256, include=["<string>"])
-    subprocess.run([*PYTHON, PROGRAM], env=session.preloaded, input="\n", text=True, check=True, stdout=subprocess.DEVNULL)
+    options = {"include": ["<string>"], "args": ["<string>.gives", "<string>.counts", "<string>.fails", "<string>.given"], "redact": ["password"]}
+    session = AgentSession(folder / "agent", clock="monotonic", arena_bytes=1 << 16, chunk_records=256, **options)
+    subprocess.run([*PYTHON, PROGRAM + GIVEN], env=session.preloaded, input="\n", text=True, check=True, stdout=subprocess.DEVNULL)
     (path,) = [each for each in (folder / "agent").iterdir() if each.stat().st_size > arena.CHUNKS_START]
     with path.open("rb") as file:
         header = np.frombuffer(os.pread(file.fileno(), LAYOUT["arena"].itemsize, 0), LAYOUT["arena"], 1)
@@ -150,7 +159,8 @@ def agent(folder: Path) -> None:
         take("functions", np.frombuffer(os.pread(file.fileno(), end, arena.FUNCTIONS_START), np.uint8))
         for number in range(used):
             count = int(table["count"][number])
-            take("chunk", np.frombuffer(os.pread(file.fileno(), 16 * count, arena.CHUNKS_START + number * size), LAYOUT["event"]))
+            record = LAYOUT["value" if table["stream"][number] == arena.VALUES else "event"]
+            take("chunk", np.frombuffer(os.pread(file.fileno(), record.itemsize * count, arena.CHUNKS_START + number * size), record))
         taken["arena_bytes.0"] = np.array([os.fstat(file.fileno()).st_size - arena.CHUNKS_START])
     keep("agent")
 

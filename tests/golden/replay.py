@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pytrace_ebpf.rebuild.decoding import Line
 from pytrace_ebpf.record.agent import arena
-from pytrace_ebpf.record.agent.calls import AgentCalls
-from pytrace_ebpf.record.cpython.functions import Functions, ProbeIds, no_func_ids
+from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.cpython.functions import Functions, ProbeIds
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.native import layers, tensors
 from pytrace_ebpf.record.output.collect import Collector
@@ -65,15 +65,20 @@ def agent(recorded: Recorded, folder: Path) -> Tables:
             file.seek(arena.CHUNKS_START + number * int(header["chunk_bytes"][0]))
             file.write(chunk.tobytes())
         file.truncate(arena.CHUNKS_START + int(recorded["arena_bytes.0"][0]))
-    dtypes = {name: recorded[f"{key}.0"].dtype for name, key in (("arena", "header"), ("chunk", "table"), ("event", "chunk"))}
+    dtypes = {
+        "event" if "what" in of.names and "data" not in of.names else "value": of for of in {chunk.dtype for chunk in batches(recorded, "chunk")}
+    }
+    dtypes |= {"arena": header.dtype, "chunk": recorded["table.0"].dtype}
     with path.open("r+b") as file:
         read = arena.Arena(Descriptor(os.dup(file.fileno())), dtypes, LONG_NS)
         pieces, functions = read.news(), Functions()
-        traced: Any = SimpleNamespace(arena=read, func_ids=no_func_ids(), qualify=lambda *_: None)
-        AgentCalls._introduce(SimpleNamespace(_recording=SimpleNamespace(functions=functions)), traced)  # type: ignore[arg-type]
-        mapping = arena.Mapping(read.pid, {piece.tid: piece.tid for piece in pieces}, traced.func_ids, (0, LONG_NS))
-        clock: Any = SimpleNamespace(line=Line(read.started & (1 << 48) - 1, read.started, 1.0))
-        return tables({"events": [arena.columns(read, pieces, clock, mapping)]}, of=functions)
+        traced = Traced(read, SimpleNamespace(pid=read.pid), 0, lambda *_: None)  # type: ignore[arg-type]
+        traced.introduce(functions)
+        tids = {piece.tid: piece.tid for piece in pieces}
+        clock: Any = SimpleNamespace(line=Line(read.started & (1 << 48) - 1, read.started, 1.0), now_ns=LONG_NS)
+        calls, values = ([piece for piece in pieces if piece.stream == stream] for stream in (arena.CALLS, arena.VALUES))
+        rows = {"events": list(traced.events(calls, tids, clock))}
+        return tables(rows | {"observed": traced.values.take(read, values, tids, read.pid)}, of=functions)
 
 
 def sched(recorded: Recorded, folder: Path) -> Tables:

@@ -1,6 +1,7 @@
 """Whatever a user writes into an arena is read, or reported as damaged, and takes no more memory than a valid one."""
 
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +23,18 @@ from pytrace_ebpf.record.agent.arena import (
     FULL,
     FUNCTIONS_START,
     MAGIC,
+    VALUES,
     WRITING,
     Arena,
     Damaged,
-    Mapping,
     NotYet,
 )
-from pytrace_ebpf.record.agent.calls import AgentCalls
 from pytrace_ebpf.record.agent.library import MONOTONIC, Clock, Library, agent_library
-from pytrace_ebpf.record.cpython.functions import Functions, no_func_ids
+from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, observed_table
 from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.trace.schema import OBSERVED
 from tests.unit.agent_pythons import built
 
 pytestmark = built
@@ -78,22 +81,31 @@ def read(descriptor: int, looks: int = 2, between: Callable[[], None] = lambda: 
     """What the tracer takes from an arena. Raises Damaged or NotYet, and nothing else."""
     functions = Functions()
     found = Arena(Descriptor(descriptor), DTYPES, CHUNKS * CHUNK_BYTES)
-    traced: Any = SimpleNamespace(arena=found, func_ids=no_func_ids(), qualify=lambda file, first_line, name: None)
-    source: Any = SimpleNamespace(_recording=SimpleNamespace(functions=functions))
-    taken = []
+    ids: Any = SimpleNamespace(pid=1)
+    traced, taken = Traced(found, ids, SPAN[0], lambda file, first_line, name: None), []
+    clock: Any = SimpleNamespace(line=CLOCK.line, now_ns=SPAN[1])
     for _ in range(looks):
         pieces = found.news()
-        AgentCalls._introduce(source, traced)
-        assert len(traced.func_ids) <= 2 << 20
-        for batch in arena.batches(pieces, 100):
-            mapping = Mapping(1, {piece.tid: piece.tid for piece in pieces}, traced.func_ids, SPAN)
-            taken.append(arena.columns(found, batch, CLOCK, mapping))
-            found.give_back(batch)
+        traced.introduce(functions)
+        assert len(traced.func_ids) <= 2 << 20 and len(traced.values._names) <= 2 << 20
+        tids = {piece.tid: piece.tid for piece in pieces}
+        calls, values = ([piece for piece in pieces if piece.stream == stream] for stream in (CALLS, VALUES))
+        taken += list(traced.events(calls, tids, clock))
+        for columns in traced.values.take(found, values, tids, 1):
+            observed_table(OBSERVED, columns).validate(full=True)
         between()
     return taken
 
 
+def values(**fields: int) -> list[tuple[int, bytes]]:
+    row = np.zeros(1, DTYPES["value"]) if DTYPES else np.zeros(1)
+    for name, number in fields.items() if DTYPES else ():
+        row[name] = number
+    return [(TABLE, chunk(WRITING, 1, stream=VALUES, record_bytes=192)), (EVENTS, row.tobytes())] if DTYPES else []
+
+
 TABLE, FUNCTIONS, EVENTS = CHUNK_TABLE, FUNCTIONS_START, CHUNKS_START
+WRONG_VALUES = {"kind": KINDS, "what": 4, "status": 4, "size": 161, "length": -1, "position": 1 << 15}
 DAMAGE = {
     "no arena": [(0, header(magic=7))],
     "another clock": [(0, header(clock=2))],
@@ -104,7 +116,12 @@ DAMAGE = {
     "an impossible process id": [(0, header(pid=1 << 31))],
     "no process": [(0, header(pid=0))],
     "an impossible thread id": [(0, header()), (TABLE, chunk(WRITING, 1, tid=1 << 31))],
-    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=1))],
+    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=2))],
+    "values of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=VALUES))],
+    "more values than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 192 + 1, stream=VALUES, record_bytes=192))],
+    **{f"a value with a wrong {name}": [(0, header()), *values(**{name: number})] for name, number in WRONG_VALUES.items()},
+    "an array whose sizes are not there": [(0, header()), *values(kind=ARRAY, length=2)],
+    "a container with data": [(0, header()), *values(kind=SIZED, size=8)],
     "records of no size": [(0, header()), (TABLE, chunk(WRITING, 1, record_bytes=0))],
     "records of another size": [(0, header()), (TABLE, chunk(FULL, 1, record_bytes=24))],
     "an unknown state": [(0, header()), (TABLE, chunk(3, 1))],
@@ -198,17 +215,26 @@ chunks = st.builds(
     st.integers(0, 256) | long_words,
     long_words,
     words,
-    st.just(CALLS) | words,
-    st.just(16) | words,
+    st.sampled_from([CALLS, VALUES]) | words,
+    st.sampled_from([16, 192]) | words,
 )
 functions = st.builds(
     function, st.integers(1, 3) | words, st.binary(max_size=60), st.integers(-3, 3) | st.integers(-(2**31), 2**31 - 1), st.none() | words
 )
+value_records = st.builds(
+    lambda head, data: head + data.ljust(160, b"\0"),
+    st.builds(
+        lambda *fields: struct.pack("<QIIqHHBBBB", *fields),
+        st.integers(0, 3) | long_words, words, words, st.integers(0, 20) | st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**16 - 1),
+        st.integers(0, 160), st.integers(0, 4), st.integers(0, KINDS), st.integers(0, 4), st.integers(0, 255),
+    ),
+    st.binary(max_size=160),
+)  # fmt: skip
 parts = st.tuples(
     st.builds(lambda values: (0, header(**values)), headers),
     st.builds(lambda rows: (TABLE, b"".join(rows)), st.lists(chunks, max_size=CHUNKS)),
     st.builds(lambda rows: (FUNCTIONS, b"".join(rows)), st.lists(functions, max_size=4)),
-    st.builds(lambda data: (EVENTS, data), st.binary(max_size=256)),
+    st.builds(lambda data: (EVENTS, data), st.binary(max_size=256) | value_records),
 )
 
 

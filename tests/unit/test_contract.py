@@ -15,21 +15,24 @@ from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.time import switches
 from pytrace_ebpf.analyze.waits import off_core
-from pytrace_ebpf.rebuild import engine
+from pytrace_ebpf.rebuild import decoding, engine
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent import library as agent
+from pytrace_ebpf.record.choice import sources
 from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.native import code, layers, signature, tensors, unwinding
 from pytrace_ebpf.record.native.parsers import FINDERS
+from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks
 from pytrace_ebpf.record.usdt import probes
 from pytrace_ebpf.trace import layers as described
+from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import EVENTS, LAYERS, LOSS_CLASSES, MEANINGS, STATUSES, SYSCALL_UNKNOWN, CallKind, Effect, SchedKind
 from pytrace_ebpf.trace.states import NAMES, STATES
 from tests.unit.agent_pythons import built
@@ -157,9 +160,9 @@ def test_frames_of_samples() -> None:
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
-    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "SETTINGS"}
+    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "PLACES", "SETTINGS"}
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
-    checked, families = Path(__file__).read_text(), ("CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
+    checked, families = Path(__file__).read_text(), ("VALUE_", "CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
     headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), REBUILD / "rebuild.h"]
     kinds = {member.name for kind in (CallKind, SchedKind) for member in kind} | {number for number, *_ in states_in_c()}
     shared = {name: path.name for path in headers for name in named(path) - alike - kinds if name in ours and not name.startswith(families)}
@@ -194,7 +197,7 @@ def test_the_agents_arena() -> None:
         }
     assert (c["COMMAND_RECORD"], c["COMMAND_STOP"]) == (arena.RECORD, arena.STOP)
     assert (c["CLOCK_IS_TSC"], c["CLOCK_IS_MONOTONIC"]) == (agent.TSC, agent.MONOTONIC)
-    assert (c["STREAM_CALLS"], c["STREAMS"]) == (arena.CALLS, 1)
+    assert (c["STREAM_CALLS"], c["STREAM_VALUES"], c["STREAMS"], c["NAME"]) == (arena.CALLS, arena.VALUES, 2, arena.NAME)
     assert (c["MOST_LEFT_OUT"], arena.EVERYTHING) == (MOST_OUT, 2**32 - 1)
     assert [c[name] for name in ("MOST_CHUNKS", "FUNCTIONS_START", "CHUNKS_START")] == [arena.MOST_CHUNKS, arena.FUNCTIONS_START, arena.CHUNKS_START]
     assert re.findall(r"ARENA_MAGIC (0x[0-9a-f]+)ull", text(PROBES / "agent" / "agent.h")) == [hex(arena.MAGIC)]
@@ -203,11 +206,22 @@ def test_the_agents_arena() -> None:
     assert 3 * (numbers(PROBES / "agent" / "functions.c")["LONGEST"] + 1) + arena._RECORD.size + 7 <= arena._LONGEST_RECORD
 
 
+def test_the_agents_values() -> None:
+    c = numbers(PROBES / "agent" / "agent.h")
+    kinds = ("OTHER", "NONE", "BOOL", "INT", "NEGATIVE", "FLOAT", "TEXT", "BYTES", "SIZED", "ARRAY", "TENSOR")
+    assert [c[f"VALUE_{name}"] for name in kinds] == [getattr(observed, name) for name in kinds] and c["VALUE_KINDS"] == observed.KINDS
+    assert [c[f"VALUE_{name.upper()}"] for name in WHATS] == list(range(c["VALUE_WHATS"]))
+    assert [c[f"VALUE_{name.upper()}"] for name in VALUE_STATUSES] == list(range(c["VALUE_STATUSES"]))
+    assert [getattr(observed, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))
+    assert 4 * c["VALUE_DATA"] == decoding._TEXT_ROOM and re.search(r"#define TEXT_ROOM \(4 \* VALUE_DATA\)", text(REBUILD / "values.c"))
+
+
 @built
 def test_the_agents_structs() -> None:
     dtypes = agent.Library(agent.agent_library()).dtypes
     assert dtypes["event"].itemsize == arena._EVENT
     assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
+    assert dtypes["value"].itemsize == sources._VALUE_BYTES
     function = dtypes["function"]
     of_python = struct.unpack("<IIiI", bytes(range(16)))
     assert np.frombuffer(bytes(range(16)), function)[0].item() == of_python and arena._RECORD.format == "<IIiI"

@@ -134,4 +134,4 @@ def test_events_of_several_recorders_are_sorted_in_among_each_other() -> None:
     collector.add({"events": [events(10, 30)]}, "calls")
     collector.add({"events": [events(20)]}, "native")
     assert collector.cut(final=True)[2]["events"]["ts"].to_pylist() == [10, 20, 30]
-    assert collector.counts == {"call": 3, "sched": 0, "function": 0, "sample": 0}
+    assert collector.counts == {"call": 3, "sched": 0, "function": 0, "sample": 0, "value": 0}

@@ -30,7 +30,8 @@ from pytrace_ebpf.trace.schema import LAYERS
 STARTING, ACTIVE, QUIET, REFUSED = range(4)  # arena.state
 RECORD, STOP = range(2)  # arena.command
 FREE, WRITING, FULL = range(3)  # chunk.state
-CALLS = 0  # chunk.stream
+CALLS, VALUES = range(2)  # chunk.stream
+NAME = 255  # -function.first_line of what is no function but a name
 CHUNK_TABLE, MOST_CHUNKS, CHUNK_SIZE = 4096, 1 << 16, 64
 FUNCTIONS_START = CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE
 CHUNKS_START = 64 << 20
@@ -60,7 +61,7 @@ class Damaged(Exception):  # noqa: N818 - the field's word
 
 
 class Function(NamedTuple):
-    """A function record."""
+    """A function record, or a name of the agent's values: then `file` is it, and first_line -NAME."""
 
     id: int
     file: str
@@ -71,13 +72,16 @@ class Function(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Events of one chunk that were not taken yet."""
+    """Records of one chunk that were not taken yet."""
 
     chunk: int
     tid: int  # as the process says
     start: int
     size: int
     full: bool  # there will be no more in this chunk
+    stream: int  # CALLS or VALUES
+    thread: int  # its number among those of the arena
+    number: int  # of the first of these records among the thread's of that stream
 
 
 class Arena:
@@ -105,6 +109,7 @@ class Arena:
         self._most, self._chunk_bytes = min((size - CHUNKS_START) // chunk_bytes, MOST_CHUNKS), chunk_bytes
         self._taken = np.zeros(self._most, np.uint64)
         self._events = np.empty(chunk_bytes // _EVENT, dtypes["event"])
+        self._record_bytes = np.array([dtypes[name].itemsize for name in ("event", "value")])  # by stream
         self._functions_read, self._functions = FUNCTIONS_START, 0
 
     def look(self) -> None:
@@ -127,7 +132,7 @@ class Arena:
         return int(self._header["started"])
 
     def counted(self, field: str) -> int:
-        """One of the header's counters: dropped, unnamed, waited_ns."""
+        """One of the header's counters: dropped, unnamed, values_dropped, waited_ns."""
         return min(int(self._header[field]), _MOST_COUNTED)
 
     def stop(self) -> None:
@@ -192,7 +197,7 @@ class Arena:
         self._functions += 1
         _hold(number == self._functions <= _LAST_FUNCTION, "numbers its functions as no agent does")
         _hold(len(rest) == 4, "holds a function whose names do not end")
-        _hold(first_line >= 0 or -first_line in _NOT_PYTHON, "holds a function of an unknown layer")
+        _hold(first_line >= 0 or -first_line in _NOT_PYTHON or first_line == -NAME, "holds a function of an unknown layer")
         return Function(number, _text(file), _text(name), _text(qualname), first_line, flags & 0x7FFFFFFF)
 
     def news(self) -> list[Piece]:
@@ -205,22 +210,27 @@ class Arena:
         states = self._table(used)["state"]  # before the counts: a chunk that was full then has its last count
         table = self._table(used)
         _hold(bool((states <= FULL).all()), "has a chunk in an unknown state")
-        ours = (table["stream"] == CALLS) & (table["record_bytes"] == _EVENT)
+        stream = np.minimum(table["stream"], VALUES)
+        ours = (table["stream"] == stream) & (table["record_bytes"] == self._record_bytes[stream])
         _hold(bool((ours | (states == FREE)).all()), "has a chunk of an unknown stream")
         _hold(bool(((table["tid"] <= _MOST_ID) | (states == FREE)).all()), "has a chunk with an impossible thread id")
+        _hold(bool(((table["first"] < _MOST_COUNTED) | (states == FREE)).all()), "numbers its records as no agent does")
         counts, taken = np.where(states == FREE, 0, table["count"]), self._taken[:used]
-        _hold(bool((counts <= len(self._events)).all()), "counts more events in a chunk than it holds")
+        _hold(bool((counts <= self._chunk_bytes // self._record_bytes[stream]).all()), "counts more events in a chunk than it holds")
         _hold(bool((counts >= taken).all()), "counts fewer events in a chunk than it did")
         grown = np.flatnonzero(counts > taken)
         grown = grown[np.argsort(table["order"][grown])]
         pieces = [
-            Piece(chunk, tid, start, end - start, state == FULL)
-            for chunk, tid, state, start, end in zip(
+            Piece(chunk, tid, start, end - start, state == FULL, of, thread, first + start)
+            for chunk, tid, state, start, end, of, thread, first in zip(
                 grown.tolist(),
                 table["tid"][grown].tolist(),
                 states[grown].tolist(),
                 taken[grown].tolist(),
                 counts[grown].tolist(),
+                stream[grown].tolist(),
+                table["thread"][grown].tolist(),
+                table["first"][grown].tolist(),
                 strict=True,
             )
         ]
@@ -231,8 +241,14 @@ class Arena:
 
     def events(self, piece: Piece) -> np.ndarray:
         """The events of a piece, dtype event, in order, in memory that the next call uses again."""
-        into = self._events[: piece.size]
-        offset = CHUNKS_START + piece.chunk * self._chunk_bytes + piece.start * _EVENT
+        return self._records(piece, self._events[: piece.size])
+
+    def values(self, piece: Piece) -> np.ndarray:
+        """The values of a piece, dtype value, in order."""
+        return self._records(piece, np.empty(piece.size, self._dtypes["value"]))
+
+    def _records(self, piece: Piece, into: np.ndarray) -> np.ndarray:
+        offset = CHUNKS_START + piece.chunk * self._chunk_bytes + piece.start * into.itemsize
         try:
             got = os.preadv(self.file.fileno(), [into.data], offset)
         except OSError as error:

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -13,13 +11,12 @@ from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.functions import Qualify, grown, no_func_ids
-from pytrace_ebpf.record.filters import Filters
-from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.cpython.functions import Qualify
+from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Ids, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
@@ -33,21 +30,6 @@ _ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
-_BATCH = 500_000  # events after which the agent gets its memory back
-
-
-@dataclass(eq=False)
-class _Traced:
-    """One program with an arena."""
-
-    arena: Arena
-    ids: Ids
-    start_ns: int
-    qualify: Qualify
-    replaced: bool = False  # the program replaced itself by exec
-    func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
-    left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
-    unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
 
 
 class AgentCalls(CallSource):
@@ -58,7 +40,7 @@ class AgentCalls(CallSource):
 
     name = "agent"
 
-    def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool) -> None:
+    def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool, observed: Observed = NOTHING) -> None:
         """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program."""
         self._recording, self._launches = recording, launches
         self._library = Library(agent_library())
@@ -77,9 +59,11 @@ class AgentCalls(CallSource):
             ("c_calls", int(filters.c_calls)),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
+            *(("args", pattern) for pattern in observed.args),
+            *(("redact", pattern) for pattern in observed.redact),
         ]
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
-        self._traced: list[_Traced] = []
+        self._traced: list[Traced] = []
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
@@ -153,7 +137,7 @@ class AgentCalls(CallSource):
         return False
 
     @contextmanager
-    def _of(self, traced: _Traced) -> Iterator[None]:
+    def _of(self, traced: Traced) -> Iterator[None]:
         """Let go of the process if its arena turns out to be damaged."""
         try:
             yield
@@ -166,10 +150,10 @@ class AgentCalls(CallSource):
         self._given_up[pid] = f"the memory that process {pid} shares with the tracer {what}, so its calls are not recorded any more"
         self._recording.declare(pid, None, self._given_up[pid])
 
-    def _close(self, traced: _Traced) -> None:
+    def _close(self, traced: Traced) -> None:
         self._traced.remove(traced)
-        self._lost += _losses(traced.arena)
-        self._waited_ns += self._waited_by(traced)
+        self._lost += traced.losses
+        self._waited_ns += traced.waited_ns
         self._passed += traced.arena.counted("passed")
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
@@ -185,11 +169,11 @@ class AgentCalls(CallSource):
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
-        drained: list[tuple[_Traced, bool, list[Piece]]] = []
+        drained: list[tuple[Traced, bool, list[Piece]]] = []
         for traced in list(self._traced):
             with self._of(traced):
                 traced.arena.look()
-                drained.append((traced, traced.replaced or _has_ended(traced), traced.arena.news()))
+                drained.append((traced, traced.replaced or traced.has_ended, traced.arena.news()))
         self._clock.tick()
         for traced, ended, news in drained:
             with self._of(traced):
@@ -223,14 +207,11 @@ class AgentCalls(CallSource):
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""
-        return self._waited_ns + sum(map(self._waited_by, self._traced))
-
-    def _waited_by(self, traced: _Traced) -> int:
-        return min(traced.arena.counted("waited_ns"), max(0, time.monotonic_ns() - traced.start_ns))
+        return self._waited_ns + sum(traced.waited_ns for traced in self._traced)
 
     def losses(self) -> np.ndarray:
         """Counts of events, and of names of functions, for which there was no room."""
-        return self._lost + sum((_losses(traced.arena) for traced in self._traced), np.zeros_like(self._lost))
+        return self._lost + sum((traced.losses for traced in self._traced), np.zeros_like(self._lost))
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Pass the decision to every agent, which polls it."""
@@ -241,7 +222,7 @@ class AgentCalls(CallSource):
                 done &= self._follows(traced)
         return done
 
-    def _follows(self, traced: _Traced) -> bool:
+    def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
             return traced.arena.follows
@@ -314,7 +295,7 @@ class AgentCalls(CallSource):
                     earlier.replaced |= earlier.ids.pid == ids.pid
                 self._given_up.pop(ids.pid, None)
                 start_ns = self._start_ns(found)
-                self._traced.append(_Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
+                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
@@ -351,50 +332,17 @@ class AgentCalls(CallSource):
                 came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
                 self._recording.declare(pid, self.name, came)
 
-    def _emit(self, traced: _Traced, news: list[Piece]) -> None:
-        self._introduce(traced)
-        pid, span = traced.ids.pid, (traced.start_ns, self._clock.now_ns)
-        threads = self._recording.processes.threads
+    def _emit(self, traced: Traced, news: list[Piece]) -> None:
+        traced.introduce(self._recording.functions)
+        pid, threads = traced.ids.pid, self._recording.processes.threads
         tids = traced.ids.here({piece.tid for piece in news}, lambda tid: any(known == tid and of != pid for of, known in threads))
-        mapping = arena.Mapping(pid, tids, traced.func_ids, span)
         by_thread = sorted(news, key=lambda piece: piece.tid)  # so that nobody has to sort their rows
-        for columns in _columns(traced.arena, [piece for piece in by_thread if tids[piece.tid] != UNKNOWN_THREAD], self._clock, mapping):
+        events = [piece for piece in by_thread if piece.stream == arena.CALLS]
+        for columns in traced.events([piece for piece in events if tids[piece.tid] != UNKNOWN_THREAD], tids, self._clock):
             self._recording.emit(columns)
-        for columns in _columns(traced.arena, [piece for piece in by_thread if tids[piece.tid] == UNKNOWN_THREAD], self._clock, mapping):
+        for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
-
-    def _introduce(self, traced: _Traced) -> None:
-        for function in traced.arena.new_functions():  # one step per function, not per call
-            traced.func_ids, traced.unasked = grown(traced.func_ids, function.id), True
-            functions = self._recording.functions
-            if function.first_line < 0:
-                traced.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
-                continue
-            traced.func_ids[function.id] = functions.intern(
-                function.file, function.name, function.qualname, function.first_line, function.flags, traced.qualify
-            )
-
-
-def _columns(of: Arena, pieces: list[Piece], clock: Clock, mapping: arena.Mapping) -> Iterator[Columns]:
-    """Columns of `events`; by then the agent has the pieces' chunks back. Raises Damaged."""
-    for some in arena.batches(pieces, _BATCH):
-        columns = arena.columns(of, some, clock, mapping)
-        of.give_back(some)
-        yield columns
-
-
-def _has_ended(traced: _Traced) -> bool:
-    if traced.arena.state in (arena.QUIET, arena.REFUSED):
-        return True
-    try:
-        state = stat.fields(Path(f"/proc/{traced.ids.pid}/stat").read_bytes())[stat.STATE]
-    except OSError:
-        return True
-    return state in "ZX"
-
-
-def _losses(of: Arena) -> np.ndarray:
-    lost = np.zeros(len(LOSS_CLASSES), np.int64)
-    lost[LOSS_CLASSES.index("call_ring")] = of.counted("dropped")
-    lost[LOSS_CLASSES.index("function_map")] = of.counted("unnamed")
-    return lost
+        values = [piece for piece in by_thread if piece.stream == arena.VALUES]
+        for columns in traced.values.take(traced.arena, values, tids, pid):
+            known = columns["tid"] != UNKNOWN_THREAD
+            self._recording.observe({name: column[known] for name, column in columns.items()})

@@ -13,6 +13,7 @@ import numpy as np
 from pytrace_ebpf.late import pa
 from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.record.output import tables
+from pytrace_ebpf.record.output.observed import observed_table
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.trace import schema
@@ -20,7 +21,15 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 # A probe takes the time before it reserves a place in the ring: rows younger than this at a cut go to the next segment.
 _SETTLING_NS = 5_000_000
-_COUNTED = {"events": "call", "sched": "sched", "cputime": "sched", "functions": "function", "samples": "sample"}  # the manifest's `events`
+_WEIGHT = {"observed": 7}
+_COUNTED = {
+    "events": "call",
+    "sched": "sched",
+    "cputime": "sched",
+    "functions": "function",
+    "samples": "sample",
+    "observed": "value",
+}  # the manifest's `events`
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ _RULES = {
     "cputime": _joined(tables.by_time),
     "samples": _joined(tables.by_time, timed=False),  # with their stacks
     "arguments": _joined(lambda _, columns: arguments_table(columns)),
+    "observed": _joined(observed_table),
     "usage": _joined(tables.as_they_come, timed=False),  # a sample is taken for the segment that it closes
 }
 
@@ -62,7 +72,7 @@ class Collector:
         self._of: dict[str, set[Hashable]] = defaultdict(set)
         self.counts = dict.fromkeys(_COUNTED.values(), 0)
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
-        self.waiting = 0  # rows that are not in a segment yet
+        self.waiting = 0  # rows that are not in a segment yet, by their memory as rows of events
         self.drained_ns = start_ns  # nothing that is older was left where it came from
         self._looked_ns = self._start_ns = start_ns
 
@@ -73,7 +83,7 @@ class Collector:
                 if count := tables.length(columns):
                     self._batches[name].append(columns)
                     self._of[name].add(of)
-                    self.waiting += count
+                    self.waiting += count * _WEIGHT.get(name, 1)
                     if name in _COUNTED:
                         self.counts[_COUNTED[name]] += count
 
@@ -102,6 +112,6 @@ class Collector:
                 self._batches[name] = left
             else:
                 del self._of[name]
-        self.waiting = sum(tables.length(batch) for batches in self._batches.values() for batch in batches)
+        self.waiting = sum(tables.length(batch) * _WEIGHT.get(name, 1) for name, batches in self._batches.items() for batch in batches)
         self._start_ns = end
         return start, end, cut

@@ -1,0 +1,89 @@
+/* Writes what the observed functions are given, when they are entered, and what leaves them: a record for each object.
+ *
+ * The variables of a frame begin with its arguments, in the order of co_varnames. One that an inner function uses is in a cell by
+ * then: from 3.11 on that is in the variable's place, before behind all variables. */
+#include "values.h"
+
+#include "cpython.h"
+#include "objects.h"
+
+#define TAKES_MORE 0x4          /* CO_VARARGS */
+#define TAKES_MORE_KEYWORDS 0x8 /* CO_VARKEYWORDS */
+#define IS_CELL 0x40            /* CO_FAST_CELL of co_localspluskinds */
+#define CELL_CONTENT 16
+#define WRAPPED 16              /* of what an asynchronous generator yields: the object that the program sees */
+
+static int int_at(const void *base, int offset)
+{
+    return *(const int *)((const char *)base + offset);
+}
+
+/* An object of a frame's variables; NULL = none. From 3.14 on the low bits are a tag, and with both of them it is no object. */
+static PyObject *variable(const void *frame, int64_t place)
+{
+    uintptr_t bits = (uintptr_t)pointer_at((const char *)frame + at->frame_locals, 8 * place);
+    if (py.version < 0x030e0000)
+        return (PyObject *)bits;
+    return (bits & 3) == 3 ? NULL : (PyObject *)(bits & ~(uintptr_t)3);
+}
+
+static PyObject *content_of(PyObject *cell)
+{
+    return cell && cell->type == py.cell_type ? pointer_at(cell, CELL_CONTENT) : NULL;
+}
+
+/* Up to 3.10: an argument that is in a cell and nowhere else. */
+static PyObject *argument_in_cell(const void *code, const void *frame, int place)
+{
+    const Py_ssize_t *argument_of = pointer_at(code, at->code_cell_arguments);
+    Py_ssize_t cells = argument_of ? tuple_size(pointer_at(code, at->code_cells)) : 0;
+    for (Py_ssize_t i = 0; i < cells; i++)
+        if (argument_of[i] == place)
+            return content_of(variable(frame, int_at(code, at->code_locals) + i));
+    return NULL;
+}
+
+static PyObject *argument(const void *code, const void *frame, int place)
+{
+    PyObject *object = variable(frame, place);
+    if (at->code_kinds < 0)
+        return object ? object : argument_in_cell(code, frame, place);
+    const unsigned char *kinds = bytes_of(pointer_at(code, at->code_kinds));
+    return kinds[place] & IS_CELL ? content_of(object) : object;
+}
+
+static void write(struct writer *w, PyObject *object, const struct function *name, int position, uint8_t what, bool redact)
+{
+    struct value *value = room_for_value(w);
+    if (!value)
+        return;
+    value->name = name ? name->id : 0;
+    value->position = position;
+    value->what = what;
+    object_describe(value, object, redact);
+    value_written(w);
+}
+
+void write_arguments(struct writer *w, const struct function_entry *function, const void *frame)
+{
+    const void *code = function->code;
+    int flags = int_at(code, at->code_flags);
+    int count = int_at(code, at->code_arguments) + int_at(code, at->code_keyword_only) + !!(flags & TAKES_MORE) + !!(flags & TAKES_MORE_KEYWORDS);
+    PyObject *names = pointer_at(code, at->code_variables);
+    if (!objects_known || count > tuple_size(names))
+        return;
+    for (int i = 0; i < count; i++) {
+        const struct function *name = name_of_text(tuple_item(names, i));
+        write(w, argument(code, frame, i), name, i, VALUE_ARGUMENT, !name || name->flags);
+    }
+}
+
+void write_result(struct writer *w, const struct function_entry *function, PyObject *object, uint64_t kind)
+{
+    if (!objects_known || (!object && kind != CALL_UNWIND))
+        return;
+    uint8_t what = kind == CALL_UNWIND ? VALUE_RAISED : kind == CALL_YIELD ? VALUE_YIELD : VALUE_RETURN;
+    if (what == VALUE_YIELD && is_static_type(object->type, "async_generator_wrapped_value"))
+        object = pointer_at(object, WRAPPED);
+    write(w, object, NULL, 0, what, function->secret);
+}

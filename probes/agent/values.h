@@ -1,0 +1,13 @@
+/* Writes what the observed functions are given and return. All under the GIL. */
+#ifndef PYTRACE_VALUES_H
+#define PYTRACE_VALUES_H
+
+#include "arena.h"
+#include "functions.h"
+
+/* The arguments of a frame that was entered just now: they belong to the writer's last event. */
+void write_arguments(struct writer *writer, const struct function_entry *function, const void *frame);
+/* What ended a call as `kind` says (CALL_*); NULL: it is not known. */
+void write_result(struct writer *writer, const struct function_entry *function, PyObject *object, uint64_t kind);
+
+#endif

@@ -1,0 +1,100 @@
+"""Which exceptions left which functions of Python, at which line, how often, and what the calls cost that they ended.
+
+That an exception left a call, and from which line, the agent's events say; its type and text are there of functions that `--args` named,
+from Python 3.12 on. One pass; memory is bounded by a segment, what is open, and the rows of the result.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pytrace_ebpf.analyze.observed.joined import Waiting
+from pytrace_ebpf.analyze.rebuilt.calls import rebuild
+from pytrace_ebpf.trace.reader import Trace
+
+FEW = 8  # different texts of a type that left a line: where there are more, they are not told apart
+SEVERAL = "(several texts)"
+
+_COLUMNS = ("call_id", "parent_id", "func_id", "line", "call_line", "wall_ns", "self_wall_ns")
+_PLACE = ["func_id", "line", "type"]
+_KEY = [*_PLACE, "text"]
+_SUMS = ["times", "raised", "wall_ns", "self_ns"]
+
+
+def exceptions(trace: Trace) -> pd.DataFrame:
+    """One row per function, line that was left, type and text, the most times first.
+
+    func_id; line (-1 not known); type and text (null not read); times; raised: of these where it came from the function itself or from one in C, not
+    through a call below: as type and text tell or, where these were not read, lines; wall_ns and self_ns of the calls that it ended.
+    """
+    total = pd.DataFrame(columns=[*_KEY, *_SUMS])
+    open_ = pd.DataFrame({"parent_id": [], "call_line": [], "type": [], "text": []}).astype({"parent_id": np.int64, "call_line": np.int64})
+    waiting, indices = Waiting(), [segment["index"] for segment in trace.segments]
+    in_step = trace.whole is trace
+    for index in () if in_step else indices:
+        waiting.add(_raised(trace.part("observed", index)))
+    for number, pieces in enumerate(rebuild(trace)):
+        if in_step and number < len(indices):
+            waiting.add(_raised(trace.part("observed", indices[number])))
+        for piece in pieces:
+            left = piece.filter(pc.and_(pc.equal(piece["status"], "unwound"), pc.equal(piece["layer"], "python")))
+            rows = _described(left, waiting)
+            open_ = pd.concat([open_, rows[list(open_)]], ignore_index=True) if len(open_) else rows[list(open_)]
+            rows["raised"] = 1 - _passed(rows, open_)
+            open_ = open_[~open_["parent_id"].isin(piece["call_id"].to_numpy())]
+            rows = rows.assign(times=1)[[*_KEY, *_SUMS]]
+            total = _summed(pd.concat([total, rows]) if len(total) else rows)
+    total = total.astype(dict.fromkeys(_SUMS, np.int64))
+    return total.sort_values(["times", "wall_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _raised(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.equal(rows["what"], "raised"))
+
+
+def _described(left: pa.Table, waiting: Waiting) -> pd.DataFrame:
+    """The calls with type and text of what left them."""
+    rows = left.select(_COLUMNS).to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get).rename(columns={"self_wall_ns": "self_ns"})
+    rows["call_line"] = rows["call_line"].fillna(-1).astype(np.int64)
+    found = waiting.take(left, ["call_id"])
+    known: dict[str, Any] = {"call_id": [], "type": [], "text": []}
+    if found is not None:
+        ids = found.calls["call_id"].to_numpy()[found.call]
+        known = {"call_id": ids, "type": found.values["type"].to_pandas().astype(object), "text": found.values["value"].to_pandas().astype(object)}
+    described = pd.DataFrame(known).astype({"call_id": np.int64}).drop_duplicates("call_id")
+    rows = rows.merge(described, how="left", on="call_id")
+    return rows.astype({"func_id": np.int64, "line": np.int64, "type": object, "text": object}).assign(
+        type=lambda r: r["type"].where(r["type"].notna(), None), text=lambda r: r["text"].where(r["text"].notna(), None)
+    )
+
+
+def _passed(rows: pd.DataFrame, open_: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """1 where the exception had left a call below; `open_`: the calls that one left, and whose callers have not ended before."""
+    typed = open_[open_["type"].notna()]
+    by_type = rows["type"].notna() & rows["call_id"].isin(typed["parent_id"])
+    same = _among(rows[["call_id", "type", "text"]], typed[["parent_id", "type", "text"]])
+    # Where an exception is raised anew, as behind `finally`, the instruction may have no line.
+    at_line = _among(rows[["call_id", "line"]], open_[["parent_id", "call_line"]]) | ((rows["line"] == -1) & rows["call_id"].isin(open_["parent_id"]))
+    return np.where(by_type, same, at_line).astype(np.int64)
+
+
+def _among(rows: pd.DataFrame, others: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    if not len(others):
+        return np.zeros(len(rows), np.bool_)
+    return pd.MultiIndex.from_frame(rows.fillna("")).isin(pd.MultiIndex.from_frame(others.fillna("")))
+
+
+def _summed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one key as one; of a place with many texts no text."""
+    if not len(rows):
+        return rows
+    table = rows.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()
+    many = table.groupby(_PLACE, dropna=False)["text"].transform("nunique") > FEW
+    if (many & (table["text"] != SEVERAL)).any():
+        table.loc[many, "text"] = SEVERAL
+        table = table.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()
+    return table

@@ -1,0 +1,98 @@
+"""Values that an agent wrote of one process: each with the moment of the event that it belongs to.
+
+A value names its event by the number among those of its thread, and is written before the thread's next event: so that event was
+read together with the value, or is the last one that was read before, or comes with the next look.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytrace_ebpf.record.agent.arena import Arena, Damaged, Piece
+from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, TENSOR
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
+
+_SIZES = 8  # bytes of one
+
+
+class Values:
+    """Of one arena."""
+
+    def __init__(self) -> None:
+        self.lost = 0  # whose event is not known
+        self._names = np.full(1024, None, object)  # by the agent's id
+        self._events: dict[int, list[tuple[int, np.ndarray]]] = {}  # by thread: pieces, the number of their first event and when each was
+        self._waiting: list[tuple[int, int, np.ndarray]] = []  # (thread, tid, values) whose event was not there yet
+
+    def name(self, number: int, text: str) -> None:
+        """What an id stands for."""
+        if number >= len(self._names):
+            self._names = np.concatenate((self._names, np.full(number, None, object)))
+        self._names[number] = text
+
+    def met(self, pieces: Sequence[Piece], ts: np.ndarray) -> None:
+        """These events were read; `ts` of all of them."""
+        at = 0
+        for piece in pieces:
+            self._events.setdefault(piece.thread, []).append((piece.number, ts[at : at + piece.size]))
+            at += piece.size
+
+    def take(self, arena: Arena, pieces: Sequence[Piece], tids: dict[int, int], pid: int) -> list[Columns]:
+        """Columns of `observed`, their values as `record`; all events that were read have been met before. Raises Damaged."""
+        waiting, self._waiting = self._waiting, []
+        new = [(piece.thread, tids[piece.tid], _checked(arena.values(piece))) for piece in pieces]
+        arena.give_back(list(pieces))
+        batches = [self._columns(thread, tid, values, pid, again) for some, again in ((waiting, False), (new, True)) for thread, tid, values in some]
+        self._events = {thread: [(number + len(ts) - 1, ts[-1:].copy())] for thread, (*_, (number, ts)) in self._events.items()}
+        return [batch for batch in batches if len(batch["ts"])]
+
+    def _columns(self, thread: int, tid: int, values: np.ndarray, pid: int, again: bool) -> Columns:
+        ts = self._moments(thread, values["event"])
+        known = ts >= 0
+        if not known.all():
+            if again:
+                self._waiting.append((thread, tid, values[~known]))
+            else:
+                self.lost += int((~known).sum())
+            values, ts = values[known], ts[known]
+        return {
+            "ts": ts,
+            "pid": np.full(len(ts), pid, np.int32),
+            "tid": np.full(len(ts), tid, np.int32),
+            "name": self._named(values["name"]),
+            "type": self._named(values["type"]),
+            "record": values,
+        }
+
+    def _moments(self, thread: int, numbers: np.ndarray) -> np.ndarray:
+        """When the events of these numbers were, -1 where they were not met."""
+        met = self._events.get(thread, [])
+        if not met:
+            return np.full(len(numbers), -1, np.int64)
+        numbers = np.minimum(numbers, np.uint64(1 << 62)).astype(np.int64)
+        first = np.array([number for number, _ in met], np.int64)
+        begins = np.cumsum([0, *(len(ts) for _, ts in met)])
+        place = np.searchsorted(first, numbers, "right") - 1
+        at = begins[place] + numbers - first[place]
+        known = (place >= 0) & (at >= 0) & (at < begins[place + 1])
+        ts = np.concatenate([ts for _, ts in met])
+        return np.where(known, ts[np.where(known, at, 0)], -1)
+
+    def _named(self, numbers: np.ndarray) -> np.ndarray:
+        named = self._names[np.minimum(numbers, len(self._names) - 1)]
+        named[numbers >= len(self._names)] = None
+        return named
+
+
+def _checked(values: np.ndarray) -> np.ndarray:
+    """Values that an agent can have written. Raises Damaged."""
+    room = values["data"].shape[1]
+    right = (values["what"] < len(WHATS)) & (values["status"] < len(VALUE_STATUSES)) & (values["kind"] < KINDS)
+    right &= (values["size"] <= room) & (values["length"] >= 0) & (values["position"] < 1 << 15)
+    has_sizes = np.isin(values["kind"], (ARRAY, TENSOR))
+    right &= ~has_sizes | (values["size"] == _SIZES * np.minimum(values["length"], room // _SIZES))
+    right &= (values["kind"] != SIZED) | (values["size"] == 0)
+    if not right.all():
+        raise Damaged("holds a value that no agent writes")
+    return values
