@@ -17,7 +17,7 @@ from pathlib import Path
 from children.measuring import Measuring
 
 import pytrace_ebpf
-from pytrace_ebpf.record.filters import NOTHING, Observed
+from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobes import Uprobes
 from pytrace_ebpf.record.options import Options
@@ -27,6 +27,8 @@ from pytrace_ebpf.record.usdt.probes import plan
 
 TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "choice" / "fib_child.py"
 N = 20
+
+EVERYTHING = Filters()
 
 
 def fib(python: str, root: str | None) -> Measuring:
@@ -47,9 +49,11 @@ def attach_empty(pid: int) -> Programs:
 class Recording:
     """The whole tracer on a process, in the background, until stop()."""
 
-    def __init__(self, pid: int, folder: Path, source: str = "usdt", layers: tuple[str, ...] = (), observed: Observed = NOTHING) -> None:
+    def __init__(
+        self, pid: int, folder: Path, source: str = "usdt", layers: tuple[str, ...] = (), observed: Observed = NOTHING, filters: Filters = EVERYTHING
+    ) -> None:
         self.folder, self._stop = folder, threading.Event()
-        self.session = Session(Options(folder, source, layers=layers, observed=observed), ["bench"])
+        self.session = Session(Options(folder, source, layers=layers, observed=observed, filters=filters), ["bench"])
         self.session.start(pid)
         self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
         self._used, self._start = time.process_time(), time.monotonic()

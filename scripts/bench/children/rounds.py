@@ -1,6 +1,6 @@
-"""Run in the interpreter that is measured: for each line on stdin, ns per call of fib(24) under a tracer of its own.
+"""Run in the interpreter that is measured: for each line on stdin, ns per call of fib(24), or of len(), under a tracer of its own.
 
-rounds.py plain|viztracer|cprofile
+rounds.py plain|viztracer|cprofile [len]
 """
 
 import sys
@@ -14,9 +14,14 @@ def fib(n):
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
+def lengths():
+    for _ in range(CALLS):
+        len("")
+
+
 def plain():
     start = perf_counter()
-    fib(N)
+    lengths() if "len" in sys.argv else fib(N)
     return perf_counter() - start
 
 
