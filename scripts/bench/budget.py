@@ -1,12 +1,13 @@
-"""Whether a budget is kept: what a program's work costs it untraced, traced, and traced with `--budget`, in turn.
+"""Whether a budget is kept: what a program's work costs it traced, and traced with `--budget`, against a copy of it that runs beside it untraced.
 
     fib       a loop over fib(18) alone, which does nothing but call
     service   the web service of service.py under load, by the request
     kim_cnn   the training of a text CNN, by the batch; needs `make torch`
 
-The programs run on; the tracer is attached in turn. What counts is CPU time per piece of work, the program's own and the tracer's: on a
-machine with other work the clock says nothing. The tracer's is counted from its first line on. Quote the ratios. A budget is held within a
-third of itself where the median cost of the rounds, program and tracer, is at most four thirds of it.
+Both copies run on; the tracer is attached to one and the other of them in turn. What counts is CPU time per piece of work, the program's own
+and the tracer's, against that of the copy at the same time: whatever else the machine does meets both. The tracer's is counted from its first
+line on. `untraced` says how far to trust the rest. A budget is held within a third of itself where the median cost of the rounds, program and
+tracer, is at most four thirds of it.
 
     scripts/bench/budget.py [--python PATH] [--budget 5%] [--rounds 7] [--seconds 10] [--without fib|service|kim_cnn]
 """
@@ -19,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from children.pytorch import KEEP_MEMORY, torch_python
@@ -69,20 +72,33 @@ class Tracer:
             assert self.process.returncode == 0, said
 
 
-def in_turn(pid: int, budget: str, rounds: int, seconds: float, work: Callable[[], int]) -> None:
-    """Print what a piece of work cost in each way; `work()` counts the pieces so far."""
+@dataclass
+class Copy:
+    """One of two running copies of a program; `work()` counts the pieces of its work so far."""
+
+    pid: int
+    work: Callable[[], int]
+
+    def now(self) -> tuple[int, int]:
+        return cpu_ns(self.pid), self.work()
+
+
+def side_by_side(copies: tuple[Copy, Copy], budget: str, rounds: int, seconds: float) -> None:
+    """Print what a piece of work cost in each way, against the other copy meanwhile."""
     costs: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
-    for _ in range(rounds):
+    for number in range(rounds):
+        traced, plain = copies[number % 2], copies[1 - number % 2]
         for way in WAYS:
-            with tempfile.TemporaryDirectory() as folder, Tracer(pid, way, budget, f"{folder}/trace") as tracer:
-                before, began, at = (cpu_ns(pid), tracer.now_ns()), work(), time.monotonic()
+            with tempfile.TemporaryDirectory() as folder, Tracer(traced.pid, way, budget, f"{folder}/trace") as tracer:
+                before = (*traced.now(), *plain.now(), tracer.now_ns())
                 time.sleep(seconds)
-                program, own = cpu_ns(pid) - before[0], tracer.now_ns() - before[1]
-                done, took = work() - began, time.monotonic() - at
-            costs[way].append((program / done, (program + own) / done, done / took))
-    print(f"  {rounds} rounds of {seconds:g} s in turn, against untraced in the same round; median, and quartiles of what is added")
+                now = (*traced.now(), *plain.now(), tracer.now_ns())
+            program, done, plain_program, plain_done, own = (after - then for then, after in zip(before, now, strict=True))
+            alone = plain_program / plain_done
+            costs[way].append((program / done / alone, (program + own) / done / alone, done / plain_done))
+    print(f"  {rounds} rounds of {seconds:g} s, against the other copy meanwhile; median, and quartiles of what is added")
     for way, found in costs.items():
-        of_program, of_both, kept = (sorted(mine[at] / plain[at] for mine, plain in zip(found, costs["untraced"], strict=True)) for at in range(3))
+        of_program, of_both, kept = (sorted(column) for column in zip(*found, strict=True))
         low, added, high = ((ratio - 1) * 100 for ratio in statistics.quantiles(of_both, n=4))
         print(
             f"  {way:12} CPU time of a piece of work {statistics.median(of_program):.3f} times; with the tracer's {added:+.1f} % "
@@ -97,38 +113,41 @@ def percent(budget: str) -> float:
     return float(budget.removesuffix("%"))
 
 
-def counting(words: list[str], environment: dict[str, str], budget: str, rounds: int, seconds: float) -> None:
-    """Run a program that is given a file at the end of these words, says ready, and counts the pieces of its work there."""
+@contextmanager
+def counting(words: list[str], **environment: str) -> Iterator[Copy]:
+    """A program that is given a file at the end of these words, says ready, and counts the pieces of its work there."""
     with tempfile.NamedTemporaryFile() as counter:
         counter.write(bytes(8))
         counter.flush()
         program = subprocess.Popen([*words, counter.name], stdout=subprocess.PIPE, text=True, env=os.environ | environment)
         try:
             assert program.stdout and program.stdout.readline()
-            in_turn(program.pid, budget, rounds, seconds, lambda: int.from_bytes(os.pread(counter.fileno(), 8, 0), "little"))
+            yield Copy(program.pid, lambda: int.from_bytes(os.pread(counter.fileno(), 8, 0), "little"))
         finally:
             program.kill()
             program.wait()
 
 
-def fib(python: str, budget: str, rounds: int, seconds: float) -> None:
-    counting([python, "-c", FIB], {}, budget, rounds, seconds)
+def fib(python: str) -> AbstractContextManager[Copy]:
+    return counting([python, "-c", FIB])
 
 
-def service(python: str, budget: str, rounds: int, seconds: float) -> None:
+@contextmanager
+def service(python: str) -> Iterator[Copy]:
     program = subprocess.Popen([python, SERVICE], stdout=subprocess.PIPE, text=True)
     try:
         assert program.stdout
         clients = Clients(program.pid, int(program.stdout.readline()), 4)
         clients.over(1.0)
-        in_turn(program.pid, budget, rounds, seconds, lambda: len(clients.answers))
+        yield Copy(program.pid, lambda: len(clients.answers))
     finally:
         program.kill()
         program.wait()
 
 
-def kim_cnn(python: str, budget: str, rounds: int, seconds: float) -> None:
-    counting([str(torch_python()), str(BATCHES)], KEEP_MEMORY, budget, rounds, seconds)
+def kim_cnn(_python: str) -> AbstractContextManager[Copy]:
+    # One thread: several that wait for each other on busy cores spin meanwhile.
+    return counting([str(torch_python()), str(BATCHES)], **KEEP_MEMORY, OMP_NUM_THREADS="1")
 
 
 def main() -> None:
@@ -142,7 +161,8 @@ def main() -> None:
     for program in (fib, service, kim_cnn):  # the last one where PyTorch is installed
         if program.__name__ not in args.without:
             print(f"{program.__name__}, --budget {args.budget}", flush=True)
-            program(args.python, args.budget, args.rounds, args.seconds)
+            with program(args.python) as one, program(args.python) as other:
+                side_by_side((one, other), args.budget, args.rounds, args.seconds)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Every call is seen, once, and under its name: counts against those that the interpreter itself reports."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -80,9 +79,10 @@ def between(sites: dict[str, int], program: str, python: Python) -> dict[str, in
     found: Counter[str] = Counter()
     own = (f"{TARGETS}/{program}.py:", "<made>", "<string>", "<template")
     for site, number in sites.items():
-        ends = str(site).split(" > ")
-        if len(ends) == 2 and all(end.startswith(own) for end in ends):
-            found[re.sub(r":[^:]*\.([^.:]+):", r":\1:", site) if python.minor < 11 else site] += number
+        ends = [end.split(":") for end in str(site).split(" > ") if end.startswith(own)]  # file, name, lines
+        if len(ends) == 2:
+            plain = [[file, name.rpartition(".")[2] if python.minor < 11 else name, *lines] for file, name, *lines in ends]
+            found[" > ".join(map(":".join, plain))] += number
     return dict(found)
 
 
