@@ -37,7 +37,8 @@ def timelines(trace: Trace) -> Iterator[pd.DataFrame]:
     began_ns is not before a window's start, and with its end nothing goes on.
     """
     whole, (first, known) = trace.whole, _before(trace)
-    states, chosen = Timeline(whole.processes(), whole.losses(), known), whole.segments[first : getattr(trace, "last", None)]
+    states = Timeline(whole.processes(), whole.losses(), known)
+    chosen = whole.segments[first : getattr(trace, "last", None)] if trace.segments else []
     for place, sched in sched_groups(whole, chosen, _SCHED, _AT_ONCE):
         ends = [segment["end_ns"] for segment in chosen[place : place + len(sched)]]
         yield _piece(states.take(pa.concat_tables(sched), np.repeat(np.arange(len(sched)), [len(own) for own in sched]), ends), trace)
