@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.errors import UsageError
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
     """Returns a note on what was written, "" for none."""
     if args.to == "perfetto":
-        perfetto.write(trace, timeline_of(trace), out)
+        perfetto.write(trace, timelines(trace), out)
     elif args.to == "speedscope":
         if not speedscope.write(trace, out):
             return f"; it has the paths of calls with their time: a window of at most {speedscope.MOST_CALLS:,} calls (--from, --until) has each call"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.analyze.functions.compensated import compensated
+from pytrace_ebpf.analyze.native.around import calls_around
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import damage_reported, opened
 from pytrace_ebpf.cli.requests import REQUEST
@@ -99,9 +100,12 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
     calls = tree
     if by.columns is not None:
-        calls = trace.calls(columns=list(dict.fromkeys([*functions.COLUMNS, "depth", "layer", *by.columns])))
-        if args.compensate:
+        columns = [*functions.COLUMNS, "depth", "layer", *by.columns]
+        if args.compensate:  # what a call's own costs depends on all that lie below it
+            calls = trace.calls(columns=list(dict.fromkeys(columns)))
             calls = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
+        else:
+            calls = calls_around(trace, [*columns, *functions.SELF])
     trace.progress("Summing", None)
     table, more = by.found(trace, calls, facts)
     facts |= more

@@ -20,8 +20,8 @@ class By:
     found(trace, calls, facts): the rows, of a pytrace_ebpf Trace, its tree (schema.TREE) or calls and view.summary's facts with by and
       sort; and what else is worth knowing: further facts, such as the sentence.
     shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
-    columns: of schema.CALLS, that `found` needs in addition to by_function.COLUMNS, depth and layer. None: it needs no calls and is given
-      the tree.
+    columns: of schema.CALLS, that `found` needs in addition to by_function.COLUMNS, depth and layer, of the native calls and those that they
+      lie in. None: it needs no calls and is given the tree.
     with_bar: whether the bar for all calls stands above it.
     of_samples: whether it is made of samples alone.
     """

@@ -13,8 +13,10 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import with_self
 from pytrace_ebpf.analyze.rebuilt import tree
+from pytrace_ebpf.analyze.time import trace_timeline
 from pytrace_ebpf.analyze.time.preorder import begin_end
 from pytrace_ebpf.analyze.time.split import timeline
+from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
@@ -129,7 +131,7 @@ class Perfetto:
 
 def in_perfetto(trace: Trace) -> Perfetto:
     out = io.BytesIO()
-    perfetto.write(trace, states(trace), out)
+    perfetto.write(trace, timelines(trace), out)
     return Perfetto(out.getvalue())
 
 
@@ -195,6 +197,30 @@ def test_perfettos_cores_are_as_busy_as_the_threads_were(tmp_path: Path) -> None
     assert busy == expected.to_dict()
     assert {(t.comm, t.tid) for _, t in tasks} == {("main", 1), ("worker", 2)}
     assert [(ts, t.tid) for ts, t in tasks if t.state == t.TASK_STATE_DEAD] == [(second.now, 2)]
+
+
+def test_perfetto_shows_the_same_however_many_states_come_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pytrace_ebpf.open(sample(tmp_path / "whole"))
+    tables = {name: getattr(whole, name)().astype(object) for name in ("events", "sched", "functions", "threads")}
+    rows = {name: list(table.where(table.notna(), None).itertuples(index=False, name=None)) for name, table in tables.items()}
+    step = (whole.end_ns - whole.start_ns) // 30
+    cuts = [whole.start_ns + step * number for number in range(1, 30)]
+    path = write_trace(tmp_path / "cut", **rows, start_ns=whole.start_ns, end_ns=whole.end_ns, cuts=cuts)
+    middle = (whole.start_ns + whole.end_ns) // 2
+    for window in ({}, {"start_ns": middle}, {"end_ns": middle, "tid": whole.threads()["tid"][1]}):
+        trace = pytrace_ebpf.open(path).window(**window)
+        at_once = in_perfetto(trace)
+        with monkeypatch.context() as patched:
+            patched.setattr(trace_timeline, "_AT_ONCE", 1)
+            by_segment = in_perfetto(trace)
+        for shown in (at_once, by_segment):
+            shown.tasks = sorted(((ts, str(task)) for ts, task in shown.tasks), key=str)
+            shown.arrows = sorted(str(arrow) for arrow in shown.arrows.values())
+        for name in ("tasks", "arrows", "behind"):
+            assert getattr(at_once, name) == getattr(by_segment, name), name
+        assert at_once.of_thread(states=True) == by_segment.of_thread(states=True) and at_once.of_thread(states=False) == by_segment.of_thread(
+            states=False
+        )
 
 
 def test_perfetto_opens_a_trace_without_calls_and_scheduling(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.waits import gil_holds
 from pytrace_ebpf.analyze.waits import reasons as why
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze
 from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
@@ -244,3 +248,24 @@ def test_quiet_where_nothing_dominates_or_is_known() -> None:
     assert top_function(row(100, 0, 0, 0) | {"self_gil_wait_ns": None}, 100, unasked, {0: "load"}) == ""
     assert top_function(row(100, 0, 0, 0), 100, unasked, {0: "load"}) == "`load` computes."
     assert waited_for([]) == ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=40), min_size=1, max_size=6), st.lists(st.integers(-1, 61), max_size=6), st.booleans()
+)
+def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: list[int], in_order: bool) -> None:
+    """What is left when they are left out first is what is left when all have been put in order."""
+    runs = [(sorted(run) if in_order else run, 7 + number // 4, number) for number, run in enumerate(times)]
+    ts, pid, tid = (np.concatenate([np.full(len(run), of) if of is not None else run for run, of in each]) for each in (
+        [(run, None) for run, _, _ in runs], [(run, pid) for run, pid, _ in runs], [(run, tid) for run, _, tid in runs],
+    ))  # fmt: skip
+    rows = np.zeros(len(ts) + len(others), gil_holds._ROW)
+    rows["ts"], rows["pid"], rows["holder"] = np.append(ts, others), np.append(pid, [7] * len(others)), np.append(tid, [99] * len(others))
+    rows["by"][len(ts) :] = 5
+
+    def left(rows: gil_holds.Rows) -> list[Any]:
+        return list(gil_holds._ends_of_runs(rows[np.lexsort((rows["ts"], rows["pid"]))]).tolist())
+
+    kept = np.append(gil_holds.near(ts, pid, tid, np.array(others, np.int64)), np.ones(len(others), bool))
+    assert left(rows[kept]) == left(rows)

@@ -10,8 +10,11 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.functions import by_function
+from pytrace_ebpf.analyze.native.around import calls_around
 from pytrace_ebpf.analyze.native.by_operator import by_layer, shapes_text
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.by import BY
 
@@ -210,3 +213,20 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[st
     told = json.loads(capsys.readouterr().out)
     assert told["by"] == (words[1] if len(words) > 1 else "errors")
     assert len(told["rows"]) == {"operator": 4, "blas": 2, "errors": 1}[told["by"]] + 5 * ("--shapes" in words)
+
+
+@pytest.mark.parametrize("by", ["operator", "blas", "errors"])
+def test_calls_that_no_native_one_was_made_by_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """What is said is the same as of all of them."""
+    idle = [(ts + at, kind, STEP) for ts in range(1000, 3000, 4) for at, kind in enumerate((E, E, R, R))]
+    opened = trace(tmp_path, STEPS + FAILS + idle, GIVEN + WRONG, errors=[(207, 7, 7, MESSAGE)])
+    columns = [*by_function.COLUMNS, *by_function.SELF, "depth", "layer", *(BY[by].columns or ())]
+    every = opened.calls(columns=list(dict.fromkeys(columns)))
+    expected = BY[by].found(opened, every, {})
+    monkeypatch.setattr(Trace, "calls", lambda *_, **__: pytest.fail("all calls were read"))
+    some = calls_around(opened, columns)
+    assert len(some) < 20 < len(every) and (some["layer"] != "python").sum() == (every["layer"] != "python").sum()
+    found = BY[by].found(opened, some, {})
+    pd.testing.assert_frame_equal(found[0], expected[0])
+    assert found[1] == expected[1] and len(found[0])
+    assert main(["report", str(opened.directory), "--by", by]) == 0

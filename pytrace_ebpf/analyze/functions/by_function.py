@@ -8,6 +8,7 @@ from pytrace_ebpf.analyze.time.preorder import preorder
 from pytrace_ebpf.trace.states import SPLIT
 
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "wall_ns", *SPLIT)
+SELF = ("self_wall_ns", *(f"self_{name}" for name in SPLIT))  # of schema.CALLS, what with_self() makes of COLUMNS
 KEYS = {"function": "func_id", "module": "module"}
 
 Ints = npt.NDArray[np.int64]

@@ -18,7 +18,8 @@ _KEY = ["library", "name", "operator", "m", "n", "k"]
 def blas_calls(operators: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls of layer blas in `operators` (OPERATORS), each with what it was for.
 
-    `calls` has all calls in the order of call_id: call_id, parent_id, last_descendant_id, layer. Adds operator, the name of that it was called
+    `calls` has these and all that they lie in (around.calls_around), in the order of call_id:
+    call_id, parent_id, last_descendant_id, layer. Adds operator, the name of that it was called
     for (null none); m, n and k (null not known); cpu_ns, what the thread and its workers had of the cores (null not known); last_descendant_id.
     """
     rows = operators[operators["layer"] == "blas"].astype({"library": object, "name": object}).reset_index(drop=True)

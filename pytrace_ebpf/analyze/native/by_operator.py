@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import outermost, with_self
+from pytrace_ebpf.analyze.functions.by_function import SELF, outermost, with_self
 from pytrace_ebpf.analyze.native.operators import LAYERS, counted
 from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
 from pytrace_ebpf.trace.states import SPLIT
@@ -18,7 +18,8 @@ _KEY = ["layer", "name", "library"]
 def by_operator(operators: pd.DataFrame, calls: pd.DataFrame, shapes: bool = False) -> pd.DataFrame:
     """Aggregate `operators` (OPERATORS) by layer, name and library; with `shapes` also by overload and shapes. Most self time first.
 
-    `calls` (by_function.COLUMNS) has all calls in the order of call_id. One row each: the key (shapes as text, null not read); calls;
+    `calls` (by_function.COLUMNS) has all calls in the order of call_id or, with by_function.SELF, those of `operators`.
+    One row each: the key (shapes as text, null not read); calls;
     total_ns, worker_on_cpu_ns, flops and bytes of its outermost activations; self_ns, self_SPLIT and self_unknown_ns, without the
     calls below, of all of them; flops_per_s, by the wall time of those whose flops are known. Null where nothing is known.
     """
@@ -76,9 +77,10 @@ def shapes_text(shapes: tuple[tuple[int, ...] | None, ...]) -> str:
 
 
 def _with_times(operators: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """`operators` with the columns of `calls` and self_ of them."""
+    """`operators` with the columns of `calls` and self_ of them, which `calls` may have already."""
+    calls = calls if SELF[0] in calls else with_self(calls)
     at = np.searchsorted(calls["call_id"].to_numpy(np.int64), operators["call_id"].to_numpy(np.int64))
-    times = with_self(calls).iloc[at].reset_index(drop=True)
+    times = calls.iloc[at].reset_index(drop=True)
     own = operators[[name for name in operators if name not in times]].reset_index(drop=True)
     return pd.concat([times, own], axis=1)
 

@@ -18,7 +18,7 @@ _SIDES = ("", "caller_")
 def failures(operators: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame, lines_anyway: bool) -> pd.DataFrame:
     """One row per different error that left a native call whose caller was Python, or which had none, in the order of time.
 
-    `operators` (OPERATORS) and `calls` (CALLS) in the order of call_id, `functions` schema.FUNCTIONS. times; end_ns, pid and tid of
+    `operators` (OPERATORS) and `calls` (CALLS: of around.calls_around) in the order of call_id, `functions` schema.FUNCTIONS. times; end_ns, pid and tid of
     the first; name, overload; shapes and dtypes as text, null not read; inner, inner_shapes: the innermost call below it that failed with it, null where it is the same;
     qualname, file, line: the Python call that it was called from, and caller_ of these: the nearest of them that is not PyTorch's own;
     error: the message, null not read. A line is null where the call went on: then it is not reported. `lines_anyway`: the source

@@ -28,7 +28,7 @@ def bunches_of(
     as a curve needs the next sample: the `following` ones are those from the second on.
     """
     at = 0
-    for some in short_ones(chosen):
+    for some in _short_ones(chosen):
         upto = at + len(some)
         if by_cputime:
             pairs = zip(some, [*following[at:upto], None], strict=False)
@@ -44,7 +44,24 @@ def bunches_of(
         at = upto
 
 
-def short_ones(segments: Segments) -> Iterator[list[dict[str, Any]]]:
+def sched_groups(trace: Trace, segments: Segments, columns: Sequence[str], most: int) -> Iterator[tuple[int, list[pa.Table]]]:
+    """Segments that follow each other, with `most` rows of scheduling or a little more: the place of the first, and of each these columns."""
+
+    def read() -> Iterator[tuple[int, list[pa.Table]]]:
+        first, group, rows = 0, list[pa.Table](), 0
+        for sched in chain.from_iterable(trace.parts("sched", some, columns) for some in _short_ones(segments)):
+            group.append(sched)
+            rows += len(sched)
+            if rows >= most:
+                yield first, group
+                first, group, rows = first + len(group), [], 0
+        if group:
+            yield first, group
+
+    return ahead(read(), 1)
+
+
+def _short_ones(segments: Segments) -> Iterator[list[dict[str, Any]]]:
     """Segments that follow each other, with _BUNCH rows at most; a longer one by itself."""
     some, rows = list[dict[str, Any]](), 0
     for segment in segments:

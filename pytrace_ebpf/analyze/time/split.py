@@ -3,13 +3,15 @@
 Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time of unknown kind.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
-from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, RUNQ, STATES, UNKNOWN, States
+from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, RUNQ, STATES, UNKNOWN, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
@@ -36,34 +38,81 @@ def timeline(
     cpu (of the interval's first event), syscall (gil_wait, blocked; else -1), other_tid (gil_wait,
     blocked: the waker; runq_wait after preemption: who got the core; else 0). Unknown time has no row.
     """
-    before = Known(0, *np.zeros((3, 0), np.int64)) if known is None else known
-    of_rows = thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy())
-    keys = np.unique(np.concatenate((of_rows, before.keys)))
-    windows = np.zeros((0, 2), np.int64) if losses is None else windows_of(losses, SCHED_LOSSES)
-    states = States(before.ts, windows[windows[:, 1] >= before.ts])
-    states.grow(gil_ranges(processes, keys >> 32), (np.searchsorted(keys, before.keys), before.state))
-    rows = states.take(np.searchsorted(keys, of_rows), sched, np.zeros(len(of_rows), np.int64), [end_ns]).after(
-        np.searchsorted(keys, before.keys), before.ts, before.cpu, before.state
-    )
-    follows = np.append(rows.thread[1:] == rows.thread[:-1], False) if len(rows.ts) else np.zeros(0, bool)
-    end = np.where(follows, np.append(rows.ts[1:], end_ns), end_ns)
-    waits = (rows.to == GIL) | (rows.to == BLOCKED)
-    woken = follows & (np.append(rows.kind[1:], -1) == SchedKind.WAKING)
-    waker = np.where(waits & woken, np.append(rows.other_tid[1:], 0), 0)
-    preempted = (rows.kind == SchedKind.OUT) & (rows.to == RUNQ)
-    frame = pd.DataFrame(
-        {
-            "pid": (keys >> 32)[rows.thread].astype(np.int32),
-            "tid": (keys & 0xFFFFFFFF)[rows.thread].astype(np.int32),
-            "start_ns": rows.ts,
-            "end_ns": end,
-            "state": pd.Categorical.from_codes(np.where(rows.to < UNKNOWN, rows.to, -1), list(STATES)),
-            "cpu": rows.cpu.astype(np.int16),
-            "syscall": np.where(waits, rows.syscall, -1).astype(np.int32),
-            "other_tid": np.where(preempted, rows.other_tid, waker).astype(np.int32),
-        }
-    )
-    return frame[(rows.to < UNKNOWN) & (end > rows.ts)].reset_index(drop=True)
+    rows = Timeline(processes, losses, known).take(sched, np.zeros(len(sched), np.int64), [end_ns])
+    return rows.drop(columns=["began_ns", "goes_on"])
+
+
+class Timeline:
+    """The same, some segments at a time: intervals are cut at the end of the last of them, and go on with the next."""
+
+    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame | None = None, known: Known | None = None) -> None:
+        """As of timeline()."""
+        before = Known(0, *np.zeros((3, 0), np.int64)) if known is None else known
+        windows = np.zeros((0, 2), np.int64) if losses is None else windows_of(losses, SCHED_LOSSES)
+        self._processes, self._threads = processes, Threads()
+        self._states = States(before.ts, windows[windows[:, 1] >= before.ts])
+        thread = self._thread(before.keys)
+        self._states.set(thread, before.state)
+        self._last = Switches.known(thread, before.ts, before.cpu, before.state)  # the row of each thread that goes on
+        self._began = self._last.ts
+
+    def _thread(self, keys: Ints) -> Ints:
+        thread, new = self._threads.number(keys)
+        self._states.grow(gil_ranges(self._processes, new >> 32))
+        return thread
+
+    def take(self, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> pd.DataFrame:
+        """The intervals of segments that follow each other, and end at `ends_ns`; `segment`: the number of each row's, from 0 on.
+
+        With began_ns, where the interval really began, and goes_on (bool): it is cut at the last end.
+        """
+        thread = self._thread(thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()))
+        new = self._states.take(thread, sched, segment, ends_ns)
+        rows, began = Switches.joined(self._last, new), np.concatenate((self._began, new.ts))
+        order = np.lexsort((np.arange(len(rows.ts)), self._threads.keys[rows.thread]))
+        rows, began = rows.take(order), began[order]
+        follows = np.append(rows.thread[1:] == rows.thread[:-1], False) if len(rows.ts) else np.zeros(0, bool)
+        end = np.where(follows, np.append(rows.ts[1:], 0), ends_ns[-1]) if len(rows.ts) else rows.ts
+        found = self._frame(rows, end, follows).assign(began_ns=began, goes_on=~follows)
+        self._last, self._began = rows.take(~follows), began[~follows]
+        self._last.ts = np.maximum(self._last.ts, ends_ns[-1])
+        there = (end > rows.ts) | (rows.ts > began)  # what ended just where it had been cut is of no length
+        return found[(rows.to < UNKNOWN) & there].reset_index(drop=True)
+
+    def _frame(self, rows: Switches, end: Ints, follows: npt.NDArray[np.bool_]) -> pd.DataFrame:
+        waits = (rows.to == GIL) | (rows.to == BLOCKED)
+        woken = follows & (np.append(rows.kind[1:], -1)[: len(rows.kind)] == SchedKind.WAKING)
+        waker = np.where(waits & woken, np.append(rows.other_tid[1:], 0)[: len(rows.kind)], 0)
+        preempted = (rows.kind == SchedKind.OUT) & (rows.to == RUNQ)
+        key = self._threads.keys[rows.thread]
+        return pd.DataFrame(
+            {
+                "pid": (key >> 32).astype(np.int32),
+                "tid": (key & 0xFFFFFFFF).astype(np.int32),
+                "start_ns": rows.ts,
+                "end_ns": end,
+                "state": pd.Categorical.from_codes(np.where(rows.to < UNKNOWN, rows.to, -1), list(STATES)),
+                "cpu": rows.cpu.astype(np.int16),
+                "syscall": np.where(waits, rows.syscall, -1).astype(np.int32),
+                "other_tid": np.where(preempted, rows.other_tid, waker).astype(np.int32),
+            }
+        )
+
+
+class Threads:
+    """Numbers for threads, from 0 in the order in which they are met; `keys`: thread_keys by number."""
+
+    def __init__(self) -> None:
+        self.keys = np.zeros(0, np.int64)
+        self._number: dict[int, int] = {}
+
+    def number(self, keys: Ints) -> tuple[Ints, Ints]:
+        """The number of each, and the keys that are new."""
+        unique, inverse = np.unique(keys, return_inverse=True)
+        new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
+        self._number.update(zip(new.tolist(), range(len(self.keys), len(self.keys) + len(new)), strict=True))
+        self.keys = np.concatenate((self.keys, new))
+        return np.array([self._number[key] for key in unique.tolist()], np.int64)[inverse], new
 
 
 def on_cores(timeline: pd.DataFrame) -> pd.DataFrame:

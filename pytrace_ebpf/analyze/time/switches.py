@@ -47,12 +47,16 @@ class Switches:
         """The rows that `which` (mask or positions) selects."""
         return Switches(*(column[which] for column in vars(self).values()))
 
-    def after(self, thread: Ints, ts: int, cpu: Ints, to: Ints) -> "Switches":
-        """With a row more of each of `thread`, before all others: in the state `to` from `ts` on."""
+    @classmethod
+    def known(cls, thread: Ints, ts: int, cpu: Ints, to: Ints) -> "Switches":
+        """A row of each of `thread` that is in the state `to` from `ts` on."""
         blank = np.zeros(len(thread), np.int64)
-        first = Switches(thread, blank - 1, blank + ts, blank - 1, cpu, blank, blank - 1, blank, blank, blank - 1, to)
-        whole = Switches(*(np.concatenate(parts) for parts in zip(vars(first).values(), vars(self).values(), strict=True)))
-        return whole.take(np.argsort(whole.thread, kind="stable")) if len(thread) else self
+        return cls(thread, blank - 1, blank + ts, blank - 1, cpu, blank, blank - 1, blank, blank, blank - 1, to)
+
+    @classmethod
+    def joined(cls, *parts: "Switches") -> "Switches":
+        """The rows of all of them, one after the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 class States:
@@ -64,12 +68,14 @@ class States:
         self._known = np.zeros(0, np.uint8)
         self._gil = np.zeros((0, 2), np.int64)
 
-    def grow(self, gil: Ints, known: tuple[Ints, Ints] | None = None) -> None:
-        """Further threads; `gil` (n, 2): the addresses of their GIL. `known`: some threads, by their places, and their states."""
+    def grow(self, gil: Ints) -> None:
+        """Further threads; `gil` (n, 2): the addresses of their GIL."""
         self._gil = np.concatenate((self._gil, gil))
         self._known = np.concatenate((self._known, np.full(len(gil), UNKNOWN, np.uint8)))
-        if known is not None:
-            self._known[known[0]] = known[1]
+
+    def set(self, thread: Ints, state: Ints) -> None:
+        """Threads whose state is known."""
+        self._known[thread] = state
 
     def take(self, thread: Ints, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> Switches:
         """Of segments that follow each other, and end at `ends_ns`: the rows of `sched` (schema.SCHED) that change a thread's state.
@@ -98,5 +104,5 @@ class States:
             )
             self._passed += 1
         lost.reverse()
-        whole = Switches(*(np.concatenate(parts) for parts in zip(*(vars(s).values() for s in lost), strict=True)))
+        whole = Switches.joined(*lost)
         return whole.take(np.lexsort((whole.ts, whole.segment, whole.thread)))

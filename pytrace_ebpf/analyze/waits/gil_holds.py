@@ -26,6 +26,7 @@ from pytrace_ebpf.trace.schema import SCHED_LOSSES, CallKind, SchedKind
 FOLDER = "gil"
 NOBODY, UNKNOWN = 0, -1
 _MOST_BYTES = 1 << 28
+_FEW_RUNS = 4  # threads in a segment, of which each is compared with all others
 _EXITED, _NOT_READ = -2, -3  # the thread `by` holds it no more; says nothing
 WAIT_COLUMNS = (
     "pid",
@@ -44,6 +45,7 @@ WAIT_COLUMNS = (
 _ROW = np.dtype([("pid", "i4"), ("ts", "i8"), ("holder", "i4"), ("by", "i4")])
 
 Rows = npt.NDArray[Any]
+Ints = npt.NDArray[np.integer[Any]]
 
 
 def evidence(trace: Any) -> pd.DataFrame:
@@ -77,7 +79,8 @@ def _of_segment(trace: Any, segment: dict[str, Any]) -> Rows:
     windows, pids = windows_of(whole.losses(), SCHED_LOSSES), whole.processes()["pid"].to_numpy()
     events = whole.part("events", segment["index"], ("ts", "pid", "tid", "kind"))
     sched = whole.part("sched", segment["index"], ("ts", "pid", "tid", "kind", "holder_tid"))
-    rows = np.concatenate((_of_events(events), _of_switches(sched)))
+    switches = _of_switches(sched)
+    rows = np.concatenate((_of_events(events, None if len(windows) else switches["ts"]), switches))
     rows = rows[~touches(windows, rows["ts"], rows["ts"])]
     begun = windows[(windows[:, 0] >= segment["start_ns"]) & (windows[:, 0] < segment["end_ns"]), 0]
     lost = np.zeros(len(begun) * len(pids), _ROW)
@@ -140,13 +143,34 @@ def _ends_of_runs(rows: Rows) -> Rows:
     return rows[~(again[1:] & again[:-1]) & (holder != _NOT_READ)]
 
 
-def _of_events(events: pa.Table) -> Rows:
-    kind = events["kind"].to_numpy()
+def _of_events(events: pa.Table, others: Ints | None) -> Rows:
+    """Those that show who has the GIL; `others`: when the segment's other rows are, near which alone they matter, None for all events."""
+    kind, ts, pid, tid = (events[name].to_numpy() for name in ("kind", "ts", "pid", "tid"))
     acted = (kind != CallKind.OPEN) & (kind != CallKind.RESET)
+    acted[acted] = near(ts[acted], pid[acted], tid[acted], others) if others is not None else True
     out = np.zeros(int(acted.sum()), _ROW)
-    for name, column in (("pid", "pid"), ("ts", "ts"), ("holder", "tid")):
-        out[name] = events[column].to_numpy()[acted]
+    for name, column in (("pid", pid), ("ts", ts), ("holder", tid)):
+        out[name] = column[acted]
     return out
+
+
+def near(ts: Ints, pid: Ints, tid: Ints, others: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the events next to another thread's, or to one of the moments `others`; of many threads, or without order, all of them.
+
+    Those between would be put in order only to be left out. The events lie thread by thread.
+    """
+    begins = np.flatnonzero((np.diff(tid, prepend=-1) != 0) | (np.diff(pid, prepend=-1) != 0))
+    runs = list(zip(begins.tolist(), [*begins[1:].tolist(), len(ts)], strict=False))
+    if len(runs) > _FEW_RUNS or any((ts[begin + 1 : end] < ts[begin : end - 1]).any() for begin, end in runs):
+        return np.ones(len(ts), bool)
+    found = np.zeros(len(ts), bool)
+    for begin, end in runs:
+        own = ts[begin:end]
+        when = np.concatenate((own[:1], own[-1:], others, ts[:begin], ts[end:]))
+        left, right = np.searchsorted(own, when), np.searchsorted(own, when, side="right")
+        places = np.concatenate((left - 1, left, right - 1, right))
+        found[begin + places[(places >= 0) & (places < len(own))]] = True
+    return found
 
 
 def _of_switches(sched: pa.Table) -> Rows:

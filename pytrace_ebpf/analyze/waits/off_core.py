@@ -42,19 +42,14 @@ class Waits:
         """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
         self._processes, self._machine = processes, machine
         self._states = States(start_ns, windows_of(losses, SCHED_LOSSES))
-        self._keys = np.zeros(0, np.int64)
-        self._number: dict[int, int] = {}
+        self._threads = split.Threads()
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
 
     def take(self, parts: Sequence[pa.Table], ends_ns: Sequence[int]) -> Rows:
         """The waits that ended in some segments that follow each other, from their rows of schema.SCHED and their ends."""
         sched, segment = pa.concat_tables(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        unique, inverse = np.unique(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()), return_inverse=True)
-        new = np.array([key for key in unique.tolist() if key not in self._number], np.int64)
-        self._number.update(zip(new.tolist(), range(len(self._keys), len(self._keys) + len(new)), strict=True))
-        self._keys = np.concatenate((self._keys, new))
+        thread, new = self._threads.number(split.thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()))
         self._states.grow(split.gil_ranges(self._processes, new >> 32))
-        thread = np.array([self._number[key] for key in unique.tolist()], np.int64)[inverse]
         rows = np.concatenate((self._going_on, _rows(self._states.take(thread, sched, segment, ends_ns), sched)))
         rows = rows[np.argsort(rows["thread"], kind="stable")]
         begin, end, continues = _intervals(rows)
@@ -80,7 +75,7 @@ class Waits:
         waker = rows[np.where(woken, begin + 1, begin)]
         ended_by = woken | queued
         out = np.zeros(len(begin), WAIT)
-        out["key"], out["start_ns"], out["end_ns"] = self._keys[first["thread"]], first["ts"], end_ns
+        out["key"], out["start_ns"], out["end_ns"] = self._threads.keys[first["thread"]], first["ts"], end_ns
         out["blocked_until_ns"] = np.where(unsplit, -1, np.where(ended_by, waker["ts"], end_ns))
         out["kind"] = wait_kinds.kinds(first, self._machine)
         out["syscall"] = np.where(queued | unsplit, -1, first["syscall"])

@@ -6,8 +6,6 @@ were: a wait is written once that is known for sure, by the next event of each t
 these segments and _MOST_HELD waits.
 """
 
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Moments
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
-from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, ahead, short_ones
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.switches import Bools, Ints
 from pytrace_ebpf.analyze.waits import wait_kinds
@@ -43,7 +41,7 @@ def derive(trace: Trace, into: Path) -> None:
     stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
     engines, listed = shards_of(trace), trace.segments
     moments, held = Moments(engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
-    for first, sched in _groups(trace):
+    for first, sched in sched_groups(trace, listed, SCHED, _AT_ONCE):
         last = first + len(sched)
         held = np.concatenate((held, stream.take(sched, [segment["end_ns"] for segment in listed[first:last]])))
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
@@ -52,23 +50,6 @@ def derive(trace: Trace, into: Path) -> None:
         held = writer.write(held, moments, listed[last - 1]["start_ns"])
     engines.finish(trace.end_ns)
     writer.write(np.concatenate((held, stream.open(trace.end_ns))), moments)
-
-
-def _groups(trace: Trace) -> Iterator[tuple[int, list[pa.Table]]]:
-    """Segments that follow each other, with _AT_ONCE rows or a little more: the place of the first, and of each what is needed of its scheduling."""
-
-    def read() -> Iterator[tuple[int, list[pa.Table]]]:
-        first, group, rows = 0, list[pa.Table](), 0
-        for sched in chain.from_iterable(trace.parts("sched", some, SCHED) for some in short_ones(trace.segments)):
-            group.append(sched)
-            rows += len(sched)
-            if rows >= _AT_ONCE:
-                yield first, group
-                first, group, rows = first + len(group), [], 0
-        if group:
-            yield first, group
-
-    return ahead(read(), 1)
 
 
 class _Questions(NamedTuple):

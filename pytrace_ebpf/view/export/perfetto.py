@@ -6,8 +6,8 @@ its own thread states. Those, not ftrace's sched_switch: a switch names both thr
 were not traced only half the switches are known. Field numbers: perfetto's protos/perfetto/trace/**.proto.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,32 +28,85 @@ _RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEven
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Buffer: TypeAlias = bytes | memoryview
 
 
-def write(trace: Any, timeline: pd.DataFrame, out: BinaryIO) -> None:
-    """Write `trace`, with the thread states of analyze.time.split's `timeline`, to `out`: its calls a piece at a time."""
+def write(trace: Any, timelines: Iterable[pd.DataFrame], out: BinaryIO) -> None:
+    """Write `trace`, with the thread states of analyze.time.trace_timeline's `timelines`, to `out`: its calls and its states a piece at a time."""
     functions, manifest = trace.functions(), trace.manifest
-    timeline = timeline[timeline["end_ns"] > timeline["start_ns"]].sort_values(["pid", "tid", "start_ns"], kind="stable")
-    tracks = Tracks.of(trace.threads(), trace.thread_times(), timeline)
-    timeline = causes(trace, timeline, functions)
-    label, labels = pd.factorize(timeline["label"])
-    first_label = _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1)
+    tracks = Tracks.of(trace.threads(), trace.thread_times())
     out.write(_clock(manifest))
-    out.write(_names(functions, list(labels), first_label))
+    out.write(_names(functions))
     out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
     for piece in edges(trace):
         for block in _calls(piece, tracks):
             out.write(block.data)
-    thread = tracks.number(timeline)
-    start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
-    # All ends before all begins: perfetto keeps the file's order where times are equal, and states adjoin.
-    out.write(_slices(end, _END, tracks.state_uuid(thread)).data)
-    for rows, behind in _behind(timeline):
-        out.write(_slices(start[rows], _BEGIN, tracks.state_uuid(thread[rows]), label[rows] + first_label, extra=behind).data)
-    for block in _arrows(timeline, tracks):
-        out.write(block.data)
-    for block in _kernel_states(timeline, thread, tracks):
-        out.write(block.data)
+    states = _States(tracks, _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1))
+    for timeline in timelines:
+        if len(timeline):
+            out.writelines(states.take(causes(trace, timeline, functions)))
+    out.writelines(states.finish())
+
+
+class _States:
+    """The packets of thread states, some segments' at a time. What goes on from one to the next begins in that and ends in this."""
+
+    def __init__(self, tracks: Tracks, first_label: int) -> None:
+        self._tracks, self._first_label, self._labels = tracks, first_label, dict[str, int]()
+        self._core, self._end = np.zeros((2, len(tracks.threads)), np.int64)  # of each thread: the last one, and when its last state ended
+        self._flows = 0
+
+    def take(self, timeline: pd.DataFrame) -> Iterator[Buffer]:
+        """Of a timeline with causes."""
+        thread, core = self._tracks.number(timeline), self._cores(timeline)
+        ended = ~timeline["goes_on"].to_numpy(bool)
+        # All ends before all begins: perfetto keeps the file's order where times are equal, and states adjoin.
+        yield _slices(timeline["end_ns"].to_numpy(np.int64)[ended], _END, self._tracks.state_uuid(thread[ended])).data
+        begun = ((timeline["start_ns"] == timeline["began_ns"]) & (timeline["end_ns"] > timeline["start_ns"])).to_numpy(bool)
+        timeline, thread, core = timeline[begun], thread[begun], core[begun]
+        yield self._named(timeline["label"])
+        start, label = timeline["start_ns"].to_numpy(np.int64), timeline["label"].map(self._labels).to_numpy(np.int64)
+        for rows, behind in _behind(timeline):
+            yield _slices(start[rows], _BEGIN, self._tracks.state_uuid(thread[rows]), label[rows] + self._first_label, extra=behind).data
+        yield from self._arrows(timeline)
+        state = timeline["state"].astype("object")
+        code = state.map({"on_cpu": _RUNNING, "runq_wait": _RUNNABLE}).fillna(_SLEEPING).to_numpy(np.int64)
+        for one in np.unique(thread).tolist():
+            own = thread == one
+            yield _kernel_states(one, self._tracks, start[own], core[own], code[own])
+
+    def _named(self, labels: "pd.Series[Any]") -> bytes:
+        """Labels that were not there before, by iid."""
+        new = [label for label in labels.unique().tolist() if label not in self._labels]
+        first = len(self._labels)
+        self._labels |= {label: first + at for at, label in enumerate(new)}
+        return _packet(_NEEDED + data(12, b"".join(data(2, number(1, self._first_label + self._labels[label]) + data(2, label)) for label in new)))
+
+    def _cores(self, timeline: pd.DataFrame) -> Ints:
+        """The core that each row's thread is on, or had last."""
+        thread = self._tracks.number(timeline)
+        cpu = timeline["cpu"].where(timeline["state"].astype("object") == "on_cpu").groupby(thread).ffill()
+        core = cpu.fillna(pd.Series(self._core[thread], timeline.index)).clip(lower=0).to_numpy(np.int64)
+        self._core[thread], self._end[thread] = core, timeline["end_ns"].to_numpy(np.int64)  # of several the last
+        return core
+
+    def _arrows(self, timeline: pd.DataFrame) -> Iterator[Buffer]:
+        """An arrow for each thread that a traced one woke: from an instant on the waker's states to one on the woken's."""
+        woken = timeline[timeline["waker_tid"].notna() & (timeline["blocked_until_ns"] > timeline["start_ns"])]
+        wakers = woken[["waker_pid", "waker_tid"]].set_axis(["pid", "tid"], axis=1).astype("int64")
+        waker, thread = self._tracks.number(wakers), self._tracks.number(woken)
+        known = waker >= 0
+        ts, flow = woken["blocked_until_ns"].to_numpy(np.int64)[known], self._flows + 1 + np.arange(int(known.sum()))
+        self._flows += len(flow)
+        for place, field, name in ((waker, 47, _WAKES), (thread, 48, _WOKEN)):  # flow_ids, terminating_flow_ids
+            uuid = self._tracks.state_uuid(place[known])
+            yield _slices(ts, _INSTANT, uuid, np.full(len(ts), name), extra=[Fixed(field, flow)]).data
+
+    def finish(self) -> Iterator[Buffer]:
+        """That threads have ended."""
+        for thread in np.flatnonzero(self._end).tolist():
+            if self._tracks.ended(thread):
+                yield _kernel_states(thread, self._tracks, self._end[[thread]], self._core[[thread]], np.array([_DEAD]))
 
 
 def _packet(payload: bytes) -> bytes:
@@ -68,8 +121,8 @@ def _clock(manifest: dict[str, Any]) -> bytes:
     return _packet(number(8, int(anchor["monotonic_ns"])) + data(6, snapshot))
 
 
-def _names(functions: pd.DataFrame, labels: list[str], first_label: int) -> bytes:
-    """Names and places by iid: the unknown function, the ends of arrows, the functions by func_id, then the labels of states."""
+def _names(functions: pd.DataFrame) -> bytes:
+    """Names and places by iid: the unknown function, the ends of arrows, the functions by func_id."""
     interned = [data(2, number(1, 1) + data(2, "(unknown)")), data(4, number(1, 1) + data(3, "(unknown)"))]
     interned += [data(2, number(1, iid) + data(2, name)) for iid, name in ((_WAKES, "wakes"), (_WOKEN, "woken"))]
     interned += [data(3, number(1, i) + data(2, name)) for i, name in enumerate(NUMBERS, start=1)]  # .debug_annotation_names
@@ -77,7 +130,6 @@ def _names(functions: pd.DataFrame, labels: list[str], first_label: int) -> byte
         iid = number(1, func_id + _FIRST_FUNCTION)
         interned.append(data(2, iid + data(2, name)))  # InternedData.event_names
         interned.append(data(4, iid + data(2, file) + data(3, name) + number(4, max(line, 0))))  # .source_locations
-    interned += [data(2, number(1, first_label + i) + data(2, label)) for i, label in enumerate(labels)]
     return _packet(_CLEARED + data(12, b"".join(interned)))
 
 
@@ -93,18 +145,6 @@ def _behind(timeline: pd.DataFrame) -> Iterator[tuple[Ints, list[Piece]]]:
                 field = 7 if i == 2 else 4
                 annotations += nested(4, [number(1, i + 1), Slot(field, 9, column.iloc[rows].to_numpy(np.int64))])
         yield rows, annotations
-
-
-def _arrows(timeline: pd.DataFrame, tracks: Tracks) -> Iterator[Bytes]:
-    """An arrow for each thread that a traced one woke: from an instant on the waker's states to one on the woken's."""
-    woken = timeline[timeline["waker_tid"].notna() & (timeline["blocked_until_ns"] > timeline["start_ns"])]
-    wakers = woken[["waker_pid", "waker_tid"]].set_axis(["pid", "tid"], axis=1).astype("int64")
-    waker, thread = tracks.number(wakers), tracks.number(woken)
-    known = waker >= 0
-    ts, flow = woken["blocked_until_ns"].to_numpy(np.int64)[known], 1 + np.arange(int(known.sum()))
-    for place, field, name in ((waker, 47, _WAKES), (thread, 48, _WOKEN)):  # flow_ids, terminating_flow_ids
-        uuid = tracks.state_uuid(place[known])
-        yield _slices(ts, _INSTANT, uuid, np.full(len(ts), name), extra=[Fixed(field, flow)])
 
 
 def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: Ints | None = None, extra: Sequence[Piece] = ()) -> Bytes:
@@ -135,20 +175,8 @@ def _interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -
     return out
 
 
-def _kernel_states(timeline: pd.DataFrame, thread: Ints, tracks: Tracks) -> Iterator[Bytes]:
-    """Task states per thread; the one after a run names the core of the run, which it ends."""
-    state = timeline["state"].astype("object")
-    code = state.map({"on_cpu": _RUNNING, "runq_wait": _RUNNABLE}).fillna(_SLEEPING).to_numpy(np.int64)
-    cpu = timeline["cpu"].where(state == "on_cpu").groupby(thread).ffill().fillna(0).clip(lower=0).to_numpy(np.int64)
-    start, end = (timeline[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
-    edges = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
-        number_ = int(thread[first])
-        fixed = [number(3, tracks.tid(number_)), data(2, tracks.name(number_))]
-        ends = tracks.ended(number_)
-        rows = slice(first, stop)
-        at, what, core = start[rows], code[rows], cpu[rows]
-        if ends:
-            at, what, core = np.append(at, end[stop - 1]), np.append(what, _DEAD), np.append(core, core[-1])
-        event = nested(117, [*fixed, Slot(1, 2, core), Slot(4, 1, what)])
-        yield messages(nested(1, [number(10, 1), Slot(8, 9, at), *event]), len(at))
+def _kernel_states(thread: int, tracks: Tracks, ts: Ints, core: Ints, state: Ints) -> Buffer:
+    """Task states of a thread; the one after a run names the core of the run, which it ends."""
+    fixed = [number(3, tracks.tid(thread)), data(2, tracks.name(thread))]
+    event = nested(117, [*fixed, Slot(1, 2, core), Slot(4, 1, state)])
+    return messages(nested(1, [number(10, 1), Slot(8, 9, ts), *event]), len(ts)).data
