@@ -11,7 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
-from tests.conftest import Python, Target
+from tests.conftest import HOST_PYTHON, Python, Target
 
 HZ, SECONDS = 499, "4"
 SURE = 0.9  # of the samples: the others were taken while the files were being read, or in an instruction on the way
@@ -87,6 +87,17 @@ def test_what_is_not_known_is_counted(python: Python, sampled: Callable[..., tup
     trace, stacks = sampled("native_below", python)
     assert trace.manifest["lost"].get("sample_native", 0) <= (1 - SURE) * len(trace.samples()) + HZ
     assert sum(not library for frames in stacks for _, library in frames[:1]) == len(stacks)  # nothing is outside of all Python frames
+
+
+def test_code_that_comes_later_is_found_or_counted(sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
+    trace, stacks = sampled("late_code", Python(HOST_PYTHON))
+    compressing = [frames for frames in stacks if python_of(frames)[-1:] == ["compresses"]]
+    assert len(compressing) >= 20
+    assert sum(any(library.startswith("libz.so") for _, library in frames) for frames in compressing) >= len(compressing) / 2
+    spinning = [frames for frames in stacks if python_of(frames)[-1:] == ["spins"]]
+    nowhere = [frames for frames in spinning if not frames[-1][1]]  # within the instructions that no file has
+    assert len(nowhere) >= SURE * len(spinning) >= 10
+    assert trace.manifest["lost"]["sample_native"] >= SURE * len(nowhere)
 
 
 def test_beside_exact_calls_it_says_what_they_were_spent_in(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
