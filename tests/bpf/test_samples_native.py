@@ -4,11 +4,16 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.sampling.samples import Samples
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
 from tests.conftest import HOST_PYTHON, Python, Target
@@ -111,14 +116,27 @@ def test_beside_exact_calls_it_says_what_they_were_spent_in(target: Callable[...
     assert below["compresses"][0]["library"].startswith("libz.so")
 
 
+def test_where_the_kernel_refuses_there_are_samples_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Programs.program
+
+    def refusing(self: Programs, name: str, *rest: int) -> int:
+        if name.startswith("natives"):
+            raise HostError("the kernel refuses natives (too complex)")
+        return real(self, name, *rest)
+
+    monkeypatch.setattr(Programs, "program", refusing)
+    samples = Samples(Recording(Functions(), Processes()), HZ, follow=False)
+    assert samples.missing() == ("native frames are not sampled: the kernel refuses natives (too complex)",)
+    samples.stop()
+    samples.close()
+
+
 @pytest.mark.parametrize("ends", ["tracer", "target"])
-def test_either_may_be_killed_while_stacks_are_sampled(
-    ends: str, target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path
-) -> None:
+def test_either_may_be_killed_while_stacks_are_sampled(ends: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("native_below", "--wait", "600")
     recorder = attach(process.pid, "--sample", "4999")
     process.go()
-    wait_until(lambda: bool(list((recorder.directory / "samples").glob("*.parquet"))))
+    wait_until(lambda: bool(len(pytrace_ebpf.open(recorder.directory).samples())))  # a segment is closed, and in the manifest
     os.kill(recorder.process.pid if ends == "tracer" else process.pid, signal.SIGKILL)
     if ends == "tracer":
         recorder.process.wait()
