@@ -1,10 +1,10 @@
 """What attaching does to a web service that is busy: requests a second and what one takes, untraced and by each source.
 
 The service and its clients, who wait for nothing but its answers, run on; the tracer is attached in turn by `--source
-auto`, `usdt` and `agent`. Quote the ratios; the times are this machine's. Where others use its cores too, trust those of
-the service's CPU time a request.
+auto`, `usdt` and `agent`, or by what --ways says: `sample:HZ` and `py-spy:HZ` sample instead.
+Quote the ratios; the times are this machine's. Where others use its cores too, trust those of the service's CPU time a request.
 
-    scripts/bench/service.py [--python /usr/bin/python3.11] [--rounds 5] [--seconds 4] [--clients 4]
+    scripts/bench/service.py [--python /usr/bin/python3.11] [--rounds 5] [--seconds 4] [--clients 4] [--ways untraced,auto,agent,sample:99,py-spy:99]
 """
 
 import argparse
@@ -62,19 +62,25 @@ class Tracer:
 
     def __init__(self, pid: int, way: str, folder: str) -> None:
         self.said, self.process = "", None
-        if way != "untraced":
-            words = ["-m", "pytrace_ebpf", "attach", "--pid", str(pid), "--source", way, "-o", folder]
+        kind, _, rate = way.partition(":")
+        if kind == "py-spy":
+            words = ["py-spy", "record", "--pid", str(pid), "-r", rate, "-d", "3600", "-f", "raw", "-o", folder]
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        elif kind != "untraced":
+            what = ["--sample", rate] if kind == "sample" else ["--source", kind]
+            words = ["-m", "pytrace_ebpf", "attach", "--pid", str(pid), *what, "-o", folder]
             self.process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "Tracer":
-        if self.process and self.process.stderr:
-            self.said = self.process.stderr.readline().rstrip()
+        says = self.process and (self.process.stderr or self.process.stdout)
+        if says:
+            self.said = says.readline().rstrip()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process:
             self.process.send_signal(signal.SIGINT)
-            self.said += "\n" + self.process.communicate()[1].strip()
+            self.said += "\n" + "".join(text or "" for text in self.process.communicate()).strip()
 
 
 def main() -> None:
@@ -83,30 +89,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     args = parser.parse_args()
     service = subprocess.Popen([args.python, SERVICE], stdout=subprocess.PIPE, text=True)
     assert service.stdout
     clients = Clients(service.pid, int(service.stdout.readline()), args.clients)
     clients.over(1.0)
-    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in args.ways}
     said = {}
     try:
         for _ in range(args.rounds):
-            for way in WAYS:
+            for way in args.ways:
                 with tempfile.TemporaryDirectory() as folder, Tracer(service.pid, way, f"{folder}/trace") as tracer:
                     found[way].append(clients.over(args.seconds))
                 said[way] = tracer.said
     finally:
         service.kill()
         service.wait()
-    print(said["auto"].splitlines()[0])
+    if "auto" in said:
+        print(said["auto"].splitlines()[0])
     print(f"medians of {args.rounds} rounds of {args.seconds:g} s in turn, {args.clients} clients")
     for way, rounds in found.items():
         rate, took, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
         kept, slower = (statistics.median(mine[at] / plain[at] for mine, plain in zip(rounds, found["untraced"], strict=True)) for at in (0, 2))
         lost = ", ".join(line.split("  ")[-1] for line in said[way].splitlines() if line.endswith(("lost", "LOST")))
         print(
-            f"  {way:9} {rate:5.0f} requests a second ({kept * 100:.0f} % kept), {took:.0f} ms each, {cpu:.1f} ms of CPU ({slower:.1f} times)  {lost}"
+            f"  {way:11} {rate:5.0f} requests a second ({kept * 100:.0f} % kept), {took:.0f} ms each, {cpu:.1f} ms of CPU ({slower:.1f} times)  {lost}"
         )
 
 

@@ -4,14 +4,19 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.sampling.samples import Samples
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
-from tests.conftest import Python, Target
+from tests.conftest import HOST_PYTHON, Python, Target
 
 HZ, SECONDS = 499, "4"
 SURE = 0.9  # of the samples: the others were taken while the files were being read, or in an instruction on the way
@@ -89,6 +94,17 @@ def test_what_is_not_known_is_counted(python: Python, sampled: Callable[..., tup
     assert sum(not library for frames in stacks for _, library in frames[:1]) == len(stacks)  # nothing is outside of all Python frames
 
 
+def test_code_that_comes_later_is_found_or_counted(sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
+    trace, stacks = sampled("late_code", Python(HOST_PYTHON))
+    compressing = [frames for frames in stacks if python_of(frames)[-1:] == ["compresses"]]
+    assert len(compressing) >= 20
+    assert sum(any(library.startswith("libz.so") for _, library in frames) for frames in compressing) >= len(compressing) / 2
+    spinning = [frames for frames in stacks if python_of(frames)[-1:] == ["spins"]]
+    nowhere = [frames for frames in spinning if not frames[-1][1]]  # within the instructions that no file has
+    assert len(nowhere) >= SURE * len(spinning) >= 10
+    assert trace.manifest["lost"]["sample_native"] >= SURE * len(nowhere)
+
+
 def test_beside_exact_calls_it_says_what_they_were_spent_in(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     from pytrace_ebpf.view.sampled import found_below
 
@@ -100,14 +116,27 @@ def test_beside_exact_calls_it_says_what_they_were_spent_in(target: Callable[...
     assert below["compresses"][0]["library"].startswith("libz.so")
 
 
+def test_where_the_kernel_refuses_there_are_samples_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Programs.program
+
+    def refusing(self: Programs, name: str, *rest: int) -> int:
+        if name.startswith("natives"):
+            raise HostError("the kernel refuses natives (too complex)")
+        return real(self, name, *rest)
+
+    monkeypatch.setattr(Programs, "program", refusing)
+    samples = Samples(Recording(Functions(), Processes()), HZ, follow=False)
+    assert samples.missing() == ("native frames are not sampled: the kernel refuses natives (too complex)",)
+    samples.stop()
+    samples.close()
+
+
 @pytest.mark.parametrize("ends", ["tracer", "target"])
-def test_either_may_be_killed_while_stacks_are_sampled(
-    ends: str, target: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path
-) -> None:
+def test_either_may_be_killed_while_stacks_are_sampled(ends: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("native_below", "--wait", "600")
     recorder = attach(process.pid, "--sample", "4999")
     process.go()
-    wait_until(lambda: bool(list((recorder.directory / "samples").glob("*.parquet"))))
+    wait_until(lambda: bool(len(pytrace_ebpf.open(recorder.directory).samples())))  # a segment is closed, and in the manifest
     os.kill(recorder.process.pid if ends == "tracer" else process.pid, signal.SIGKILL)
     if ends == "tracer":
         recorder.process.wait()

@@ -33,7 +33,8 @@ from pytrace_ebpf.trace.layers import NUMBERS
 FRAME_NATIVE = 1 << 63  # events.h
 _PATIENCE_S, _AT_ONCE_S = 10.0, 0.2  # for one file; for reading files between two drains
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 30.0  # between two looks at a process that runs where nothing is known to be: code that it made itself
-_MOST_FILES, _MOST_ROWS, _MOST_SPANS = 1024, 1 << 23, 4096  # rows of a file; the two last as in samples.c
+_MOST_FILES = 400  # open all the while, for the names of their functions
+_MOST_ROWS, _MOST_SPANS = 1 << 23, 4096  # rows of a file; both as in samples.c
 _MOST_IN_ALL = 1 << 24  # rows of all files, 8 bytes each
 # By what the interpreter calls anything: these say nothing of what is called.
 _CALLING = re.compile(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import HASH, read_lines
@@ -48,6 +49,7 @@ _LAYOUT = (
     "code_bytes",
 )
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
+_NATIVES = 2  # NATIVE of samples.c: a step
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -87,14 +89,19 @@ class Samples(Recorder):
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
         self._stopped, self._apart = False, 0
+        self._refused: tuple[str, ...] = ()
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
 
     def _load(self, first: str, kind: int, steps: str) -> int:
-        """The descriptor of a program, whose next steps are loaded too."""
+        """The descriptor of a program, whose next steps are loaded too. Without the one for native frames samples have none."""
         suffix = steps.removeprefix("steps")
-        for place, name in enumerate(("step", "finish", "natives")):
+        for place, name in enumerate(("step", "finish")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
+        try:
+            self._programs.map(steps).set(_NATIVES, self._programs.program("natives" + suffix, kind))
+        except HostError as error:
+            self._refused = (f"native frames are not sampled: {error}",)
         return self._programs.program(first, kind)
 
     # -- which processes are sampled --------------------------------------------------------------
@@ -215,8 +222,8 @@ class Samples(Recorder):
         return lost
 
     def missing(self) -> tuple[str, ...]:
-        """Why there are no stacks of threads off the core, where there are none."""
-        return (self._returns.why_not,) if self._returns.why_not else ()
+        """Why there are no stacks of threads off the core, or no native frames, where there are none."""
+        return (*((self._returns.why_not,) if self._returns.why_not else ()), *self._refused)
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too."""

@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
-_CALM_INTERVAL_S, _FEW = 0.25, 2000  # where no thread began or ended, and fewer rows came than this: the ring holds 300,000
+_CALM_INTERVAL_S, _FEW = 1.0, 2000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
 # Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)
@@ -56,7 +56,10 @@ class SchedProbes(Scheduling):
         self._holders.take_in(columns)
         self._added -= set(columns["pid"][(columns["kind"] == SchedKind.EXIT) & (columns["pid"] == columns["tid"])].tolist())
         calm = len(columns["kind"]) < _FEW and not np.isin(columns["kind"], _BEGIN_OR_END).any()
-        self.interval_s = _STARTING_INTERVAL_S if self._holders.awaits_any else _CALM_INTERVAL_S if calm else _INTERVAL_S
+        if self._holders.awaits_any:
+            self.interval_s = _STARTING_INTERVAL_S
+        else:
+            self.interval_s = min(2 * self.interval_s, _CALM_INTERVAL_S) if calm else _INTERVAL_S
         return {"sched": [columns]}
 
     def losses(self) -> np.ndarray:
