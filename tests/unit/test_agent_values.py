@@ -11,9 +11,9 @@ import pytest
 from pytrace_ebpf.record.filters import REDACTED
 from pytrace_ebpf.record.output.observed import observed_table
 from pytrace_ebpf.trace.schema import OBSERVED
-from tests.agent_arena import Arena, Session
+from tests.agent_arena import ACTIVE, QUIET, Arena, Session
 from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import MINOR, built, every_python, run
+from tests.unit.agent_pythons import MINOR, attached, built, every_python, run
 
 pytestmark = built
 
@@ -173,6 +173,52 @@ def test_objects_that_other_threads_change_and_free_meanwhile(interpreter: str, 
     for row in found:
         if row["type"] == "str" and row["status"] == "complete":
             assert row["value"] in ("\\ud800" * row["shape"][0], "x" * row["shape"][0])
+
+
+FORKS = """
+import os, sys, threading
+def seen(a): return a
+seen("before")
+def in_thread(): seen("thread")
+thread = threading.Thread(target=in_thread); thread.start(); thread.join()
+child = os.fork()
+seen("child" if not child else "parent")
+if child: os.waitpid(child, 0)
+"""
+
+
+@every_python
+def test_threads_and_forked_children_tell_theirs(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "s", args=["shop.seen"])
+    path = tmp_path / "s" / "shop.py"
+    path.write_text(FORKS)
+    run(session, interpreter, str(path))
+    found = [[(row["what"], row["value"]) for row in rows(arena)] for arena in session.arenas()]
+    twice = {value: [("argument", value), ("return", value)] for value in ("before", "thread", "parent", "child")}
+    assert sorted(found, key=len) == [twice["child"], [*twice["before"], *twice["parent"], *twice["thread"]]] or sorted(found, key=len) == [
+        twice["child"], [*twice["before"], *twice["thread"], *twice["parent"]],
+    ]  # fmt: skip
+
+
+def test_a_second_session_names_everything_anew(tmp_path: Path) -> None:
+    interpreter = max(MINOR, key=lambda name: MINOR[name])
+    first, second = Session(tmp_path / "1", args=["*.seen"]), Session(tmp_path / "2", args=["*.seen", "*.other"])
+    with attached(interpreter, "def seen(a): return a\ndef other(b): return b\nserve()") as program:
+        program.load(first)
+        assert program.ask("seen(1)") == "1" and program.ask("other(2)") == "2"
+        first.command_stop()
+        (arena,) = first.wait(QUIET)
+        assert [(row["name"], row["value"]) for row in rows(arena)] == [("a", "1"), (None, "1")]
+        first.close()
+        assert program.ask(f"begin {second.directory}") == "0"
+        second.wait(ACTIVE)
+        assert program.ask("seen('x')") == "x" and program.ask("other(None)") == "None"
+        second.command_stop()
+        (arena,) = second.wait(QUIET)
+        assert [(row["name"], row["type"], row["value"]) for row in rows(arena)] == [
+            ("a", "str", "x"), (None, "str", "x"), ("b", "NoneType", "None"), (None, "NoneType", "None"),
+        ]  # fmt: skip
+        second.close()
 
 
 ARRAYS = """
