@@ -233,10 +233,12 @@ static void describe_array(struct value *v, PyObject *object)
 static bool is_there(const void *address, size_t size)
 {
     const char *start = address;
-    for (size_t i = 0; i < size; i += sizeof(uint64_t))
-        if (syscall(SYS_rt_sigprocmask, -1, start + i, NULL, sizeof(uint64_t)) && errno == EFAULT)
-            return false;
-    return true;
+    int before = errno; /* the program's */
+    bool there = true;
+    for (size_t i = 0; there && i < size; i += sizeof(uint64_t))
+        there = !syscall(SYS_rt_sigprocmask, -1, start + i, NULL, sizeof(uint64_t)) || errno != EFAULT;
+    errno = before;
+    return there;
 }
 
 static bool fits(const struct tensor_impl *impl, const int64_t **sizes)

@@ -22,7 +22,7 @@ RESUMED, UNSEEN, OTHERS = "(resumed)", "(not seen)", "(others)"  # in the place 
 
 _COLUMNS = ("func_id", "start_ns", "resumed", "wall_ns", *SPLIT, "self_wall_ns")
 _SUMS = ("count", "wall_ns", "self_ns", "unknown_ns", *SPLIT, *(f"{name}_known" for name in SPLIT))
-_PLACES = 1 << 16  # of arguments, and of what came of the call
+_MOST_PLACES = 1 << 16  # of arguments, and of what came of the call
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[tuple[str, str], ...]  # what came of the call and the arguments: each as it is told apart, and by its type alone
@@ -67,7 +67,7 @@ class _Function:
                 if len(few) > FEW:
                     self.generalize({place})
         if len(self.rows) > MOST_ROWS:
-            self.generalize(set(range(_PLACES)))
+            self.generalize(set(range(_MOST_PLACES)))
         if len(self.rows) > MOST_ROWS:
             self.rows = {(("", ""), (OTHERS, OTHERS)): np.sum(list(self.rows.values()), axis=0)}
 
@@ -106,14 +106,14 @@ def _of_piece(piece: Joined, functions: dict[int, _Function], start_ns: int) -> 
 
 def _many(func: Ints, place: Ints, shown: Ints, functions: dict[int, _Function]) -> npt.NDArray[np.bool_]:
     """Which rows are of an argument of which the function has many different values, in the piece or before."""
-    cell, cells = pd.factorize(func * _PLACES + place)
+    cell, cells = pd.factorize(func * _MOST_PLACES + place)
     distinct = pd.DataFrame({"cell": cell, "shown": shown}).drop_duplicates()
     many = np.bincount(distinct["cell"], minlength=len(cells)) > FEW
     for number, of in enumerate(cells.tolist()):
-        function = functions.setdefault(of // _PLACES, _Function())
+        function = functions.setdefault(of // _MOST_PLACES, _Function())
         if many[number]:
-            function.generalize({of % _PLACES})
-        many[number] = of % _PLACES in function.many
+            function.generalize({of % _MOST_PLACES})
+        many[number] = of % _MOST_PLACES in function.many
     return many[cell]
 
 
