@@ -105,14 +105,16 @@ def test_of_several_patterns_each_counts(tmp_path: Path) -> None:
 def test_values_for_which_there_is_no_room_are_counted_and_take_none_from_events(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "s", args=["shop.f"], include=["shop"], chunk_records=256, arena_bytes=1 << 16)
     path = tmp_path / "s" / "shop.py"
-    path.write_text("def f(a): return a\nfor number in range(900): f(number)\n")
+    path.write_text("def f(a, b=1, *c): return a\nfor number in range(900): f(number)\n")
     run(session, interpreter, str(path))
     (arena,) = session.arenas()
     written = sum(len(values) for _, values in arena.values)
-    assert arena.header["dropped"] == 0 and written + arena.header["values_dropped"] == 1800 and arena.header["values_dropped"] > 0
+    assert arena.header["dropped"] == 0 and written + arena.header["values_dropped"] == 3600 and arena.header["values_dropped"] > 0
     assert 0 < written <= 8 * (4096 // 192)  # half of the chunks
     for head, values in arena.values:
         assert head["record_bytes"] == 192 and (np.diff(values["event"].astype(np.int64)) >= 0).all()
+        of_calls = Counter(values["event"][values["what"] == 0].tolist())
+        assert set(of_calls.values()) == {3}  # all that a call was given, or nothing
 
 
 THREADS = """

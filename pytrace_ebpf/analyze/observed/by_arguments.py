@@ -54,6 +54,7 @@ class _Function:
 
     def __init__(self) -> None:
         self.rows: dict[Key, Ints] = {}
+        self.takes_arguments = False
         self.many: set[int] = set()  # places in a key that are not told apart any more
         self._few: dict[int, set[str]] = {}
 
@@ -90,7 +91,7 @@ def _of_piece(piece: Joined, functions: dict[int, _Function], start_ns: int) -> 
     shown, whole = texts(piece.values)
     many = _many(func[piece.call], place, shown.codes, functions)
     codes = np.where(many, ~whole.codes, shown.codes)
-    instead = _instead(piece, place, start_ns)
+    instead = _instead(piece, func, place, functions, start_ns)
     group = _groups(func, instead, piece.call, place, codes)
     sums = _sums(piece.calls, group)
     first = np.unique(group, return_index=True)[1]
@@ -117,12 +118,15 @@ def _many(func: Ints, place: Ints, shown: Ints, functions: dict[int, _Function])
     return many[cell]
 
 
-def _instead(piece: Joined, place: Ints, start_ns: int) -> npt.NDArray[np.object_]:
+def _instead(piece: Joined, func: Ints, place: Ints, functions: dict[int, _Function], start_ns: int) -> npt.NDArray[np.object_]:
     """What stands for the arguments of calls of which there are none: "" where the function takes none."""
     has = np.zeros(len(piece.calls), np.bool_)
     has[piece.call[place > 0]] = True
+    for of in np.unique(func[has]).tolist():
+        functions[of].takes_arguments = True
+    takes = np.isin(func, [of for of in np.unique(func).tolist() if functions[of].takes_arguments])
     resumed = piece.calls["resumed"].to_numpy(zero_copy_only=False).astype(bool)
-    unseen = piece.calls["start_ns"].to_numpy() <= start_ns
+    unseen = takes | (piece.calls["start_ns"].to_numpy() <= start_ns)  # else they were lost
     return np.where(has, "", np.where(resumed, RESUMED, np.where(unseen, UNSEEN, ""))).astype(object)
 
 
