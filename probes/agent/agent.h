@@ -103,7 +103,8 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)
 
-/* What an object was at an event: an argument at an ENTRY, else what left the call. Only so much of data as `size` says is written.
+/* What an object was at an event: an argument at an ENTRY, of which there are all or none, else what left the call. Only so much of
+ * data as `size` says is written.
  *
  *     kind           length                  data
  *     VALUE_OTHER    0

@@ -281,25 +281,26 @@ bool writer_make_room(struct writer *w)
 }
 
 /* Values never wait, and leave half of the chunks to the events. */
-struct value *room_for_value(struct writer *w)
+struct value *room_for_values(struct writer *w, uint32_t count)
 {
     uint32_t most = arena->chunk_bytes / sizeof(struct value);
-    if (UNLIKELY(!w->values || w->values->count == most)) {
+    if (UNLIKELY(!w->values || w->values->count + count > most)) {
         if (w->values) {
-            w->values_before += most;
+            w->values_before += w->values->count;
             __atomic_store_n(&w->values->state, CHUNK_FULL, __ATOMIC_RELEASE);
         }
-        w->values = values_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        w->values = count > most || values_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
         if (!w->values) {
-            arena->values_dropped++;
+            arena->values_dropped += count;
             return NULL;
         }
         values_turned_away = 0;
         begin_chunk(w, w->values, STREAM_VALUES, sizeof(struct value), w->values_before);
     }
-    struct value *value = (struct value *)((char *)arena + events_at(w->values - chunk_at(0))) + w->values->count;
-    value->event = w->before + w->chunk->count - 1;
-    return value;
+    struct value *values = (struct value *)((char *)arena + events_at(w->values - chunk_at(0))) + w->values->count;
+    for (uint32_t i = 0; i < count; i++)
+        values[i].event = w->before + w->chunk->count - 1;
+    return values;
 }
 
 static void thread_ends(void *writer)

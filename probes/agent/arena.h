@@ -120,13 +120,13 @@ static inline void arena_passed(void)
         arena->passed++;
 }
 
-/* A place for a value, which value_written is to follow; NULL: there is none, which is counted. */
-struct value *room_for_value(struct writer *writer);
+/* Places for so many values, which belong to the last event that was written; values_written is to follow. NULL: there are not as many
+ * in one chunk, which is counted. */
+struct value *room_for_values(struct writer *writer, uint32_t count);
 
-/* Belongs to the last event that was written. */
-static inline void value_written(struct writer *w)
+static inline void values_written(struct writer *w, uint32_t count)
 {
-    __atomic_store_n(&w->values->count, w->values->count + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&w->values->count, w->values->count + count, __ATOMIC_RELEASE);
 }
 
 /* False: the event is lost, and counted. */

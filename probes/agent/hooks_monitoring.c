@@ -6,11 +6,15 @@
 #include "functions.h"
 #include "layers.h"
 #include "left_out.h"
+#include "objects.h"
 #include "sources.h"
 #include "threads.h"
 
 /* PyLongObject: the lowest digit, which is all of a position in the code. */
 #define LONG_DIGIT 24
+/* PyTracebackObject: its frame, and where that stood, in bytes */
+#define TRACEBACK_FRAME 24
+#define TRACEBACK_POSITION 32
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
  * time, least of 4 runs by turns). It has no recursion check either, so an event cannot raise in the program. */
@@ -158,6 +162,18 @@ static PyObject *on_yield(PyObject *self, PyObject *const *arguments, Py_ssize_t
     return on_leave(arguments, CALL_YIELD);
 }
 
+/* The line that an exception left from. Where it is raised anew, as at the end of `except` and `finally`, the instruction has none: then the
+ * newest entry of its traceback has it, if that is of this frame. */
+static uint32_t line_raised(struct function_entry *function, PyObject *const *arguments, const void *frame)
+{
+    uint32_t line = line_left(function, arguments);
+    void *traceback = line ? NULL : exception_traceback(arguments[2]);
+    if (!traceback || pointer_at(pointer_at(traceback, TRACEBACK_FRAME), at->object_frame) != frame)
+        return line;
+    int found = py.PyCode_Addr2Line(arguments[0], *(int *)((char *)traceback + TRACEBACK_POSITION));
+    return found > 0 ? found & 0x1ffffff : 0;
+}
+
 static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
@@ -169,7 +185,7 @@ static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_
     if (w && UNLIKELY(w->closing != NULL) && w->closing == frame)
         w->closing = NULL;
     else if (function)
-        leave(w, function, frame, line_left(function, arguments), CALL_UNWIND, arguments[2]);
+        leave(w, function, frame, line_raised(function, arguments, frame), CALL_UNWIND, arguments[2]);
     else if (w && function_importing(arguments[0]))
         not_written(arguments, CALL_UNWIND);
     return py.none;

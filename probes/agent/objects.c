@@ -27,6 +27,7 @@
 #define FLOAT_VALUE 16
 #define DIGITS 24
 #define EXCEPTION_ARGUMENTS 24
+#define EXCEPTION_TRACEBACK 40 /* from 3.11 on */
 /* PyArrayObject_fields and PyArray_Descr, NumPy 1 and 2 */
 #define ARRAY_DIMENSIONS 24
 #define ARRAY_SIZES 32
@@ -61,6 +62,14 @@ static uint64_t word_at(const void *base, int offset)
 bool is_static_type(const void *type, const char *name)
 {
     return !(word_at(type, TYPE_FLAGS) & HEAP_TYPE) && !strcmp(pointer_at(type, TYPE_NAME), name);
+}
+
+void *exception_traceback(PyObject *exception)
+{
+    if (!objects_known || !(word_at(exception->type, TYPE_FLAGS) & IS_EXCEPTION))
+        return NULL;
+    PyObject *traceback = pointer_at(exception, EXCEPTION_TRACEBACK);
+    return traceback && is_static_type(traceback->type, "traceback") ? traceback : NULL;
 }
 
 /* Characters of a str one by one, of whichever width. */
@@ -224,10 +233,12 @@ static void describe_array(struct value *v, PyObject *object)
 static bool is_there(const void *address, size_t size)
 {
     const char *start = address;
-    for (size_t i = 0; i < size; i += sizeof(uint64_t))
-        if (syscall(SYS_rt_sigprocmask, -1, start + i, NULL, sizeof(uint64_t)) && errno == EFAULT)
-            return false;
-    return true;
+    int before = errno; /* the program's */
+    bool there = true;
+    for (size_t i = 0; there && i < size; i += sizeof(uint64_t))
+        there = !syscall(SYS_rt_sigprocmask, -1, start + i, NULL, sizeof(uint64_t)) || errno != EFAULT;
+    errno = before;
+    return there;
 }
 
 static bool fits(const struct tensor_impl *impl, const int64_t **sizes)

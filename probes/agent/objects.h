@@ -14,6 +14,8 @@ void object_describe(struct value *value, PyObject *object, bool redact);
 /* The record of a name that is a str; NULL where there is no room. */
 const struct function *name_of_text(PyObject *text);
 bool is_static_type(const void *type, const char *name);
+/* From 3.11 on: the traceback of an exception; NULL = it has none, or is no exception. */
+void *exception_traceback(PyObject *exception);
 
 static inline Py_ssize_t tuple_size(const void *tuple)
 {

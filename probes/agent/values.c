@@ -52,16 +52,12 @@ static PyObject *argument(const void *code, const void *frame, int place)
     return kinds[place] & IS_CELL ? content_of(object) : object;
 }
 
-static void write(struct writer *w, PyObject *object, const struct function *name, int position, uint8_t what, bool redact)
+static void fill(struct value *value, PyObject *object, const struct function *name, int position, uint8_t what, bool redact)
 {
-    struct value *value = room_for_value(w);
-    if (!value)
-        return;
     value->name = name ? name->id : 0;
     value->position = position;
     value->what = what;
     object_describe(value, object, redact);
-    value_written(w);
 }
 
 void write_arguments(struct writer *w, const struct function_entry *function, const void *frame)
@@ -70,12 +66,15 @@ void write_arguments(struct writer *w, const struct function_entry *function, co
     int flags = int_at(code, at->code_flags);
     int count = int_at(code, at->code_arguments) + int_at(code, at->code_keyword_only) + !!(flags & TAKES_MORE) + !!(flags & TAKES_MORE_KEYWORDS);
     PyObject *names = pointer_at(code, at->code_variables);
-    if (!objects_known || count > tuple_size(names))
+    /* All of a call's, or none. */
+    struct value *values = objects_known && count && count <= tuple_size(names) ? room_for_values(w, count) : NULL;
+    if (!values)
         return;
     for (int i = 0; i < count; i++) {
         const struct function *name = name_of_text(tuple_item(names, i));
-        write(w, argument(code, frame, i), name, i, VALUE_ARGUMENT, !name || name->flags);
+        fill(&values[i], argument(code, frame, i), name, i, VALUE_ARGUMENT, !name || name->flags);
     }
+    values_written(w, count);
 }
 
 void write_result(struct writer *w, const struct function_entry *function, PyObject *object, uint64_t kind)
@@ -85,5 +84,9 @@ void write_result(struct writer *w, const struct function_entry *function, PyObj
     uint8_t what = kind == CALL_UNWIND ? VALUE_RAISED : kind == CALL_YIELD ? VALUE_YIELD : VALUE_RETURN;
     if (what == VALUE_YIELD && is_static_type(object->type, "async_generator_wrapped_value"))
         object = pointer_at(object, WRAPPED);
-    write(w, object, NULL, 0, what, function->secret);
+    struct value *value = room_for_values(w, 1);
+    if (!value)
+        return;
+    fill(value, object, NULL, 0, what, function->secret);
+    values_written(w, 1);
 }

@@ -16,6 +16,7 @@ _NATIVE = Fields(
     {}, {"layers": List(str), "functions": Each(Maybe(WHOLE)), "missing": List(str), "tensors_read": Maybe(WHOLE), "tensors_unknown": Maybe(WHOLE)}
 )
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
+_OBSERVED = Fields({"args": List(str), "redact": List(str)})
 _SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE})
 # What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
 SHAPE = Fields(
@@ -33,7 +34,7 @@ SHAPE = Fields(
         ),
         "target": Fields({"pid": PID}, {"command": Maybe(str), "executable": Maybe(str), "python_version": Maybe(str)}),
         "argv": List(str),
-        "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str))}),
+        "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str)), "observed": Maybe(_OBSERVED)}),
         "sources": List(Fields({"source": Maybe(str), "why": str}, {"pid": Maybe(PID), "others": WHOLE})),
         "events": _COUNTS,
         "lost": _COUNTS,

@@ -38,6 +38,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
             (f"{text.duration(ns)} a call{apart}." if ns is not None else cost_sentence(facts["sampling_ns"], facts["wall_ns"]))
             + waited_sentence(facts["waited_ns"]),
         ),
+        *([("values", _values(facts["options"]["observed"]))] if (facts["options"].get("observed") or {}).get("args") else []),
         ("command", shlex.join(str(a) for a in facts["argv"])),
         ("size", f"{text.size(facts['bytes'])}   {what}"),
         ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
@@ -67,6 +68,11 @@ def _dropped(facts: dict[str, Any]) -> str:
     """What --keep dropped."""
     dropped = facts["dropped"]
     return f"the first {text.duration(dropped['wall_ns'])}, {dropped['segments']:,} segments of {text.size(dropped['bytes'])}: older than what --keep asked for"
+
+
+def _values(observed: dict[str, list[str]]) -> str:
+    """What is in it that may be secret."""
+    return f"what {', '.join(observed['args'])} was given and returned; only the types of what is called {', '.join(observed['redact']) or 'nothing'}"
 
 
 def _windows(losses: list[dict[str, Any]]) -> list[Text]:

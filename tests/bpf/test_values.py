@@ -13,7 +13,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.test_gc_and_imports import facts
-from tests.conftest import Python, Target
+from tests.conftest import TARGETS, Python, Target
 
 pytestmark = pytest.mark.sources("agent")
 
@@ -78,4 +78,9 @@ def test_exceptions_are_those_that_the_program_raises(
     kinds = rows.groupby("name")["type"].agg(lambda kinds: set(kinds.dropna())).drop("<listcomp>", errors="ignore").to_dict()
     refused = {"Refused"} if known else set()
     assert kinds == {"raises": refused, "passes_on": refused, "cleans": refused, "converts": {"KeyError"} if known else set()}
+    lines = rows.groupby("name")["line"].agg(set).to_dict()
+    source_lines = (TARGETS / "exceptions.py").read_text().splitlines()
+    if known:  # else the line of `cleans` is that of its `finally`
+        at = {"raises": "    raise Refused", "cleans": "        passes_on()", "converts": "        raise KeyError from error"}
+        assert {name: lines[name] for name in at} == {name: {source_lines.index(text) + 1} for name, text in at.items()}
     assert rows.loc[rows["name"] == "raises", "raised"].sum() == 34 and not rows.loc[rows["name"] == "passes_on", "raised"].sum()

@@ -11,9 +11,9 @@ import pytest
 from pytrace_ebpf.record.filters import REDACTED
 from pytrace_ebpf.record.output.observed import observed_table
 from pytrace_ebpf.trace.schema import OBSERVED
-from tests.agent_arena import Arena, Session
+from tests.agent_arena import ACTIVE, QUIET, Arena, Session
 from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import MINOR, built, every_python, run
+from tests.unit.agent_pythons import MINOR, attached, built, every_python, run
 
 pytestmark = built
 
@@ -105,14 +105,16 @@ def test_of_several_patterns_each_counts(tmp_path: Path) -> None:
 def test_values_for_which_there_is_no_room_are_counted_and_take_none_from_events(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "s", args=["shop.f"], include=["shop"], chunk_records=256, arena_bytes=1 << 16)
     path = tmp_path / "s" / "shop.py"
-    path.write_text("def f(a): return a\nfor number in range(900): f(number)\n")
+    path.write_text("def f(a, b=1, *c): return a\nfor number in range(900): f(number)\n")
     run(session, interpreter, str(path))
     (arena,) = session.arenas()
     written = sum(len(values) for _, values in arena.values)
-    assert arena.header["dropped"] == 0 and written + arena.header["values_dropped"] == 1800 and arena.header["values_dropped"] > 0
+    assert arena.header["dropped"] == 0 and written + arena.header["values_dropped"] == 3600 and arena.header["values_dropped"] > 0
     assert 0 < written <= 8 * (4096 // 192)  # half of the chunks
     for head, values in arena.values:
         assert head["record_bytes"] == 192 and (np.diff(values["event"].astype(np.int64)) >= 0).all()
+        of_calls = Counter(values["event"][values["what"] == 0].tolist())
+        assert set(of_calls.values()) == {3}  # all that a call was given, or nothing
 
 
 THREADS = """
@@ -173,6 +175,52 @@ def test_objects_that_other_threads_change_and_free_meanwhile(interpreter: str, 
     for row in found:
         if row["type"] == "str" and row["status"] == "complete":
             assert row["value"] in ("\\ud800" * row["shape"][0], "x" * row["shape"][0])
+
+
+FORKS = """
+import os, sys, threading
+def seen(a): return a
+seen("before")
+def in_thread(): seen("thread")
+thread = threading.Thread(target=in_thread); thread.start(); thread.join()
+child = os.fork()
+seen("child" if not child else "parent")
+if child: os.waitpid(child, 0)
+"""
+
+
+@every_python
+def test_threads_and_forked_children_tell_theirs(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "s", args=["shop.seen"])
+    path = tmp_path / "s" / "shop.py"
+    path.write_text(FORKS)
+    run(session, interpreter, str(path))
+    found = [[(row["what"], row["value"]) for row in rows(arena)] for arena in session.arenas()]
+    twice = {value: [("argument", value), ("return", value)] for value in ("before", "thread", "parent", "child")}
+    assert sorted(found, key=len) == [twice["child"], [*twice["before"], *twice["parent"], *twice["thread"]]] or sorted(found, key=len) == [
+        twice["child"], [*twice["before"], *twice["thread"], *twice["parent"]],
+    ]  # fmt: skip
+
+
+def test_a_second_session_names_everything_anew(tmp_path: Path) -> None:
+    interpreter = max(MINOR, key=lambda name: MINOR[name])
+    first, second = Session(tmp_path / "1", args=["*.seen"]), Session(tmp_path / "2", args=["*.seen", "*.other"])
+    with attached(interpreter, "def seen(a): return a\ndef other(b): return b\nserve()") as program:
+        program.load(first)
+        assert program.ask("seen(1)") == "1" and program.ask("other(2)") == "2"
+        first.command_stop()
+        (arena,) = first.wait(QUIET)
+        assert [(row["name"], row["value"]) for row in rows(arena)] == [("a", "1"), (None, "1")]
+        first.close()
+        assert program.ask(f"begin {second.directory}") == "0"
+        second.wait(ACTIVE)
+        assert program.ask("seen('x')") == "x" and program.ask("other(None)") == "None"
+        second.command_stop()
+        (arena,) = second.wait(QUIET)
+        assert [(row["name"], row["type"], row["value"]) for row in rows(arena)] == [
+            ("a", "str", "x"), (None, "str", "x"), ("b", "NoneType", "None"), (None, "NoneType", "None"),
+        ]  # fmt: skip
+        second.close()
 
 
 ARRAYS = """

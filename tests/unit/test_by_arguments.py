@@ -14,6 +14,8 @@ from synthetic import Script, write_trace
 import pytrace_ebpf
 from pytrace_ebpf.analyze.observed import by_arguments as module
 from pytrace_ebpf.analyze.observed.by_arguments import FEW, OTHERS, RESUMED, UNSEEN, by_arguments
+from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.trace.states import SPLIT
@@ -176,6 +178,20 @@ def test_no_line_is_wider_than_asked(width: int, tmp_path: Path) -> None:
         console.print(part)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width and any("f3(a0: " in line for line in lines)
+
+
+def test_info_says_that_values_are_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = story(3, 3)
+    trace = opened(tmp_path, rows, start_ns=900, end_ns=10**6, manifest={"options": {"observed": {"args": ["shop\x1b"], "redact": ["*token*"]}}})
+    assert main(["info", str(trace.directory)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "values what shop" in said and "given and returned; only the types of what is called *token*" in said and "\x1b" not in said
+
+
+@pytest.mark.parametrize("observed", [{"args": "shop"}, {"args": [1], "redact": []}, [], 5])
+def test_a_manifest_whose_patterns_are_none_is_damaged(observed: Any, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="observed"):
+        opened(tmp_path, {}, manifest={"options": {"observed": observed}})
 
 
 def test_a_trace_without_values_says_so(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pytrace_ebpf import __version__
 from pytrace_ebpf.cli import applies, export, main, recording
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
+from pytrace_ebpf.record.filters import REDACTED, Observed
 from pytrace_ebpf.view.by import BY
 from tests.conftest import REPOSITORY
 from tests.unit.synthetic import sample
@@ -76,6 +77,9 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("run", "--rootless", "--sample", "--", "x"), "--sample cannot go with --rootless: stacks are sampled in the kernel"),
         (("attach", "1", "--sample", "--budget", "5%"), "--budget cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
+        (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),
+        (("attach", "1", "--source", "usdt", "--args", "x"), "--args cannot go with --source usdt: only the agent reads"),
+        (("attach", "1", "--redact", "x"), "--redact has no effect without --args; leave it out."),
         (("attach", "1", "--sample", "20000"), "--sample: 20000 is not a rate; give samples a second, at most 10,000"),
         (("report", "x", "--errors", "--by", "gil"), "--errors and --by gil are two reports; ask for one of them."),
     ],
@@ -84,6 +88,19 @@ def test_a_usage_error_is_one_sentence(words: tuple[str, ...], said: str, capsys
     assert run(*words) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"pytrace-ebpf: {said}") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("redact", "names"), [((), REDACTED), (("x", "y"), (*REDACTED, "x", "y")), (("none",), ()), (("none", "pin"), ("pin",)), (("*token*",), REDACTED)]
+)
+def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(redact: tuple[str, ...], names: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    recording.add_common_arguments(parser)
+    args = parser.parse_args(["--args", "shop", "--args", "*/cart.py", *(word for name in redact for word in ("--redact", name))])
+    applies.to_recording(args)
+    asked = recording.options(args)
+    assert (asked.source, asked.observed) == ("agent", Observed(("shop", "*/cart.py"), names))
+    assert recording.options(parser.parse_args([])).source == "auto" and not recording.options(parser.parse_args([])).observed
 
 
 VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"]}

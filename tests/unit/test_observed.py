@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytrace_ebpf.record.agent.arena import VALUES, Damaged, Piece
-from pytrace_ebpf.record.agent.values import Values
+from pytrace_ebpf.record.agent.values import MOST_THREADS, Values
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.output.observed import ARRAY, BOOL, BYTES, FLOAT, INT, KINDS, NEGATIVE, NONE, SIZED, TENSOR, TEXT, observed_table
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
@@ -121,7 +121,7 @@ def taken(values: Values, **pieces: list[int]) -> list[tuple[int, int]]:
     """(thread, ts) of each."""
     arena: Any = Written(**pieces)
     of = [piece(thread, stream=VALUES) for thread in arena.values_of]
-    batches = values.take(arena, of, {thread: thread for thread in (1, 2, 3)}, 7)
+    batches = values.take(arena, of, {each.tid: each.tid if each.tid < 4 else 1 for each in of}, 7)
     assert arena.given_back == of
     return [(tid, ts) for batch in batches for tid, ts in zip(batch["tid"].tolist(), batch["ts"].tolist(), strict=True)]
 
@@ -143,6 +143,16 @@ def test_a_value_whose_event_never_comes_is_counted_and_not_kept() -> None:
     assert taken(values, t1=[9, 2**64 - 1]) == []
     values.met([piece(1, 0)], np.array([10]))
     assert taken(values, t1=[0]) == [(1, 10)] and values.lost == 2 and not values._waiting
+
+
+def test_of_threads_that_ended_little_is_kept() -> None:
+    values = Values()
+    for thread in range(1, 3 * MOST_THREADS, 1000):
+        values.met([piece(number) for number in range(thread, thread + 1000)], np.arange(1000))
+        taken(values)
+    assert len(values._last) == MOST_THREADS and not values._events
+    latest = max(values._last)
+    assert taken(values, **{f"t{latest}": [0]}) == [(1, 999)] and 1 not in values._last
 
 
 @pytest.mark.parametrize("fields", [{"kind": KINDS}, {"what": 4}, {"status": 4}, {"size": 161}, {"length": -1}, {"kind": ARRAY, "length": 3}])

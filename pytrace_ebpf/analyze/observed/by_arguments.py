@@ -22,7 +22,7 @@ RESUMED, UNSEEN, OTHERS = "(resumed)", "(not seen)", "(others)"  # in the place 
 
 _COLUMNS = ("func_id", "start_ns", "resumed", "wall_ns", *SPLIT, "self_wall_ns")
 _SUMS = ("count", "wall_ns", "self_ns", "unknown_ns", *SPLIT, *(f"{name}_known" for name in SPLIT))
-_PLACES = 1 << 16  # of arguments, and of what came of the call
+_MOST_PLACES = 1 << 16  # of arguments, and of what came of the call
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[tuple[str, str], ...]  # what came of the call and the arguments: each as it is told apart, and by its type alone
@@ -54,6 +54,7 @@ class _Function:
 
     def __init__(self) -> None:
         self.rows: dict[Key, Ints] = {}
+        self.takes_arguments = False
         self.many: set[int] = set()  # places in a key that are not told apart any more
         self._few: dict[int, set[str]] = {}
 
@@ -67,7 +68,7 @@ class _Function:
                 if len(few) > FEW:
                     self.generalize({place})
         if len(self.rows) > MOST_ROWS:
-            self.generalize(set(range(_PLACES)))
+            self.generalize(set(range(_MOST_PLACES)))
         if len(self.rows) > MOST_ROWS:
             self.rows = {(("", ""), (OTHERS, OTHERS)): np.sum(list(self.rows.values()), axis=0)}
 
@@ -90,7 +91,7 @@ def _of_piece(piece: Joined, functions: dict[int, _Function], start_ns: int) -> 
     shown, whole = texts(piece.values)
     many = _many(func[piece.call], place, shown.codes, functions)
     codes = np.where(many, ~whole.codes, shown.codes)
-    instead = _instead(piece, place, start_ns)
+    instead = _instead(piece, func, place, functions, start_ns)
     group = _groups(func, instead, piece.call, place, codes)
     sums = _sums(piece.calls, group)
     first = np.unique(group, return_index=True)[1]
@@ -106,23 +107,26 @@ def _of_piece(piece: Joined, functions: dict[int, _Function], start_ns: int) -> 
 
 def _many(func: Ints, place: Ints, shown: Ints, functions: dict[int, _Function]) -> npt.NDArray[np.bool_]:
     """Which rows are of an argument of which the function has many different values, in the piece or before."""
-    cell, cells = pd.factorize(func * _PLACES + place)
+    cell, cells = pd.factorize(func * _MOST_PLACES + place)
     distinct = pd.DataFrame({"cell": cell, "shown": shown}).drop_duplicates()
     many = np.bincount(distinct["cell"], minlength=len(cells)) > FEW
     for number, of in enumerate(cells.tolist()):
-        function = functions.setdefault(of // _PLACES, _Function())
+        function = functions.setdefault(of // _MOST_PLACES, _Function())
         if many[number]:
-            function.generalize({of % _PLACES})
-        many[number] = of % _PLACES in function.many
+            function.generalize({of % _MOST_PLACES})
+        many[number] = of % _MOST_PLACES in function.many
     return many[cell]
 
 
-def _instead(piece: Joined, place: Ints, start_ns: int) -> npt.NDArray[np.object_]:
+def _instead(piece: Joined, func: Ints, place: Ints, functions: dict[int, _Function], start_ns: int) -> npt.NDArray[np.object_]:
     """What stands for the arguments of calls of which there are none: "" where the function takes none."""
     has = np.zeros(len(piece.calls), np.bool_)
     has[piece.call[place > 0]] = True
+    for of in np.unique(func[has]).tolist():
+        functions[of].takes_arguments = True
+    takes = np.isin(func, [of for of in np.unique(func).tolist() if functions[of].takes_arguments])
     resumed = piece.calls["resumed"].to_numpy(zero_copy_only=False).astype(bool)
-    unseen = piece.calls["start_ns"].to_numpy() <= start_ns
+    unseen = takes | (piece.calls["start_ns"].to_numpy() <= start_ns)  # else they were lost
     return np.where(has, "", np.where(resumed, RESUMED, np.where(unseen, UNSEEN, ""))).astype(object)
 
 

@@ -5,6 +5,7 @@ read together with the value, or is the last one that was read before, or comes 
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, TENSOR
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 
+MOST_THREADS = 4096
 _SIZES = 8  # bytes of one
 
 
@@ -23,6 +25,8 @@ class Values:
         self.lost = 0  # whose event is not known
         self._names = np.full(1024, None, object)  # by the agent's id
         self._events: dict[int, list[tuple[int, np.ndarray]]] = {}  # by thread: pieces, the number of their first event and when each was
+        self._firsts: dict[int, np.ndarray] = {}  # by thread: these numbers
+        self._last: dict[int, tuple[int, np.ndarray]] = {}  # by thread: the last event that was read before; the thread that wrote last is last
         self._waiting: list[tuple[int, int, np.ndarray]] = []  # (thread, tid, values) whose event was not there yet
 
     def name(self, number: int, text: str) -> None:
@@ -44,8 +48,18 @@ class Values:
         new = [(piece.thread, tids[piece.tid], _checked(arena.values(piece))) for piece in pieces]
         arena.give_back(list(pieces))
         batches = [self._columns(thread, tid, values, pid, again) for some, again in ((waiting, False), (new, True)) for thread, tid, values in some]
-        self._events = {thread: [(number + len(ts) - 1, ts[-1:].copy())] for thread, (*_, (number, ts)) in self._events.items()}
+        self._go_on()
         return [batch for batch in batches if len(batch["ts"])]
+
+    def _go_on(self) -> None:
+        """Of each thread its last event alone is kept, and only of so many threads: any number may have ended."""
+        for thread, (number, ts) in ((thread, met[-1]) for thread, met in self._events.items() if met):
+            self._last.pop(thread, None)
+            self._last[thread] = number + len(ts) - 1, ts[-1:].copy()
+        self._events.clear()
+        self._firsts.clear()
+        for thread in list(islice(self._last, max(0, len(self._last) - MOST_THREADS))):
+            del self._last[thread]
 
     def _columns(self, thread: int, tid: int, values: np.ndarray, pid: int, again: bool) -> Columns:
         ts = self._moments(thread, values["event"])
@@ -67,17 +81,19 @@ class Values:
 
     def _moments(self, thread: int, numbers: np.ndarray) -> np.ndarray:
         """When the events of these numbers were, -1 where they were not met."""
-        met = self._events.get(thread, [])
-        if not met:
-            return np.full(len(numbers), -1, np.int64)
+        moments = np.full(len(numbers), -1, np.int64)
+        if thread not in self._firsts:
+            last = [self._last[thread]] if thread in self._last else []
+            met = self._events[thread] = [*last, *self._events.get(thread, [])]
+            self._firsts[thread] = np.array([number for number, _ in met], np.int64)
+        first = self._firsts[thread]
         numbers = np.minimum(numbers, np.uint64(1 << 62)).astype(np.int64)
-        first = np.array([number for number, _ in met], np.int64)
-        begins = np.cumsum([0, *(len(ts) for _, ts in met)])
         place = np.searchsorted(first, numbers, "right") - 1
-        at = begins[place] + numbers - first[place]
-        known = (place >= 0) & (at >= 0) & (at < begins[place + 1])
-        ts = np.concatenate([ts for _, ts in met])
-        return np.where(known, ts[np.where(known, at, 0)], -1)
+        for of in np.unique(place[place >= 0]).tolist():  # of the few pieces in which there are such events
+            ts, at = self._events[thread][of][1], numbers - first[of]
+            known = (place == of) & (at >= 0) & (at < len(ts))
+            moments[known] = ts[at[known]]
+        return moments
 
     def _named(self, numbers: np.ndarray) -> np.ndarray:
         named = self._names[np.minimum(numbers, len(self._names) - 1)]
