@@ -40,6 +40,13 @@ struct type_spec {
     unsigned flags;
     struct type_slot *slots;
 };
+struct allocator { /* PyMemAllocatorEx */
+    void *context;
+    void *(*malloc)(void *, size_t);
+    void *(*calloc)(void *, size_t, size_t);
+    void *(*realloc)(void *, void *, size_t);
+    void (*free)(void *, void *);
+};
 enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN };
 
 /* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
@@ -81,6 +88,8 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION
     NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
     NEEDED(void, Py_IncRef, (PyObject *)) \
     NEEDED(void, Py_DecRef, (PyObject *)) \
+    MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
+    MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \

@@ -18,10 +18,51 @@
 static char library[PATH_MAX], directory[PATH_MAX];
 static bool awaiting;
 
+/* CPython frees its record of the audit hook at its end by the allocator that it has then, which is not the one that it was made by where the
+ * program has asked for another (-X dev, PYTHONMALLOC): that ends the program. So the record is noted, and not freed. */
+static struct allocator raw;
+static void *record;
+
+static void *note(void *context, size_t size)
+{
+    return record = raw.malloc(context, size);
+}
+
+static void free_others(void *context, void *memory)
+{
+    if (memory != record)
+        raw.free(context, memory);
+}
+
+static int add_audit_hook(audit_function hook)
+{
+    if (!py.PyMem_GetAllocator || !py.PyMem_SetAllocator)
+        return py.PySys_AddAuditHook(hook, NULL);
+    py.PyMem_GetAllocator(0, &raw);
+    struct allocator noting = raw;
+    noting.malloc = note;
+    py.PyMem_SetAllocator(0, &noting);
+    int failed = py.PySys_AddAuditHook(hook, NULL);
+    py.PyMem_SetAllocator(0, &raw);
+    return failed;
+}
+
+static void keep_record(void)
+{
+    py.PyMem_GetAllocator(0, &raw);
+    struct allocator keeping = raw;
+    keeping.free = free_others;
+    py.PyMem_SetAllocator(0, &keeping);
+}
+
 /* Python says that the program's own code is about to run: the interpreter is complete, and its lock is this thread's. */
 static int on_audit(const char *event, PyObject *arguments, void *unused)
 {
     (void)arguments, (void)unused;
+    if (UNLIKELY(record && *event == 'c' && !strcmp(event, "cpython._PySys_ClearAuditHooks"))) {
+        keep_record();
+        return 0;
+    }
     if (LIKELY(!awaiting) || strncmp(event, "cpython.run_", 12) || getpid() != syscall(SYS_gettid))
         return 0;
     awaiting = false;
@@ -59,7 +100,7 @@ __attribute__((constructor)) static void loaded(void)
     }
     if (!options.follow)
         leave_environment();
-    awaiting = !py.PySys_AddAuditHook(on_audit, NULL);
+    awaiting = !add_audit_hook(on_audit);
 }
 
 EXPORT int pytrace_begin(const char *where)
