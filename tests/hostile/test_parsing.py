@@ -356,8 +356,9 @@ def test_a_second_signal_ends_a_tracer_that_waits_for_an_answer(folder: Path, tm
         try:
             parser = _wait_for(lambda: _child_that_parses(tracer.pid))
             os.kill(parser, signal.SIGSTOP)
+            _wait_for(lambda: _catches(tracer.pid, signal.SIGHUP))  # the last one that it comes to await
             tracer.send_signal(number)
-            _wait_for(lambda: not int(status_of(tracer.pid)["SigCgt"], 16) >> number - 1 & 1)  # the first was delivered
+            _wait_for(lambda: not _catches(tracer.pid, number))  # the first was delivered
             tracer.send_signal(number)
             assert tracer.wait(PATIENCE_S) == -number
             assert process.poll() is None
@@ -367,6 +368,10 @@ def test_a_second_signal_ends_a_tracer_that_waits_for_an_answer(folder: Path, tm
                     os.kill(parser, signal.SIGKILL)
             tracer.kill()
             tracer.communicate()
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    return bool(int(status_of(pid)["SigCgt"], 16) >> number - 1 & 1)
 
 
 def _has_ended(pid: int) -> bool:
