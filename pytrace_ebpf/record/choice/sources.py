@@ -211,9 +211,8 @@ class Sources(Recorder):
             source.leave()
 
     def cost(self) -> dict[str, Any]:
-        """Keys of the manifest's `cost`, for the source of the first process."""
-        chosen = self._recording.chosen
-        first = chosen[0]["source"] if chosen else None
+        """Keys of the manifest's `cost`, for the source of the first process that has one: a program may be started by a shell script."""
+        first = next((each["source"] for each in self._recording.chosen if each["source"]), None)
         source = self._made.get(first or "")
         return {
             "source": first,
