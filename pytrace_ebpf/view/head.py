@@ -1,5 +1,6 @@
 """The first lines of a report: what was lost, what was traced, and what tracing it cost."""
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from rich.text import Text
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.view import sampled, text
 
+_NAMES_A_PROCESS = re.compile(r"^process \d+( \([^)]*\))?")
 _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
@@ -108,17 +110,20 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
 
 
 def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
-    """Which processes have no calls, and why: one sentence for each reason."""
+    """Which processes have no calls, and why: one sentence for each reason, whichever process that names."""
     pids: dict[str, list[str]] = {}
     others: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     for source in facts.get("sources", []):
         if not source.get("source"):
             why = str(source.get("why")).rstrip(".")
-            pids.setdefault(why, []).append(str(source.get("pid")))
-            others[why] += source.get("others", 0)
+            of_each = _NAMES_A_PROCESS.sub("each", why)
+            reasons[of_each] = of_each if of_each in reasons else why
+            pids.setdefault(of_each, []).append(str(source.get("pid")))
+            others[of_each] += source.get("others", 0)
     sentences = []
-    for why, of in pids.items():
-        left = others[why] + len(of[_PIDS_SHOWN:])
+    for of_each, of in pids.items():
+        why, left = reasons[of_each], others[of_each] + len(of[_PIDS_SHOWN:])
         sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
 

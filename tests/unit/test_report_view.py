@@ -17,7 +17,7 @@ from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import cost_lines, head, native_lines
+from pytrace_ebpf.view.head import cost_lines, head, native_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -288,3 +288,18 @@ def test_what_was_traced_is_broken_between_its_parts() -> None:
     facts |= {"losses": [], "state": "complete"}
     lines = [line.plain for line in head(facts, 12_345, 60)]
     assert "Python 3.11.2   pid 7   1.00s recorded   12 threads" in lines and "12,345 calls" in lines
+
+
+def test_processes_without_calls_for_one_reason_are_one_sentence() -> None:
+    reasons = {
+        1: "process 1 ended while it was looked at",
+        2: "process 2 (sh) has already ended.",
+        3: "process 3 (bash) has already ended",
+        4: "it is static",
+    }
+    facts = {"sources": [{"pid": pid, "source": None, "why": why} for pid, why in reasons.items()]}
+    assert [line.plain for line in unserved_lines(facts, 200)] == [
+        "No calls of process 1: process 1 ended while it was looked at.",
+        "No calls of process 2, 3: each has already ended.",
+        "No calls of process 4: it is static.",
+    ]
