@@ -145,7 +145,8 @@ def edges(trace: Trace, wanted: Callable[[str, int], bool]) -> Counter:
     """How often each wanted function was called by each, or by none, in layers.py; calls that are not wanted are looked through."""
     assert not len(trace.losses())
     calls = trace.calls().merge(trace.functions(), on="func_id").set_index("call_id")
-    parents, files, names, depths, layers = (calls[column].to_dict() for column in ("parent_id", "file", "qualname", "depth", "layer"))
+    # By their plain names: before 3.11 a program that ends at once has no others.
+    parents, files, names, depths, layers = (calls[column].to_dict() for column in ("parent_id", "file", "name", "depth", "layer"))
     found: Counter = Counter()
     for call in names:
         if ("layers.py" not in files[call] and "/json/" not in files[call]) or not wanted(files[call], depths[call]):
