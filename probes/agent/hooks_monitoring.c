@@ -208,24 +208,25 @@ static PyObject *on_c_call(PyObject *self, PyObject *const *arguments, Py_ssize_
     return py.none;
 }
 
-static PyObject *on_c_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static inline __attribute__((always_inline)) PyObject *on_c_end(PyObject *const *arguments, uint64_t kind)
 {
-    (void)self, (void)count;
     void *frame = current_frame();
     struct writer *w = writer_of_calls(arguments[0], frame);
     if (w)
-        c_call_ends(w, arguments[2], frame, CALL_RETURN);
+        c_call_ends(w, arguments[2], frame, kind);
     return py.none;
+}
+
+static PyObject *on_c_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return on_c_end(arguments, CALL_RETURN);
 }
 
 static PyObject *on_c_raise(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    void *frame = current_frame();
-    struct writer *w = writer_of_calls(arguments[0], frame);
-    if (w)
-        c_call_ends(w, arguments[2], frame, CALL_UNWIND);
-    return py.none;
+    return on_c_end(arguments, CALL_UNWIND);
 }
 
 /* Calls a method for its effect; false when it raised. */

@@ -64,7 +64,8 @@ static uint64_t take(struct cursor *from, size_t size)
     return value;
 }
 
-static uint64_t take_unsigned(struct cursor *from)
+/* A number in LEB128, with or without a sign. */
+static uint64_t take_leb128(struct cursor *from, bool has_sign)
 {
     uint64_t value = 0, byte;
     unsigned shift = 0;
@@ -73,19 +74,17 @@ static uint64_t take_unsigned(struct cursor *from)
         value |= shift < 64 ? (byte & 127) << shift : 0;
         shift += 7;
     } while (byte & 128);
-    return value;
+    return has_sign && byte & 64 && shift < 64 ? value | ~0ULL << shift : value;
+}
+
+static uint64_t take_unsigned(struct cursor *from)
+{
+    return take_leb128(from, false);
 }
 
 static int64_t take_signed(struct cursor *from)
 {
-    uint64_t value = 0, byte;
-    unsigned shift = 0;
-    do {
-        byte = take(from, 1);
-        value |= shift < 64 ? (byte & 127) << shift : 0;
-        shift += 7;
-    } while (byte & 128);
-    return (int64_t)(byte & 64 && shift < 64 ? value | ~0ULL << shift : value);
+    return (int64_t)take_leb128(from, true);
 }
 
 /* A block of so many bytes. */
