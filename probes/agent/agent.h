@@ -120,7 +120,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
  *     VALUE_TENSOR   dimensions              of PyTorch: the same; `dtype` is its c10::ScalarType */
 enum { VALUE_OTHER, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_NEGATIVE, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_SIZED, VALUE_ARRAY, VALUE_TENSOR, VALUE_KINDS };
 enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED, VALUE_WHATS };
-/* CUT: data has not all of it, of a large int nothing. REDACTED: only its type is told. UNREAD: it could not be seen. */
+/* CUT: data has not all of it, of a large int nothing. REDACTED: only its type is recorded. UNREAD: it could not be seen. */
 enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES };
 #define NAME 255
 #define VALUE_DATA 160

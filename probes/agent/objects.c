@@ -340,15 +340,15 @@ void object_describe(struct value *v, PyObject *object, bool redact)
         describe_plain(v, object);
 }
 
-/* A str as the interpreter tells it, and as it lies in memory. */
+/* A str as the interpreter reports it, and as it lies in memory. */
 static bool text_is_right(PyObject *text)
 {
     struct characters of;
     uint8_t copy[LONGEST_NAME];
     size_t size;
     Py_ssize_t length = 0;
-    const char *told = text ? py.PyUnicode_AsUTF8AndSize(text, &length) : NULL;
-    return told && characters_of(text, &of) && copy_text(&of, copy, sizeof copy, &size) && size == (size_t)length && !memcmp(copy, told, size);
+    const char *reported = text ? py.PyUnicode_AsUTF8AndSize(text, &length) : NULL;
+    return reported && characters_of(text, &of) && copy_text(&of, copy, sizeof copy, &size) && size == (size_t)length && !memcmp(copy, reported, size);
 }
 
 void objects_verify(void)

@@ -44,7 +44,7 @@ bool options_read(const char *directory);
 bool options_want(const char *file);
 /* What the function is given and returns is wanted by args; `qualname` is the bare name where the version has no other (`is_bare`). */
 bool options_want_values(const char *file, const char *qualname, bool is_bare);
-/* What has this name is not to be told, by redact. */
+/* What has this name is not to be recorded, by redact. */
 bool options_redact(const char *name);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.
  * The same rule as record/cpython/functions.py follows. `module` has room for PATH_MAX bytes. */

@@ -110,17 +110,17 @@ OFFERED size_t rebuild_value_texts(const struct value *value, size_t count, uint
     size_t at = 0;
     for (size_t i = 0; i < count; i++, value++) {
         size_t size = value->size < VALUE_DATA ? value->size : VALUE_DATA;
-        bool told = value->status == VALUE_COMPLETE || value->status == VALUE_CUT, whole = value->status == VALUE_COMPLETE;
-        has[i] = told;
-        if (told && value->kind == VALUE_TEXT)
+        bool has_value = value->status == VALUE_COMPLETE || value->status == VALUE_CUT, whole = value->status == VALUE_COMPLETE;
+        has[i] = has_value;
+        if (has_value && value->kind == VALUE_TEXT)
             at += put_text(text + at, value->data, size);
-        else if (told && value->kind == VALUE_BYTES)
+        else if (has_value && value->kind == VALUE_BYTES)
             at += put_bytes(text + at, value->data, size);
         else if (whole && (value->kind == VALUE_INT || value->kind == VALUE_NEGATIVE))
             at += put_int(text + at, value, size);
-        else if (told && value->kind == VALUE_BOOL)
+        else if (has_value && value->kind == VALUE_BOOL)
             at += put(text + at, value->length ? "True" : "False");
-        else if (told && value->kind == VALUE_NONE)
+        else if (has_value && value->kind == VALUE_NONE)
             at += put(text + at, "None");
         else
             has[i] = false;

@@ -39,7 +39,7 @@ _VALUE = (
         "status",
         _DICTIONARY,
         "",
-        "complete; cut: value has its beginning, of an int nothing, or shape the first sizes; redacted: by its name, only its type is told; "
+        "complete; cut: value has its beginning, of an int nothing, or shape the first sizes; redacted: by its name, only its type is recorded; "
         "unread: it could not be seen",
     ),
 )

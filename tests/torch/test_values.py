@@ -1,4 +1,4 @@
-"""Tensors that functions are given, as the agent tells them: type, element type and sizes as PyTorch itself has them."""
+"""Tensors that functions are given, as the agent reports them: type, element type and sizes as PyTorch itself has them."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the preloaded agent tells of objects: of which functions, what it keeps to itself, and that neither it nor the program comes to harm."""
+"""What the preloaded agent reports of objects: of which functions, what it keeps to itself, and that neither it nor the program comes to harm."""
 
 import subprocess
 import sys

@@ -41,7 +41,7 @@ def some(chosen: random.Random, different: int) -> tuple[str, str | None, list[i
 
 
 def told(row: tuple[Any, ...]) -> tuple[str, str]:
-    """As it is told apart, and by its type alone."""
+    """As it is distinguished, and by its type alone."""
     what, _, name, kind, value, shape, dtype, status = row[3:]
     lead = f"{name}: " if what == "argument" else RESULTS[what]
     plain = lead + ("None" if kind == "NoneType" else kind) + (" (redacted)" if status == "redacted" else "")

@@ -1,6 +1,6 @@
 """With which types, shapes and values of arguments functions were called, what came of it, and what these calls cost.
 
-Calls are told apart by the types of their arguments, and by values and sizes as long as a function has few different ones of an argument. Memory
+Calls are distinguished by the types of their arguments, and by values and sizes as long as a function has few different ones of an argument. Memory
 is bounded by that, a segment, and what is open.
 """
 
@@ -16,8 +16,8 @@ from pytrace_ebpf.analyze.observed.texts import Texts, texts
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 
-FEW = 8  # different values, or sizes, of an argument: where a function has more, they are not told apart
-MOST_ROWS = 256  # of a function: where there would be more, only types are told apart
+FEW = 8  # different values, or sizes, of an argument: where a function has more, they are not distinguished
+MOST_ROWS = 256  # of a function: where there would be more, only types are distinguished
 RESUMED, UNSEEN, OTHERS = "(resumed)", "(not seen)", "(others)"  # in the place of arguments
 
 _COLUMNS = ("func_id", "start_ns", "resumed", "wall_ns", *SPLIT, "self_wall_ns")
@@ -25,7 +25,7 @@ _SUMS = ("count", "wall_ns", "self_ns", "unknown_ns", *SPLIT, *(f"{name}_known" 
 _MOST_PLACES = 1 << 16  # of arguments, and of what came of the call
 
 Ints = npt.NDArray[np.int64]
-Key = tuple[tuple[str, str], ...]  # what came of the call and the arguments: each as it is told apart, and by its type alone
+Key = tuple[tuple[str, str], ...]  # what came of the call and the arguments: each as it is distinguished, and by its type alone
 
 
 def by_arguments(trace: Trace) -> pd.DataFrame:
@@ -55,7 +55,7 @@ class _Function:
     def __init__(self) -> None:
         self.rows: dict[Key, Ints] = {}
         self.takes_arguments = False
-        self.many: set[int] = set()  # places in a key that are not told apart any more
+        self.many: set[int] = set()  # places in a key that are no longer distinguished
         self._few: dict[int, set[str]] = {}
 
     def add(self, key: Key, sums: Ints) -> None:
@@ -85,7 +85,7 @@ class _Function:
 
 
 def _of_piece(piece: Joined, functions: dict[int, _Function], start_ns: int) -> Iterator[tuple[int, Key, Ints]]:
-    """(func_id, key, sums) of the calls that are told apart."""
+    """(func_id, key, sums) of the calls that are distinguished."""
     func = piece.calls["func_id"].to_numpy().astype(np.int64)
     place = piece.values["position"].to_numpy().astype(np.int64) + 1  # 0: what came of it
     shown, whole = texts(piece.values)

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.observed.joined import Waiting
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.trace.reader import Trace
 
-FEW = 8  # different texts of a type that left a line: where there are more, they are not told apart
+FEW = 8  # different texts of a type that left a line: where there are more, they are not distinguished
 SEVERAL = "(several texts)"
 
 _COLUMNS = ("call_id", "parent_id", "func_id", "line", "call_line", "wall_ns", "self_wall_ns")

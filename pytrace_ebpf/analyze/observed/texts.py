@@ -1,4 +1,4 @@
-"""What an object was as a person writes it: as it is told apart from others, and by its type alone."""
+"""What an object was as a person writes it: as it is distinguished from others, and by its type alone."""
 
 from typing import Any, NamedTuple
 

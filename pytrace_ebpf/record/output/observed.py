@@ -26,7 +26,7 @@ _ARRAY_TYPES = (
 def observed_table(table: Table, columns: Columns) -> pa.Table:
     """Columns ts, pid, tid, name, type (texts or None) and record (struct value) as `observed`."""
     records = np.ascontiguousarray(columns["record"])
-    told = (records["status"] == COMPLETE) | (records["status"] == CUT)
+    has_value = (records["status"] == COMPLETE) | (records["status"] == CUT)
     argument = records["what"] == WHATS.index("argument")
     arrays = {
         **{name: pa.array(columns[name]) for name in ("ts", "pid", "tid")},
@@ -35,8 +35,8 @@ def observed_table(table: Table, columns: Columns) -> pa.Table:
         "name": pa.array(columns["name"], pa.string()).dictionary_encode(),
         "type": pa.array(columns["type"], pa.string()).dictionary_encode(),
         "value": _values(records),
-        "shape": _shapes(records, told),
-        "dtype": _dtypes(records, told),
+        "shape": _shapes(records, has_value),
+        "dtype": _dtypes(records, has_value),
         "status": _words(VALUE_STATUSES, records["status"]),
     }
     return pa.table(arrays, schema=table.arrow)
@@ -71,10 +71,10 @@ def _bitmap(values: np.ndarray) -> pa.Buffer:
     return pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
-def _shapes(records: np.ndarray, told: np.ndarray) -> pa.Array:
+def _shapes(records: np.ndarray, has_value: np.ndarray) -> pa.Array:
     kind, data = records["kind"], records["data"]
-    has_sizes = told & np.isin(kind, (ARRAY, TENSOR))
-    has_length = (told & np.isin(kind, (TEXT, BYTES, SIZED))) | (np.isin(kind, (INT, NEGATIVE)) & (records["status"] == CUT))
+    has_sizes = has_value & np.isin(kind, (ARRAY, TENSOR))
+    has_length = (has_value & np.isin(kind, (TEXT, BYTES, SIZED))) | (np.isin(kind, (INT, NEGATIVE)) & (records["status"] == CUT))
     counts = np.where(has_sizes, records["size"].astype(np.int64) // 8, has_length.astype(np.int64))
     offsets = np.concatenate(([0], np.cumsum(counts)))
     numbers = np.empty(offsets[-1], np.int64)
@@ -86,10 +86,10 @@ def _shapes(records: np.ndarray, told: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32), mask=mask), pa.array(numbers))
 
 
-def _dtypes(records: np.ndarray, told: np.ndarray) -> pa.Array:
+def _dtypes(records: np.ndarray, has_value: np.ndarray) -> pa.Array:
     of_tensor = records["kind"] == TENSOR
     number = records["dtype"].astype(np.int64)
     most = np.where(of_tensor, len(_TENSOR_TYPES), len(_ARRAY_TYPES))
-    known = told & (of_tensor | (records["kind"] == ARRAY)) & (number < most)
+    known = has_value & (of_tensor | (records["kind"] == ARRAY)) & (number < most)
     words = _words((*_ARRAY_TYPES, *_TENSOR_TYPES), number + np.where(of_tensor, len(_ARRAY_TYPES), 0), known)
     return words.dictionary_decode().dictionary_encode()
