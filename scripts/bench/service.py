@@ -19,8 +19,9 @@ import threading
 import time
 from pathlib import Path
 
+from children.orders import ITEMS
+
 SERVICE = Path(__file__).parent / "children" / "shop.py"
-ITEMS = [{"name": f"item {i}", "kind": ("book", "food", "tool")[i % 3], "count": i % 40, "price": i + 0.99} for i in range(520)]
 ORDER = json.dumps(ITEMS).encode()
 WAYS = ("untraced", "auto", "usdt", "agent")
 
