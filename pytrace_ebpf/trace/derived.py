@@ -1,14 +1,16 @@
 """Where derived data is kept: built next to the old, moved there whole, and never through a link.
 
 What a table was made from stands in the metadata of one more Parquet file, without rows: so the folder is Parquet and nothing else,
-and has the columns of a table that is empty.
+and has the columns of a table that is empty. There it also says what of a trace that still grows is settled, and stays as it is.
 """
 
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,27 +21,78 @@ from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.table import Table
 
+FOLDER = "settled"  # the states of Settled
+
 _KEY_FILE = "made-from.parquet"
-_KEY_BYTES = 1 << 16
-_KEY = b"made_from"
+_KEY_BYTES = 1 << 24
+_STATE_BYTES = 1 << 30
+_KEY, _SETTLED = b"made_from", b"settled"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What of a derived table no later segment of its trace changes: the files `parts`, and the `state` that goes on after them.
+
+    `key` says what both were derived from.
+    """
+
+    key: str
+    parts: tuple[str, ...]
+    state: bytes
 
 
 def kept(files: Files, table: Table, key: str) -> list[Part] | None:
     """The parts of a derived table in the directory `files`; None where there are none that were made from what `key` says."""
     try:
-        folder = files.folder(table.name)
-        if not folder.ours and os.geteuid() == 0:  # root does not trust another user's files
-            return None
-        content, _ = folder.read(_KEY_FILE, _KEY_BYTES)
-        if (pq.read_schema(pa.BufferReader(content)).metadata or {}).get(_KEY) != key.encode():
+        folder, says = _opened(files, table)
+        if says.get(_KEY) != key.encode():
             return None
         return [Part(files, table.name, part) for part in folder.names() if part.endswith(".parquet") and part != _KEY_FILE]
     except (OSError, ValueError, pa.ArrowException):
         return None
 
 
-def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) -> list[Part] | None:
-    """Have `make` write a table into a new folder, and put that in the place of the old one.
+def _opened(files: Files, table: Table) -> tuple[Files, dict[bytes, bytes]]:
+    """The folder of a derived table, and what it was made from. Raises OSError, ValueError, pa.ArrowException."""
+    folder = files.folder(table.name)
+    if not folder.ours and os.geteuid() == 0:  # root does not trust another user's files
+        raise OSError(1, "another user's")
+    content, _ = folder.read(_KEY_FILE, _KEY_BYTES)
+    return folder, pq.read_schema(pa.BufferReader(content)).metadata or {}
+
+
+def settled(files: Files, table: Table) -> Settled | None:
+    """What is settled of the table that lies in the directory `files`, whatever else it was made from; None for nothing."""
+    try:
+        _, says = _opened(files, table)
+        key, parts, name = json.loads(says.get(_SETTLED, b"null")) or (None,) * 3
+    except (OSError, ValueError, TypeError, RecursionError, pa.ArrowException):
+        return None
+    if not (isinstance(key, str) and isinstance(name, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
+        return None
+    state = Pieces(files, FOLDER).read(name, _STATE_BYTES) if "/" not in name else None
+    return None if state is None else Settled(key, tuple(parts), state)
+
+
+def take_over(files: Files, table: Table, parts: Sequence[str], into: Path) -> bool:
+    """Put these parts of the table that lies in the directory `files` into the folder `into` too, as the same files; False: none of them."""
+    taken: list[Path] = []
+    try:
+        folder, _ = _opened(files, table)
+        if not set(parts) <= set(folder.names()):
+            return False
+        for part in parts:
+            os.link(folder.name(part), into / part, src_dir_fd=folder.descriptor, follow_symlinks=False)
+            taken.append(into / part)
+    except (OSError, ValueError, NotImplementedError, pa.ArrowException):
+        for path in taken:
+            path.unlink()
+        return False
+    return True
+
+
+def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled | None]) -> list[Part] | None:
+    """Have `make` write a table into a new folder, and put that in the place of the old one, with what it returns.
 
     None where the directory cannot be written. Raises TraceError where writing fails halfway.
     """
@@ -51,8 +104,8 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) ->
     except OSError:
         return None
     try:
-        make(folder.through)
-        pq.write_table(table.arrow.with_metadata({_KEY: key}).empty_table(), folder.through / _KEY_FILE)
+        says = {_KEY: key.encode()} | _settle(files, table, make(folder.through))
+        pq.write_table(table.arrow.with_metadata(says).empty_table(), folder.through / _KEY_FILE)
         shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
         try:
             os.rename(files.name(fresh), files.name(name), src_dir_fd=at, dst_dir_fd=at)
@@ -65,6 +118,18 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], None]) ->
     finally:
         with suppress(OSError):
             shutil.rmtree(files.name(fresh), ignore_errors=True, dir_fd=at)
+
+
+def _settle(files: Files, table: Table, fresh: Settled | None) -> dict[bytes, bytes]:
+    """Keep a state in the place of the last; what the table is to say of it."""
+    states, name = Pieces(files, FOLDER), f"{table.name}-{secrets.token_hex(8)}"
+    for old in states.names():
+        if old.startswith(f"{table.name}-"):
+            states.drop(old)
+    if fresh is None:
+        return {}
+    states.keep(name, fresh.state)
+    return {_SETTLED: json.dumps([fresh.key, fresh.parts, name]).encode()}
 
 
 class Pieces:

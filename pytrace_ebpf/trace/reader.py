@@ -37,7 +37,7 @@ class Trace(Logs):
     Every reading method raises TraceError when a part of the trace does not open.
     """
 
-    def __init__(self, directory: Path, derive: Mapping[str, Callable[["Trace", Path], None]]) -> None:
+    def __init__(self, directory: Path, derive: Mapping[str, Callable[["Trace", Path], derived.Settled | None]]) -> None:
         """Open `directory`; `derive[name](trace, into)` rebuilds the derived table `name` into a folder. Raises TraceError."""
         self.directory = directory
         self._files = open_directory(directory)
@@ -73,6 +73,14 @@ class Trace(Logs):
     def pieces(self, name: str) -> derived.Pieces:
         """The folder `name` of its directory, for derived data that is no table."""
         return derived.Pieces(self._files, name)
+
+    def settled(self, spec: Table) -> derived.Settled | None:
+        """What an earlier derivation of a table says that no later segment changes."""
+        return derived.settled(self._files, spec)
+
+    def take_over(self, spec: Table, parts: Sequence[str], into: Path) -> bool:
+        """Put these settled parts of a table into the folder `into` where it is derived anew; False: none of them."""
+        return derived.take_over(self._files, spec, parts, into)
 
     @property
     def start_ns(self) -> int:
@@ -347,8 +355,8 @@ class Trace(Logs):
     def _rebuild(self, spec: Table, keep: bool = True) -> list[Part]:
         """Build a derived table, and `keep` it in a directory that is ours; else, and where we may not write, for as long as this lives."""
 
-        def build(into: Path) -> None:
-            self._derive[spec.name](self, into)
+        def build(into: Path) -> derived.Settled | None:
+            return self._derive[spec.name](self, into)
 
         if keep and self._files.ours:
             parts = derived.build(self._files, spec, self._derived_key(spec), build)

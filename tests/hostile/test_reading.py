@@ -20,7 +20,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.trace.schema import MANIFEST
+from pytrace_ebpf.trace.schema import MANIFEST, WAITS
 from tests.conftest import PATIENCE_S
 from tests.hostile import USER, as_user, needs_root
 from tests.unit.synthetic import sample
@@ -316,6 +316,18 @@ def test_root_does_not_use_what_a_user_put_into_roots_own_trace(path: Path) -> N
     pq.write_table(column("wall_ns", 1)(pq.read_table(part)), part)
     os.chown(path / "calls", USER, USER)
     assert pytrace_ebpf.open(path).calls().equals(honest)
+
+
+@needs_root
+@pytest.mark.parametrize("folder", ["settled", "waits"])
+def test_root_goes_on_from_nothing_that_a_user_kept(path: Path, folder: str) -> None:
+    change(path, "state", value="recording")
+    change(path, "end_ns", value=None)
+    honest = pytrace_ebpf.open(path).waits()
+    assert pytrace_ebpf.open(path).settled(WAITS) is not None
+    os.chown(path / folder, USER, USER)
+    trace = pytrace_ebpf.open(path)
+    assert trace.settled(WAITS) is None and trace.waits().equals(honest)
 
 
 @needs_root

@@ -4,7 +4,7 @@ Memory is bounded by one segment and the calls that are open; in addition, analy
 without calls whole.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,49 +16,83 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.rebuilt import call_rows
+from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.analyze.rebuilt.workers import Workers
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
+from pytrace_ebpf.trace.segments import part_name
 
 
-def derive(trace: Trace, into: Path) -> None:
+def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the calls of `trace` as Parquet parts into the folder `into`: one for the calls that ended in each segment.
 
     One piece is written while the next is rebuilt.
     """
-    workers = Workers(trace)
+    growth = Growth(trace, CALLS, into, engine_of(trace.whole, rows=True))
+    try:
+        workers = Workers(trace, growth.first, growth.state)
+    except (KeyError, ValueError):
+        growth.refuse()
+        workers = Workers(trace)
     with ThreadPoolExecutor(1, "writer") as aside:
-        for number, pieces in enumerate(rebuild(trace)):
-            writer, written = None, None
-            for piece in pieces:
-                writer = writer or call_rows.writer(into / f"part-{number:05d}.parquet")
-                filled = workers.fill(piece)
-                if written:
-                    written.result()
-                written = aside.submit(writer.write_table, filled, call_rows.ROW_GROUP)
-            if writer and written:
-                written.result()
-                writer.close()
+        for number, pieces in enumerate(rebuild(trace, growth), growth.first):
+            if _write(pieces, into / part_name(number), workers, aside):
+                growth.parts.append(part_name(number))
+            if growth.due(number + 1):
+                growth.settle(growth.parts, workers.state())
+    return growth.settled
 
 
-def rebuild(trace: Trace) -> Iterator[Iterator[pa.Table]]:
+def _write(pieces: Iterator[pa.Table], path: Path, workers: Workers, aside: ThreadPoolExecutor) -> bool:
+    """Write a part; returns whether there was anything to be written."""
+    writer, written = None, None
+    for piece in pieces:
+        writer = writer or call_rows.writer(path)
+        filled = workers.fill(piece)
+        if written:
+            written.result()
+        written = aside.submit(writer.write_table, filled, call_rows.ROW_GROUP)
+    if writer and written:
+        written.result()
+        writer.close()
+    return writer is not None
+
+
+def rebuild(trace: Trace, growth: Growth[Engine] | None = None) -> Iterator[Iterator[pa.Table]]:
     """For each segment, and for what was open at the end, the calls that ended in it: tables of schema.CALLS without worker_on_cpu_ns.
 
-    A call that is its thread's last so far comes with a later segment. A table is there until the next but one is asked for.
+    A call that is its thread's last so far comes with a later segment. A table is there until the next but one is asked for. `growth`: of
+    a whole trace, from where that begins.
     """
-    engine, segments = begun(trace, rows=True)
-    for events, end_ns in segments:
+    if growth is not None and trace.whole is trace:
+        engine, parts = growth.engines, segments(trace, growth.engines, growth.first)
+    else:
+        engine, parts = begun(trace, rows=True)
+    for events, end_ns in parts:
         yield (call_rows.table(engine.rows()) for count in engine.take(events, end_ns, PIECE) if count)
     yield (call_rows.table(engine.rows()) for count in [engine.finish(trace.end_ns)] if count)
 
 
-def calls_of(trace: Trace, functions: npt.NDArray[np.integer[Any]], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept."""
+def calls_of(
+    trace: Trace,
+    functions: npt.NDArray[np.integer[Any]],
+    columns: Sequence[str],
+    growth: Growth[Engine] | None = None,
+    taken: Callable[[int], None] = lambda _: None,
+) -> Iterator[pd.DataFrame]:
+    """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept.
+
+    `growth`: as of rebuild(). `taken` is called with how many segments have been taken, after each.
+    """
     wanted = pa.array(functions)
-    for pieces in rebuild(trace) if len(functions) else ():
+    for number, pieces in enumerate(rebuild(trace, growth), 1 + (growth.first if growth else 0)) if len(functions) else ():
         own = [piece.select(columns).filter(pc.is_in(piece["func_id"], wanted)) for piece in pieces]
         if own:
             yield to_frame(pa.concat_tables(own), CALLS)
+        taken(number)

@@ -1,10 +1,12 @@
 """Which call was open innermost on a thread at a moment, and of which function it is: one pass, no rows of calls."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.time.last_at import last_at
@@ -15,6 +17,7 @@ from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
 NO_CALL = -1
+_ASKED = "asked"
 _NO_LIBRARY = np.zeros(0, np.bool_)
 
 Ints = npt.NDArray[np.int64]
@@ -43,6 +46,18 @@ class Moments:
         known = self.answers(key, ts)
         self._key, self._ts = key, ts
         self._found = self._engines.ask(key, ts, self._library, known)
+
+    def state(self) -> dict[str, Ints]:
+        """What is asked and known, for resume()."""
+        return {_ASKED: np.stack((self._key, self._ts, *(column.astype(np.int64) for column in self._found())))}
+
+    def resume(self, state: Mapping[str, Ints]) -> None:
+        """Go on from there, with engines that do. Raises KeyError, and ValueError for what is no such state."""
+        key, ts, *known = checked_rows(state[_ASKED], np.dtype(np.int64), 2 + len(Answers._fields))
+        if not np.array_equal(np.lexsort((ts, key)), np.arange(len(key))) or (known[2] >= len(self._library)).any():
+            raise ValueError("no such state")
+        self._key, self._ts = key, ts
+        self._found = self._engines.ask(key, ts, self._library, Answers(*known))
 
     def settle(self, ns: int) -> None:
         """Answer those before `ns` by the calls that are open now, whatever is still to come."""

@@ -18,6 +18,10 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
 from pytrace_ebpf.trace.states import SPLIT
@@ -38,17 +42,24 @@ _ROW = np.dtype(
 
 Ints = npt.NDArray[np.int64]
 _Rows = npt.NDArray[Any]
+_NO_PAIRS = np.zeros((2, 0), np.int64)
 _STATUS = {status: number for number, status in enumerate(TASK_STATUSES)} | {"repaired": 0}
 
 
-def derive(trace: Trace, into: Path) -> None:
+def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the coroutines of `trace` as a Parquet part into the folder `into`."""
+    growth = Growth(trace, TASKS, into, engine_of(trace.whole, rows=True))
     stream = Tasks(trace.functions())
-    for calls in stream.parts(trace):
+    try:
+        stream.resume(growth.state)
+    except (KeyError, ValueError):
+        growth.refuse()
+    for calls in stream.parts(trace, growth):
         stream.part(calls)
     rows, parents = stream.finish(trace)
     if len(rows):
         pq.write_table(_table(rows, parents), into / "part-00000.parquet", compression="lz4")
+    return growth.settled
 
 
 class Tasks:
@@ -64,9 +75,25 @@ class Tasks:
         self._began: list[Ints] = []  # (2, n): coroutine_id, the call that it began in or one that this lies in
         self._parents: list[Ints] = []  # (2, n): coroutine_id, parent_id
 
-    def parts(self, trace: Trace) -> Iterator[pd.DataFrame]:
+    def parts(self, trace: Trace, growth: Growth[Engine]) -> Iterator[pd.DataFrame]:
         """The calls of generators and coroutines, a segment's at a time: no others are kept."""
-        return calls_of(trace, self._functions, _CALLS)
+
+        def taken(segments: int) -> None:
+            if growth.due(segments):
+                growth.settle([], self._state())
+
+        return calls_of(trace, self._functions, _CALLS, growth, taken)
+
+    def _state(self) -> State:
+        pairs = {name: np.concatenate([_NO_PAIRS, *own], axis=1) for name, own in (("began", self._began), ("parents", self._parents))}
+        return {"suspended": self._suspended, "finished": np.concatenate((np.zeros(0, _ROW), *self._finished)), **pairs}
+
+    def resume(self, state: State | None) -> None:
+        """Go on from there, where there is one. Raises KeyError and ValueError for what is no such state."""
+        if state is not None:
+            suspended, finished = (checked_rows(state[name], _ROW) for name in ("suspended", "finished"))
+            began, parents = (checked_rows(state[name], _NO_PAIRS.dtype, 2) for name in ("began", "parents"))
+            self._suspended, self._finished, self._began, self._parents = suspended, [finished], [began], [parents]
 
     def part(self, calls: pd.DataFrame) -> None:
         """Take in calls (_CALLS), in the order of their parts."""
@@ -99,7 +126,7 @@ class Tasks:
             start = processes["start_ns"].reindex(rows["pid"]).fillna(trace.start_ns).to_numpy(np.int64)
             rows["start_ns"] = np.where(rows["resumed"], np.minimum(rows["start_ns"], start), rows["start_ns"])
         rows["status"] = np.where(rows["resumed"], np.maximum(rows["status"], _STATUS["open_at_start"]), rows["status"])
-        known = np.concatenate([np.zeros((2, 0), np.int64), *self._parents], axis=1)
+        known = np.concatenate([_NO_PAIRS, *self._parents], axis=1)
         known = known[:, np.argsort(known[0])]
         return rows, look_up(known[0], known[1], rows["coroutine_id"])
 

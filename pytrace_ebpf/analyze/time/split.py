@@ -106,6 +106,10 @@ class Threads:
         self.keys = np.zeros(0, np.int64)
         self._number: dict[int, int] = {}
 
+    def resume(self, keys: Ints) -> None:
+        """Go on with these, by number."""
+        self.keys, self._number = keys, {key: number for number, key in enumerate(keys.tolist())}
+
     def number(self, keys: Ints) -> tuple[Ints, Ints]:
         """The number of each, and the keys that are new."""
         unique, inverse = np.unique(keys, return_inverse=True)

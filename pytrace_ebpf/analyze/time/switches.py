@@ -77,6 +77,16 @@ class States:
         """Threads whose state is known."""
         self._known[thread] = state
 
+    def save(self) -> tuple[npt.NDArray[np.uint8], int]:
+        """The state of each thread, and how many windows were passed: for resume()."""
+        return self._known.copy(), self._passed
+
+    def resume(self, known: npt.NDArray[np.uint8], passed: int) -> None:
+        """Go on from there with the same threads and windows. Raises ValueError for what is no such state."""
+        if len(known) != len(self._known) or not 0 <= passed <= len(self._windows) or (known > GONE).any():
+            raise ValueError("no such state")
+        self._known, self._passed = known, passed
+
     def take(self, thread: Ints, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> Switches:
         """Of segments that follow each other, and end at `ends_ns`: the rows of `sched` (schema.SCHED) that change a thread's state.
 

@@ -1,6 +1,6 @@
 """The intervals that threads were off their cores, from scheduling events: what each was for and who ended it, some segments at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
@@ -44,6 +45,24 @@ class Waits:
         self._states = States(start_ns, windows_of(losses, SCHED_LOSSES))
         self._threads = split.Threads()
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
+
+    def state(self) -> dict[str, Rows]:
+        """What goes on after the segments so far, for resume()."""
+        known, passed = self._states.save()
+        return {"keys": self._threads.keys, "known": known, "passed": np.array([passed]), "going_on": self._going_on}
+
+    def resume(self, state: Mapping[str, Rows]) -> None:
+        """Go on from there, before anything is taken. Raises KeyError, and ValueError for what is no such state."""
+        keys, going_on = checked_rows(state["keys"], np.dtype(np.int64)), checked_rows(state["going_on"], _ROW)
+        known, passed = checked_rows(state["known"], np.dtype(np.uint8)), checked_rows(state["passed"], np.dtype(np.int64))
+        if len(np.unique(keys)) < len(keys) or len(known) != len(keys) or len(passed) != 1:
+            raise ValueError("no such state")
+        if len(going_on) and not 0 <= going_on["thread"].min() <= going_on["thread"].max() < len(keys):
+            raise ValueError("no such state")
+        self._threads.resume(keys)
+        self._states.grow(split.gil_ranges(self._processes, keys >> 32))
+        self._states.resume(known, int(passed[0]))
+        self._going_on = going_on
 
     def take(self, parts: Sequence[pa.Table], ends_ns: Sequence[int]) -> Rows:
         """The waits that ended in some segments that follow each other, from their rows of schema.SCHED and their ends."""

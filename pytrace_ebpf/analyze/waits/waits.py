@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, checked_rows
 from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Moments
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
@@ -25,31 +26,54 @@ from pytrace_ebpf.analyze.waits.off_core import SCHED, WAIT, Rows, Waits
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.rebuild.engine import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
+from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAIT_KINDS, WAITS
+from pytrace_ebpf.trace.segments import part_name
 
 ROW_GROUP = 1 << 16
 _AT_ONCE = 1 << 17  # rows of as many segments as have them: what is done for each open wait is not done for each segment
+_HELD = "held"
 _MOST_HELD = 1 << 16  # waits whose calls a later event may still tell: of more of them the oldest are written as if none did
 
 
-def derive(trace: Trace, into: Path) -> None:
+def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the waits of `trace` as Parquet parts into the folder `into`, in each those of some segments in the order of time."""
     if not any(segment["rows"].get("sched") for segment in trace.segments):
-        return
-    writer = _Writer(trace, into)
-    stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
-    engines, listed = shards_of(trace), trace.segments
-    moments, held = Moments(engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
-    for first, sched in sched_groups(trace, listed, SCHED, _AT_ONCE):
-        last = first + len(sched)
+        return None
+    growth = Growth(trace, WAITS, into, shards_of(trace))
+    try:
+        stream, moments, held = _begun(trace, growth)
+    except (KeyError, ValueError):
+        growth.refuse()
+        stream, moments, held = _begun(trace, growth)
+    writer, engines, listed = _Writer(trace, into, growth.parts), growth.engines, trace.segments
+    for place, sched in sched_groups(trace, listed[growth.first :], SCHED, _AT_ONCE):
+        first, last = growth.first + place, growth.first + place + len(sched)
         held = np.concatenate((held, stream.take(sched, [segment["end_ns"] for segment in listed[first:last]])))
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
         for events, end_ns in segments(trace, engines, first, last, sched):
             engines.take(events, end_ns, PIECE)
         held = writer.write(held, moments, listed[last - 1]["start_ns"])
+    if growth.due(len(listed)):
+        growth.settle(growth.parts, stream.state() | moments.state() | {_HELD: held})
     engines.finish(trace.end_ns)
     writer.write(np.concatenate((held, stream.open(trace.end_ns))), moments)
+    return growth.settled
+
+
+def _begun(trace: Trace, growth: Growth[Shards]) -> tuple[Waits, Moments, Rows]:
+    """What follows the scheduling, what is asked of the engines, and the waits that are held back. Raises KeyError and ValueError for no such state."""
+    stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
+    moments, held = Moments(growth.engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
+    if growth.state is not None:
+        stream.resume(growth.state)
+        moments.resume(growth.state)
+        held = checked_rows(growth.state[_HELD], WAIT)
+        if ((held["kind"] < 0) | (held["kind"] >= len(WAIT_KINDS))).any():
+            raise ValueError("no such state")
+    return stream, moments, held
 
 
 class _Questions(NamedTuple):
@@ -65,8 +89,9 @@ class _Questions(NamedTuple):
 class _Writer:
     """Writes waits once it is known in which calls they were."""
 
-    def __init__(self, trace: Trace, into: Path) -> None:
-        self._into, self._parts = into, 0
+    def __init__(self, trace: Trace, into: Path, parts: list[str]) -> None:
+        """`parts`: those that are there; further ones are added."""
+        self._into, self._parts = into, parts
         self._machine = trace.manifest["host"].get("machine", "")
         self._pids, self._primitives = trace.processes()["pid"].to_numpy(), among(trace.functions(), PRIMITIVES)
 
@@ -94,8 +119,8 @@ class _Writer:
             order = np.flatnonzero(~unknown)
             order = order[np.lexsort((waits["key"][order], waits["start_ns"][order]))]
             table = self._table(waits[order], moments)
-            pq.write_table(table, self._into / f"part-{self._parts:05d}.parquet", row_group_size=ROW_GROUP, compression="lz4")
-            self._parts += 1
+            self._parts.append(part_name(len(self._parts)))
+            pq.write_table(table, self._into / self._parts[-1], row_group_size=ROW_GROUP, compression="lz4")
         return waits[unknown]
 
     def _unknown(self, asked: _Questions, moments: Moments) -> Bools:

@@ -1,0 +1,195 @@
+"""Derived tables of a trace that grows: only new segments are read, and what comes of it is what one derivation of all of them gives."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import Script, sample, write_trace
+from test_calls_properties import SCENARIOS, seeds, story
+from test_sums import recorded_upto
+
+import pytrace_ebpf
+from pytrace_ebpf.trace.derived import FOLDER
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
+
+GROWING = ("waits", "calls", "tasks")
+ENTRY, RETURN, _, _, _, RESUME, YIELD = (int(kind) for kind in CallKind)
+
+
+def with_coroutines(path: Path) -> Path:
+    """Coroutines that await others and a generator, cut between: suspended, running, and while one is closed by a call that goes on."""
+    plain, generator, outer, inner = range(4)
+    rows = [
+        (1, ENTRY, plain, 8), (2, ENTRY, outer, 16), (3, ENTRY, generator, 24), (4, ENTRY, inner, 32), (6, YIELD, inner, 32), (7, YIELD, generator, 24),
+        (8, YIELD, outer, 16), (20, RESUME, outer, 16), (21, RESUME, generator, 24), (22, RESUME, inner, 32), (32, RETURN, inner, 32),
+        (33, YIELD, generator, 24), (34, YIELD, outer, 16), (40, RESUME, outer, 16), (41, RETURN, outer, 16), (42, ENTRY, inner, 40),
+        (43, YIELD, inner, 40), (44, RETURN, plain, 8),
+    ]  # fmt: skip
+    functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", flags) for number, flags in enumerate((0, 0x20, 0x80, 0x80))]
+    events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
+    return told_early(write_trace(path / "trace", events=events, functions=functions, cuts=[7, 31], end_ns=50))
+
+
+def told_early(path: Path) -> Path:
+    """As a recorder reports threads: in the first segment in which they could be."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    rows = [segment["rows"] for segment in manifest["segments"]]
+    if len(rows) > 1 and rows[-1]["threads"]:
+        (path / "threads" / f"part-{len(rows) - 1:05d}.parquet").rename(path / "threads" / "part-00000.parquet")
+        rows[0]["threads"], rows[-1]["threads"] = rows[-1]["threads"], 0
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    return path
+
+
+def table(trace: Trace, name: str) -> pd.DataFrame:
+    rows: pd.DataFrame = getattr(trace, name)()
+    return rows
+
+
+def anew(path: Path, name: str) -> pd.DataFrame:
+    """The table as it is derived from nothing."""
+    trace = pytrace_ebpf.open(path)
+    without_past(trace)._derived[name] = trace._rebuild(TABLES[name], keep=False)
+    return table(trace, name)
+
+
+def without_past(trace: Trace) -> Trace:
+    trace.settled = lambda _: None  # type: ignore[method-assign]
+    return trace
+
+
+def read_of(trace: Trace) -> list[tuple[str, int]]:
+    """The (table, segment) that are read from here on, of what grows with the length of a trace."""
+    read: list[tuple[str, int]] = []
+    part, parts, batches = trace.part, trace.parts, trace.batches
+
+    def one(name: str, index: int, *more: Any) -> Any:
+        read.append((name, index))
+        return part(name, index, *more)
+
+    def some(name: str, segments: Any, *more: Any) -> Any:
+        read.extend((name, segment["index"]) for segment in segments)
+        return parts(name, segments, *more)
+
+    def by_batch(name: str, index: int, rows: int) -> Any:
+        read.append((name, index))
+        return batches(name, index, rows)
+
+    trace.part, trace.parts, trace.batches = one, some, by_batch  # type: ignore[method-assign]
+    return read
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_only_new_segments_are_read(tmp_path: Path, name: str) -> None:
+    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    for count in (1, 2, 3):
+        recorded_upto(path, count)
+        trace = pytrace_ebpf.open(path)
+        read = read_of(trace)
+        found = table(trace, name)
+        assert {index for _, index in read} == {count - 1} and len(found)
+        pd.testing.assert_frame_equal(found, anew(path, name))
+    assert not (path / FOLDER).exists() or not any(file.name.startswith(f"{name}-") for file in (path / FOLDER).iterdir())  # it grows no more
+
+
+@pytest.mark.parametrize("name", GROWING)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS))
+def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, scenario: str) -> None:
+    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **story(seed, scenario)))
+    for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
+        recorded_upto(path, count)
+        pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+def damage(state: bytes, how: str) -> bytes:
+    with np.load(io.BytesIO(state)) as file:
+        arrays = dict(file)
+    if how == "cut":
+        return state[: len(state) // 2]
+    if how == "nothing":
+        return b""
+    forged = {
+        "numbers": {"threads": arrays["threads"][::-1] + 1},
+        "engine": {"engine": arrays["engine"][:-1]},
+        "missing": {},
+        "other type": {name: np.full(rows.shape, b"x") for name, rows in arrays.items() if name not in ("threads", "engine")},
+    }[how]
+    left = {name: rows for name, rows in arrays.items() if how != "missing" or name in ("threads", "engine")}
+    out = io.BytesIO()
+    np.savez(out, **(left | forged))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("how", ["cut", "nothing", "numbers", "engine", "missing", "other type"])
+def test_a_state_that_is_none_is_not_gone_on_from(tmp_path: Path, name: str, how: str) -> None:
+    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    recorded_upto(path, 2)
+    table(pytrace_ebpf.open(path), name)
+    (state,) = (path / FOLDER).iterdir()
+    state.write_bytes(damage(state.read_bytes(), how))
+    recorded_upto(path, 3)
+    trace = pytrace_ebpf.open(path)
+    read = read_of(trace)
+    found = table(trace, name)
+    assert {index for _, index in read} == {0, 1, 2}
+    pd.testing.assert_frame_equal(found, anew(path, name))
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_where_files_cannot_be_linked_all_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(95, "not supported")
+
+    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    recorded_upto(path, 2)
+    table(pytrace_ebpf.open(path), name)
+    recorded_upto(path, 3)
+    monkeypatch.setattr(os, "link", refuse)
+    pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: Path, name: str) -> None:
+    path = told_early(sample(tmp_path))
+    recorded_upto(path, 1)
+    table(pytrace_ebpf.open(path), name)
+    whole = json.loads((path / "whole.json").read_text())
+    other = write_trace(tmp_path / "other", losses=[("sched_ring", 1010_000_000, 1011_000_000, 5)])
+    (path / "losses").mkdir()
+    (other / "losses" / "part-00000.parquet").rename(path / "losses" / "part-00001.parquet")
+    whole["segments"][1]["rows"]["losses"] = 1
+    (path / "whole.json").write_text(json.dumps(whole))
+    recorded_upto(path, 2)
+    trace = pytrace_ebpf.open(path)
+    read = read_of(trace)
+    found = table(trace, name)
+    assert name == "tasks" or {index for _, index in read} == {0, 1}
+    pd.testing.assert_frame_equal(found, anew(path, name))
+
+
+def test_a_worker_that_makes_a_call_later_was_none(tmp_path: Path) -> None:
+    """What a thread without calls does counts for who woke it; once it makes one that was never so."""
+    ms = 1_000_000
+    caller = Script(7, 7).snapshot().enter(0).run(10 * ms).leave().run(20 * ms)
+    worker = Script(7, 8, cpu=1, now=ms).born(7).run(5 * ms).wait(20 * ms).enter(0).run(ms).leave()
+    sched = sorted([*caller.sched, *worker.sched], key=lambda row: row[0])
+    functions = [(0, "/app/a.py", "f", "f", 1, "a", 0)]
+    path = write_trace(tmp_path / "trace", events=caller.events + worker.events, sched=sched, functions=functions, cuts=[15 * ms], end_ns=40 * ms)
+    told_early(path)
+    spent = []
+    for count in (1, 2):
+        recorded_upto(path, count)
+        found = pytrace_ebpf.open(path).calls()
+        pd.testing.assert_frame_equal(found, anew(path, "calls"))
+        spent.append(found["worker_on_cpu_ns"][0])
+    assert spent[0] > 0 == spent[1]
