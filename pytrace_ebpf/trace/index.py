@@ -38,7 +38,23 @@ class Index:
 
     def read(self, columns: Sequence[str], where: pc.Expression, bounds: Bounds) -> pa.Table:
         """The rows that `where` selects, none of which is out of `bounds`, as parts.read() gives them. Raises TraceError."""
-        chosen, tables = self._within(bounds), []
+        return self._read(self._within(bounds), columns, where)
+
+    def largest(self, column: str, where: pc.Expression, bounds: Bounds) -> int | None:
+        """The largest value of `column` in the rows within `bounds`, which `where` selects; None for no row. What statistics tell is not read."""
+        high, best = self._extremes[:, self._columns.index(column), 1], None
+        told = self._within(bounds, wholly=True) & (high < _ANY[1])
+        for group in sorted(np.flatnonzero(self._within(bounds)).tolist(), key=lambda each: -int(high[each])):
+            if best is not None and high[group] <= best:
+                break
+            if told[group]:
+                return int(high[group])
+            found = pc.max(self._read(np.arange(len(high)) == group, [column], where)[column]).as_py()
+            best = found if best is None else max(best, found or best)
+        return best
+
+    def _read(self, chosen: npt.NDArray[np.bool_], columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        tables = []
         numbers = np.unique(self._part[chosen]).tolist()
         for number in numbers:
             with reading(self._parts[number]):
@@ -48,10 +64,11 @@ class Index:
             tables.append(table)
         return checked(self._spec, tables, columns, [self._parts[number] for number in numbers])
 
-    def _within(self, bounds: Bounds) -> npt.NDArray[np.bool_]:
+    def _within(self, bounds: Bounds, wholly: bool = False) -> npt.NDArray[np.bool_]:
+        """Which row groups may have rows within `bounds`; `wholly`: which have no others."""
         chosen = np.ones(len(self._part), bool)
         for name, (least, most) in bounds.items():
-            low, high = self._extremes[:, self._columns.index(name)].T
+            low, high = self._extremes[:, self._columns.index(name)].T[:: -1 if wholly else 1]
             chosen &= (high >= (high if least is None else least)) & (low <= (low if most is None else most))
         return chosen
 

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 class Levels(Sequence[pd.DataFrame]):
     """The levels of one thread: levels[d] holds its calls of depth d, in the order of call_id."""
 
-    def __init__(self, trace: Trace, tid: int) -> None:
-        self._trace, self._tid = trace, tid
-        depths = trace.calls(columns=["depth"], tid=tid)["depth"]
-        self._count = int(depths.max()) + 1 if len(depths) else 0
+    def __init__(self, trace: Trace, tid: int, count: int) -> None:
+        """`count`: how many there are."""
+        self._trace, self._tid, self._count = trace, tid, count
 
     def __len__(self) -> int:
         return self._count

@@ -28,6 +28,7 @@ from pytrace_ebpf.trace.segments import parts_of
 
 DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
 _AT_ONCE = 1 << 17  # rows that a query is given
+_SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns")  # columns by whose bounds row groups are found
 
 
 class Trace(Logs):
@@ -250,7 +251,8 @@ class Trace(Logs):
 
     def layers(self, tid: int) -> Levels:
         """The thread's layered call sequence, level by level: one DataFrame per depth, each read when it is asked for."""
-        return Levels(self, tid)
+        deepest = self._index(CALLS).largest("depth", pc.field("tid") == tid, {"tid": (tid, tid)})
+        return Levels(self, tid, 0 if deepest is None else deepest + 1)
 
     def part(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of table `name` in segment `index`, as Arrow; empty where it has none."""
@@ -301,11 +303,14 @@ class Trace(Logs):
         """Rows of a derived table that `where` selects, none of which is out of `bounds`, in the order of `key`: only what can hold them is read."""
         if where is None:
             return self._by_number(spec, columns, [], key)
-        if spec.name not in self._indexes:
-            self._indexes[spec.name] = Index(spec, self._derived_parts(spec), list(bounds))
         names = spec.known(columns)
-        found = self._indexes[spec.name].read(list(dict.fromkeys([*names, *key])), where, bounds)
+        found = self._index(spec).read(list(dict.fromkeys([*names, *key])), where, bounds)
         return to_frame(in_order(found, *key).select(names), spec)
+
+    def _index(self, spec: Table) -> Index:
+        if spec.name not in self._indexes:
+            self._indexes[spec.name] = Index(spec, self._derived_parts(spec), [name for name in _SOUGHT if name in spec.arrow.names])
+        return self._indexes[spec.name]
 
     def _by_number(self, spec: Table, columns: Sequence[str] | None, where: list[pc.Expression], key: Sequence[str] = ("call_id",)) -> pd.DataFrame:
         """Rows of a derived table, in the order of `key`."""

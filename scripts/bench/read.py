@@ -2,7 +2,7 @@
 
     python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--viztracer PYTHON]
 
-Traces are made: two threads that hand each other the GIL every 5 ms and serve requests of some 40 functions, half a million calls a
+Traces are made: two threads that hand each other the GIL every 5 ms and serve requests of some 40 functions, one and a quarter million calls a
 second. "first" derives, "again" answers from what is kept. Time and CPU time are of the whole command, the interpreter's start and
 imports included; peak memory is of that process. Above --most-rows calls what reads a row for every call is left out. --viztracer: a Python
 that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there and leave them.
@@ -39,6 +39,7 @@ from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PID, SECOND, TURN = 4000, 10**9, 5_000_000
+CLOCK = 10
 THREADS = (PID, PID + 1)
 FUNCTIONS = [(k, f"/app/module{k // 8}.py", f"f{k}", f"Class{k // 4}.f{k}", 10 * k + 1, f"app.module{k // 8}", 0, "python") for k in range(40)]
 INTEGERS = ("ts", "func_id", "frame", "line")
@@ -61,12 +62,23 @@ def request() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tuple(np.array(column) for column in zip(*out, strict=True))  # type: ignore[return-value]
 
 
-def events_of(tid: int, segment: int, pattern: tuple[np.ndarray, ...], when: np.ndarray) -> pa.Table:
+def took_by(func: np.ndarray) -> np.ndarray:
+    """About how long it is from each event to the next, in ns: each function has its own pace."""
+    return np.random.default_rng(3).lognormal(np.log(300), 0.8, len(FUNCTIONS))[func].round().astype(np.int64)
+
+
+def request_times(took: np.ndarray, tid: int, number: int) -> np.ndarray:
+    """When the events of request `number` of a thread come after its start: no two requests are alike, but each takes as long."""
+    varied = np.cumsum(took * np.random.default_rng((tid, number)).lognormal(0, 0.2, len(took)))
+    return (np.concatenate(([0], varied[:-1] * (took.sum() / varied[-1]))) // CLOCK).astype(np.int64) * CLOCK
+
+
+def events_of(tid: int, segment: int, pattern: tuple[np.ndarray, ...], took: np.ndarray) -> pa.Table:
     """A thread's events of one second: when it runs, which is every other turn."""
     step, func, depth = pattern
-    length, active = int(when[-1]), SECOND // 2
+    length, active = int(took.sum()), SECOND // 2
     times = np.arange(segment * active // length, (segment + 1) * active // length + 1)
-    ran = (times[:, None] * length + when[None, :-1]).ravel()
+    ran = np.concatenate([at * length + request_times(took, tid, int(at)) for at in times])
     inside = (ran >= segment * active) & (ran < (segment + 1) * active)
     ran, place = ran[inside], np.tile(np.arange(len(step)), len(times))[inside]
     ts = SECOND + ran // TURN * 2 * TURN + ran % TURN + (tid - PID) * TURN
@@ -94,9 +106,9 @@ def switches_of(segment: int) -> list[tuple[Any, ...]]:
 def make(path: Path, wanted: int) -> Path:
     """A trace of about `wanted` calls in segments of a second."""
     pattern = request()
-    when = np.concatenate(([0], np.cumsum(np.random.default_rng(3).integers(300, 1500, len(pattern[0])))))
-    per_second = len(pattern[0]) / 2 * SECOND / when[-1]  # both threads
-    seconds = max(2, round(wanted / per_second))
+    took = took_by(pattern[1])
+    per_second = len(pattern[0]) / 2 * SECOND / took.sum()  # both threads
+    seconds = max(1, round(wanted / per_second))
     edges = [SECOND * k for k in range(1, seconds + 2)]
     start = [
         (SECOND, PID, tid, SchedKind.SNAPSHOT, 0, int(tid != PID), 202 if tid != PID else -1, GIL[0] + 8 if tid != PID else 0, 0, 0, -1)
@@ -116,7 +128,7 @@ def make(path: Path, wanted: int) -> Path:
         (path / name).mkdir()
     for index in range(seconds):
         parts = {
-            "events": pa.concat_tables([events_of(tid, index, pattern, when) for tid in THREADS]),
+            "events": pa.concat_tables([events_of(tid, index, pattern, took) for tid in THREADS]),
             "sched": table_of("sched", [*(start if not index else []), *switches_of(index)]),
         }
         for name, table in parts.items():

@@ -127,6 +127,23 @@ def test_of_a_deep_call_only_its_own_row_groups_are_read(tmp_path: Path, monkeyp
     assert [e.name for e in run.children()] == ["fib", "fib"]
 
 
+def test_how_many_levels_a_thread_has_stands_in_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_rows, "ROW_GROUP", 8)
+    trace = wide(tmp_path / "trace", turns=2)
+    trace.calls(["call_id"], ids=(0, 0))
+    _, whole = spoil(trace.directory, -2, -1)
+    assert not whole and len(trace.layers(10)) == 4
+
+
+@pytest.mark.parametrize("rows", (2, 3, 5, 1000))
+def test_a_thread_has_its_own_levels_where_others_share_its_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(call_rows, "ROW_GROUP", rows)
+    trace = pytrace_ebpf.open(sample(tmp_path / "trace"))
+    depths = trace.calls(["tid", "depth"]).groupby("tid")["depth"].max()
+    assert depths.nunique() > 1
+    assert {tid: len(trace.layers(tid)) for tid in depths.index} == (depths + 1).to_dict()
+
+
 def test_calls_of_a_range_of_ids(trace: Trace) -> None:
     ids = trace.calls(columns=["call_id"])["call_id"]
     some = trace.calls(columns=["call_id"], ids=(int(ids[3]), int(ids[9])))["call_id"]
