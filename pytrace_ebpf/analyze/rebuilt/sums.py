@@ -1,7 +1,7 @@
 """The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +14,7 @@ from pytrace_ebpf.analyze.rebuilt.passes import engine_of, has_only_cputime, seg
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.library import NODE
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.window import Window
@@ -40,19 +41,18 @@ class Sums:
 _DERIVED: WeakKeyDictionary[Trace, Sums] = WeakKeyDictionary()
 
 
-def sums_of(trace: Trace, most: int = MOST_NODES) -> Sums:
+def sums_of(trace: Trace, most: int = MOST_NODES, *, nodes: bool = False) -> Sums:
     """The sums of a trace or of a window of it. Of the whole, states are kept on the way, and what they say is not derived again.
 
-    They are held as long as the trace is, since several tables are made of them, unless they are many.
+    They are held as long as the trace is, since several tables are made of them; but for many nodes, which are there where `nodes` are asked for.
     """
     if most != MOST_NODES:
         return _derived(trace, most)
-    if trace not in _DERIVED:
-        sums = _derived(trace, most)
-        if len(sums.nodes) > _FEW_NODES:
-            return sums
-        _DERIVED[trace] = sums
-    return _DERIVED[trace]
+    held = _DERIVED.get(trace)
+    if held is None or (nodes and not len(held.nodes)):  # the first node is the root of all
+        held = _derived(trace, most)
+        _DERIVED[trace] = held if len(held.nodes) <= _FEW_NODES else replace(held, nodes=np.zeros(0, NODE))
+    return held
 
 
 def _derived(trace: Trace, most: int) -> Sums:

@@ -29,7 +29,7 @@ def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:
     """The tree as schema.TREE; what has no node once there are `most` stands by its function alone. That of samples where no call was recorded."""
     if period_of(trace):
         return sampled.grow(trace)
-    sums = sums_of(trace, most)
+    sums = sums_of(trace, most, nodes=True)
     return table(sums.nodes, sums.keys)
 
 
@@ -39,23 +39,25 @@ def table(nodes: npt.NDArray[np.void], keys: Ints) -> pa.Table:
     thread = _threads(nodes, roots)
     key = np.append(keys, -1)[thread]  # -1: pid and tid are
     order = np.append(0, 1 + np.argsort(key[1:], kind="stable"))[: len(nodes)]  # thread by thread
-    nodes, roots, key = nodes[order], roots[order], key[order]
-    parent = np.argsort(order)[nodes["parent"]]
+    columns = {name: pa.array(values, TREE.arrow.field(name).type) for name, values in _columns(nodes, order, roots[order], key[order])}
+    return pa.table([columns[name] for name in TREE.arrow.names], schema=TREE.arrow).slice(1)
+
+
+def _columns(nodes: npt.NDArray[np.void], order: Ints, roots: npt.NDArray[np.bool_], key: Ints) -> Iterator[tuple[str, Any]]:
+    """One after the other, since of a large tree all of them together are as large as it is; `roots` and `key` are in their order already."""
     # The root of all has no row: its children have no parent.
-    columns: dict[str, Any] = {
-        "node_id": np.arange(len(nodes)) - 1,
-        "parent_id": parent - 1,
-        "depth": nodes["depth"],
-        "pid": key >> 32,
-        "tid": key.astype(np.int32),
-        "func_id": nodes["func_id"],
-        "outermost": (nodes["outermost"] & 1) != 0,
-        "outermost_of_module": (nodes["outermost"] & 2) != 0,
-        "calls": np.where(roots, 0, nodes["calls"]),
-    }
-    for prefix, sums in (("", nodes["total"]), ("self_", nodes["self"])):
-        columns |= dict(columns_of(prefix, sums, nodes["calls"]))
-    return pa.table([pa.array(columns[field.name], field.type) for field in TREE.arrow], schema=TREE.arrow).slice(1)
+    yield "node_id", np.arange(len(nodes)) - 1
+    yield "parent_id", np.argsort(order)[nodes["parent"][order]] - 1
+    yield "pid", key >> 32
+    yield "tid", key.astype(np.int32)
+    for name in ("depth", "func_id"):
+        yield name, nodes[name][order]
+    outermost, calls = nodes["outermost"][order], nodes["calls"][order]
+    yield "outermost", (outermost & 1) != 0
+    yield "outermost_of_module", (outermost & 2) != 0
+    yield "calls", np.where(roots, 0, calls)
+    for prefix, name in (("", "total"), ("self_", "self")):
+        yield from columns_of(prefix, nodes[name][order], calls)
 
 
 def _threads(nodes: npt.NDArray[np.void], roots: npt.NDArray[np.bool_]) -> Ints:
