@@ -121,6 +121,8 @@ struct sample_event {
     __u16 cpu;
     __u16 opcode; /* of the innermost frame, as it is specialized */
     __u32 program; /* struct sampled's number */
+    __u32 missed;  /* ticks of this core's clock that did not come before this one */
+    __u32 pad;
 };
 
 struct sample_frame {

@@ -108,6 +108,9 @@ BPF_TABLE("lru_hash", __u32, __u64, away, 65536);
 /* Whether this core has switched threads since `back` last ran there: the kernel reaches that place without a switch, too. */
 BPF_PERCPU_ARRAY(switched, __u8, 1);
 
+/* When this core's clock is to tick next, 0 = not known. */
+BPF_PERCPU_ARRAY(due, __u64, 1);
+
 BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
 
 /* The walks on this core. */
@@ -116,6 +119,7 @@ struct walk {
     __u64 began;
     __u64 off_ns;
     __u64 pid_tgid;
+    __u32 missed;
     __u64 frame; /* the next one to read */
     __u64 hash;
     __u64 code_type;
@@ -220,7 +224,7 @@ static __always_inline int is_left(const struct sample_layout *layout, __u64 sta
 }
 
 /* Begins a sample of the current thread; returns the step to go on with. */
-static __always_inline int begin(int which, struct sampled *process, __u64 began, __u64 off_ns)
+static __always_inline int begin(int which, struct sampled *process, __u64 began, __u64 off_ns, __u32 missed)
 {
     __u64 pid_tgid = bpf_get_current_pid_tgid(), state;
     struct sample_layout *layout;
@@ -241,6 +245,7 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
     walk->off_ns = off_ns;
+    walk->missed = missed;
     walk->pid_tgid = pid_tgid;
     walk->hash = mixed(MIX, process->number);
     walk->code_type = process->code_type;
@@ -263,13 +268,29 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     return STEP;
 }
 
+/* How many ticks of this core did not come before the one at `now`: nothing ran here meanwhile (of a virtual machine, the host had other work
+ * for the core), or its interrupts were off for so long. One that comes sooner than it was due says that those before it came late. */
+static __always_inline __u32 missed_ticks(__u64 now)
+{
+    int zero = 0;
+    __u64 *known = due.lookup(&zero), late;
+
+    if (!known)
+        return 0;
+    late = *known && now > *known ? (now - *known) / SETTINGS->period : 0;
+    *known = (*known && now > *known ? *known + late * SETTINGS->period : now) + SETTINGS->period;
+    return late;
+}
+
 int sample(struct bpf_perf_event_data *ctx)
 {
-    __u32 pid = bpf_get_current_pid_tgid() >> 32;
+    __u32 pid = bpf_get_current_pid_tgid() >> 32, missed;
     struct sampled *process = processes.lookup(&pid);
+    __u64 now = bpf_ktime_get_ns();
 
+    missed = missed_ticks(now);
     if (process)
-        steps.call(ctx, begin(TICK, process, bpf_ktime_get_ns(), 0));
+        steps.call(ctx, begin(TICK, process, now, 0, missed));
     return 0;
 }
 
@@ -334,7 +355,7 @@ int back(struct bpf_raw_tracepoint_args *ctx)
     now = bpf_ktime_get_ns();
     off_ns = drawn(process, now);
     if (off_ns)
-        steps_back.call(ctx, begin(BACK, process, now, off_ns));
+        steps_back.call(ctx, begin(BACK, process, now, off_ns, 0));
     return 0;
 }
 
@@ -373,7 +394,7 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
             return MORE;
         }
     }
-    if (layout->frame_running != ABSENT && !(layout->running_values >> (FIELD_OF(__u8, walk->head, layout->frame_running) & 31) & 1))
+    if (at && layout->frame_running != ABSENT && !(layout->running_values >> (FIELD_OF(__u8, walk->head, layout->frame_running) & 31) & 1))
         return TORN;
     code = FIELD_OF(__u64, walk->head, frames->frame_code) & ~3ULL;
     if (bpf_probe_read_user(walk->code, HEAD, (void *)code))
@@ -635,6 +656,8 @@ static __always_inline void record(int which)
         event->cpu = bpf_get_smp_processor_id();
         event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
         event->program = walk->program;
+        event->missed = walk->missed;
+        event->pad = 0;
         samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     } else {
         count_loss(LOSS_SAMPLE_RING);

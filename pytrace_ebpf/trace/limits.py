@@ -61,6 +61,7 @@ _BY_TABLE = {
     ("usage", "id"): Limits(0, _MOST_32),
     ("samples", "stack_id"): Limits(-2),
     ("samples", "opcode"): Limits(-1, 255),
+    ("samples", "missed"): Limits(0, 1 << 24),
     ("stacks", "stack_id"): Limits(0),
     ("tree", "depth"): Limits(-1),
     ("waits", "kind"): Limits(words=WAIT_KINDS),

@@ -5,7 +5,8 @@ from pytrace_ebpf.trace.table import PID, TID, Column, Table
 SAMPLES = Table(
     "samples",
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
-    "each stands for one period on a core. A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
+    "each stands for one period on a core, and for those before it in which that core's clock did not tick (missed). "
+    "A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
     "such a sample stands for max(off_ns, period) off the core.",
     (),
     (
@@ -30,6 +31,13 @@ SAMPLES = Table(
             "int64",
             "ns",
             "0 it had a core; else it came back to one at ts after so long, or, at the end of the recording, had not yet",
+            absent=0,
+        ),
+        Column(
+            "missed",
+            "int32",
+            "",
+            "ticks of the core's clock that did not come before this one: the core of a virtual machine stood still, or had its interrupts off",
             absent=0,
         ),
     ),

@@ -25,21 +25,28 @@ _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how 
 
 
 def counted(trace: Any, period: int) -> dict[str, int]:
-    """period_ns; samples, of threads on a core; off_core, of threads off it; with_off_core, whether these were taken; of both, outside: they ran no Python;
-    unread: their frames were changing.
+    """period_ns; samples, of threads on a core; missed: ticks of the cores' clocks that did not come, for which these stand as well; off_core, of threads
+    off it; with_off_core, whether these were taken; of both, outside: they ran no Python; unread: their frames were changing.
     """
-    samples = off = outside = unread = 0
+    samples = missed = off = outside = unread = 0
     for each, _ in segments(trace):
         samples, off = samples + len(each), off + int((each["off_ns"] > 0).sum())
+        missed += int(each["missed"].sum())
         outside, unread = outside + int((each["stack_id"] == NO_FRAMES).sum()), unread + int((each["stack_id"] == UNREAD).sum())
     return {
         "period_ns": period,
         "samples": samples - off,
+        "missed": missed,
         "off_core": off,
         "with_off_core": int(off_core(trace)),
         "outside": outside,
         "unread": unread,
     }
+
+
+def periods(sampled: dict[str, int]) -> int:
+    """How many periods on a core the samples (counted) stand for."""
+    return sampled["samples"] + sampled["missed"]
 
 
 def where(sampled: dict[str, int]) -> str:
@@ -51,7 +58,8 @@ def words(sampled: dict[str, int]) -> str:
     """How many samples there are, and of what."""
     outside = f" ({sampled['outside']:,} outside of Python)" if sampled["outside"] else ""
     off = f" and {sampled['off_core']:,} off the core" if sampled["off_core"] else ""
-    return f"{sampled['samples']:,} samples of {text.duration(sampled['period_ns'])} on a core each{off}{outside}"
+    missed = f", {sampled['missed']:,} ticks missed" if sampled["missed"] else ""
+    return f"{sampled['samples']:,} samples of {text.duration(sampled['period_ns'])} on a core each{missed}{off}{outside}"
 
 
 def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
@@ -73,7 +81,7 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
     table = table.drop(columns="calls")
     for rows, names in ((own[outermost], wanted[0]), (own, wanted[1])):
         table = table.merge(rows.groupby(key, dropna=False)[names].sum(), how="left", left_on=key, right_index=True)
-    table = with_errors(table, sampled["period_ns"], sampled["samples"])
+    table = with_errors(table, sampled["period_ns"], periods(sampled))
     merged = int(own.loc[own["merged"], "self_ns"].sum())
     native = table["func_id"].isin(natives_of(trace)) if facts["by"] == "function" else table[key].isin(_native_modules(trace))
     return table.assign(native=native.astype("int64")), {"deserving": deserving(_by_module(trace, sampled), trace), "merged_ns": merged}
@@ -89,7 +97,7 @@ def _by_module(trace: Any, sampled: dict[str, int]) -> pd.DataFrame:
     tree = nodes(trace, native=False)
     own = tree.assign(module=tree["func_id"].map(functions_of(trace)))[tree["depth"] >= 0]
     sums = own.groupby("module")[[name for name in named("self", "self_") if "unknown" not in name]].sum().reset_index()
-    return with_errors(sums, sampled["period_ns"], sampled["samples"])
+    return with_errors(sums, sampled["period_ns"], periods(sampled))
 
 
 def mark(row: dict[str, Any]) -> str:
@@ -164,7 +172,7 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
 def found_below(trace: Any) -> list[dict[str, Any]]:
     """Of each Python function what its own time was spent in, as rows of analyze.samples.below with `native` names, by function, most time first."""
     sampled = counted(trace, int(trace.manifest["sampling"]["period_ns"]))
-    table = below(trace, sampled["period_ns"], sampled["samples"])
+    table = below(trace, sampled["period_ns"], periods(sampled))
     names = trace.functions().set_index("func_id")[["qualname", "file", "first_line", "module"]]
     out = []
     for func_id, rows in sorted(table.groupby("func_id"), key=lambda each: -int(each[1]["self_ns"].sum())):

@@ -12,7 +12,7 @@ from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, split_figures, split_titles, where
+from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, periods, split_figures, split_titles, where
 from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import states_of
 
@@ -24,13 +24,13 @@ _NONE = "No sample was taken of Python code."
 def found_lines(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.samples.by_line's rows, none where nothing was sampled; and `of_samples`, as view.sampled.counted has it."""
     sampled = _sampled(trace)
-    return by_line(trace, sampled["period_ns"], sampled["samples"]), {"of_samples": sampled}
+    return by_line(trace, sampled["period_ns"], periods(sampled)), {"of_samples": sampled}
 
 
 def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.samples.by_opcode.in_total's rows, and `by_function`, those of the functions that have most samples."""
     sampled = _sampled(trace)
-    table = by_opcode(trace, sampled["period_ns"], sampled["samples"])
+    table = by_opcode(trace, sampled["period_ns"], periods(sampled))
     keys = ["func_id", "qualname", "file", "first_line"]
     functions = []
     for key, rows in sorted(table.groupby(keys, dropna=False), key=lambda each: -int(each[1]["self_ns"].sum())):
@@ -39,7 +39,7 @@ def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> t
             for row in rows.to_dict("records")[:_OPCODES]
         ]
         functions.append(dict(zip(keys, map(_plain, key), strict=True)) | {"self_ns": int(rows["self_ns"].sum()), "opcodes": few})
-    return in_total(table, sampled["period_ns"], sampled["samples"]), {"by_function": functions}
+    return in_total(table, sampled["period_ns"], periods(sampled)), {"by_function": functions}
 
 
 def _plain(value: Any) -> Any:

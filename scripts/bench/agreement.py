@@ -109,25 +109,53 @@ def table(columns: dict[str, Counter[str]]) -> None:
     print(f"{'samples':17}" + "".join(f"{counts.total() if name != 'by itself' else '':>16}" for name, counts in columns.items()))
 
 
+def of_calls(trace: Trace) -> pd.DataFrame:
+    """By Python function: exact (self time on a core, ns), calls, made (how many calls it made itself). What no Python function is, is its caller's."""
+    tree = trace.tree()
+    functions = trace.functions().set_index("func_id")["function_layer"]
+    of, above = (dict(zip(tree["node_id"].tolist(), tree[name].tolist(), strict=True)) for name in ("func_id", "parent_id"))
+    ours = tree["func_id"].map(functions) == "python"
+    other = tree[~ours & (tree["depth"] >= 0)]
+    rows = tree[ours]
+    exact = rows.groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    callers = other["parent_id"].map(of)
+    exact = exact.add(other.groupby(callers)["self_on_cpu_ns"].sum().reindex(exact.index), fill_value=0.0)
+    made = rows.groupby(rows["node_id"].map(above).map(of))["calls"].sum()
+    return pd.DataFrame({"exact": exact, "calls": rows.groupby("func_id")["calls"].sum()}).assign(made=made).fillna(0.0)
+
+
 def against_calls(trace: Trace, top: int) -> None:
-    """Self times by function on a core, of calls and of samples, both as shares of the time in functions that calls know."""
-    calls, names = trace.tree(), trace.functions().set_index("func_id")["qualname"]
-    exact = calls[calls["depth"] >= 0].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    """Self times by function on a core, of calls and of samples, both as shares of the time in functions that calls know.
+
+    Recording a call takes time at its beginning before the time is taken, and at its end after it: in calls this is the caller's, in samples the
+    callee's, as its frame is there. How much it is of each call is estimated from all functions at once, by least squares.
+    """
+    taken, period = trace.samples()["ts"], trace.manifest["sampling"]["period_ns"]
+    trace = trace.window(int(taken.min()), int(taken.max()))
+    both, names = of_calls(trace), trace.functions().set_index("func_id")["qualname"]
     python = nodes(trace, native=False)
-    found = python[(python["depth"] >= 0) & python["func_id"].isin(exact.index)].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
-    period = trace.manifest["sampling"]["period_ns"]
-    both = pd.DataFrame({"exact": exact, "sampled": found}).fillna(0.0)
-    of = round(both["sampled"].sum() / period)
-    both["error"] = standard_error((both["sampled"] / period).to_numpy(np.int64), of) / of * 100
-    both["exact"], both["sampled"] = (100 * both[name] / both[name].sum() for name in ("exact", "sampled"))
-    both["off"] = (both["sampled"] - both["exact"]).abs() / both["error"]
-    print(f"{of} samples on a core in these functions; percent of it, and by how many standard errors they differ")
-    for row in both.sort_values("exact", ascending=False).head(top).itertuples():
-        print(f"{row.exact:7.2f} {row.sampled:7.2f} ±{row.error:5.2f} {row.off:5.1f}  {names.get(row.Index, '?')}")
-    share = both[both["exact"] >= 1]
+    found = python[(python["depth"] >= 0) & python["func_id"].isin(both.index)].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    both = both.assign(sampled=found).fillna(0.0)
+    of, whole = round(both["sampled"].sum() / period), both["exact"].sum()
+    error = pd.Series(standard_error((both["sampled"] / period).to_numpy(np.int64), of) / of * whole, both.index)
+    both["sampled"] *= whole / both["sampled"].sum()
+    more, weight = both["calls"] - both["made"], 1 / error**2
+    known = (weight * more**2).sum()
+    moved = (weight * more * (both["sampled"] - both["exact"])).sum() / known
+    both["moved"] = both["exact"] + moved * more
+    for name in ("exact", "moved"):
+        both[f"{name}_off"] = (both["sampled"] - both[name]).abs() / error
     print(
-        f"of {len(share)} functions with a percent and more, within one standard error {(share['off'] <= 1).mean():.0%}, two {(share['off'] <= 2).mean():.0%}"
+        f"{of} periods on a core in these functions, {whole / 1e9:.2f} s by calls; of each call {moved:.1f} ±{known**-0.5:.1f} ns are the callee's in samples alone"
     )
+    print("percent: by calls, these nanoseconds moved, by samples ± one standard error; and by how many the first two differ from the third")
+    for row in both.assign(error=error).sort_values("exact", ascending=False).head(top).itertuples():
+        shares = (f"{100 * share / whole:7.2f}" for share in (row.exact, row.moved, row.sampled))
+        print(" ".join(shares), f"±{100 * row.error / whole:5.2f} {row.exact_off:5.1f} {row.moved_off:5.1f}  {names.get(row.Index, '?')}")
+    share = both[both["exact"] >= 0.01 * whole]
+    for name, what in (("exact", "as they are"), ("moved", "with them moved")):
+        within = ", ".join(f"{most} {(share[f'{name}_off'] <= most).sum()}" for most in (1, 2, 3))
+        print(f"of {len(share)} functions with a percent and more within so many standard errors, {what}: {within}")
 
 
 def main() -> None:

@@ -68,9 +68,25 @@ def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.Capture
     assert (rows["fib"]["total_samples"], rows["fib"]["self_samples"]) == (90, 50)
     assert (rows["other"]["total_samples"], rows["other"]["self_samples"]) == (45, 45)
     assert rows["<module>"]["total_samples"] == 91
-    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "outside": 7, "unread": 3, "off_core": 0, "with_off_core": 0}
+    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "missed": 0, "outside": 7, "unread": 3, "off_core": 0, "with_off_core": 0}
     assert facts["wrong_sums"] == []
     assert facts["deserving"]["modules"] == ["work"]
+
+
+def test_a_sample_stands_for_the_ticks_that_did_not_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[Row] = [(20 * PERIOD * (at + 1), 7, 7, 0, at % 3, 100, 0, 9 if at == 4 else 0) for at in range(12)]
+    trace = sampled(tmp_path, samples=rows)
+    tree = trace.tree()
+    assert tree.loc[tree["depth"] < 0, "on_cpu_ns"].sum() == 21 * PERIOD
+    facts = report(trace, capsys)
+    assert (facts["sampled"]["samples"], facts["sampled"]["missed"]) == (12, 9)
+    own = {(row["qualname"]): (row["self_samples"], row["self_ns"]) for row in facts["rows"]}
+    assert own["fib"] == (8, 17 * PERIOD)
+    assert all(0 < row["self_error_ns"] < 21 * PERIOD for row in facts["rows"])
+    assert sum(row["self_ns"] for row in report(trace, capsys, "--by", "line")["rows"]) == 21 * PERIOD
+    assert sum(row["self_ns"] for row in report(trace, capsys, "--by", "opcode")["rows"]) == 21 * PERIOD
+    assert main(["report", str(trace.directory)]) == 0
+    assert "9 ticks missed" in capsys.readouterr().out
 
 
 def test_a_window_has_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_the_parts_are_those_of_the_waits(tmp_path: Path, capsys: pytest.Capture
     assert rows["wait"]["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD)
     assert rows["wait"]["blocked_error_ns"] == rows["wait"]["gil_wait_error_ns"] == 0
     assert facts["wrong_sums"] == []
-    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 2, "off_core": 4, "with_off_core": 1, "outside": 0, "unread": 0}
+    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 2, "missed": 0, "off_core": 4, "with_off_core": 1, "outside": 0, "unread": 0}
 
 
 def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def drawn(lengths: "np.ndarray", generator: np.random.Generator) -> pd.DataFrame
     end = np.cumsum(lengths + 1)
     taken = generator.random(len(lengths)) < lengths / PERIOD
     intervals = Intervals(np.full(len(lengths), 7 << 32 | 7), end - lengths, end, end, np.zeros(len(lengths), bool))
-    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken]})
+    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0})
     return weighed(samples, intervals, PERIOD, 0, 1 << 62)
 
 

@@ -32,13 +32,13 @@ def by_opcode(trace: Trace, period: int, of: int) -> pd.DataFrame:
     Most samples first. Programs of several versions of CPython have rows of their own where a name differs.
     """
     versions = trace.processes().set_index("pid")["python_version"].fillna("").to_dict()
-    counts: dict[tuple[str, str, int], int] = {}
+    times: dict[tuple[str, str, int], int] = {}
     for samples, stacks in segments(trace, native=False):
         known = samples[(samples["opcode"] >= 0) & (samples["off_ns"] == 0)].merge(stacks[["stack_id", "func_id"]], on="stack_id")
-        for (pid, opcode, func_id), count in known.groupby(["pid", "opcode", "func_id"]).size().items():
+        for (pid, opcode, func_id), spent in known.groupby(["pid", "opcode", "func_id"])["on_cpu_ns"].sum().items():
             key = (*name_of(str(versions.get(pid, "")), int(opcode)), int(func_id))
-            counts[key] = counts.get(key, 0) + int(count)
-    table = pd.DataFrame([(*key, count * period) for key, count in counts.items()], columns=["name", "generic", "func_id", "self_ns"])
+            times[key] = times.get(key, 0) + int(spent)
+    table = pd.DataFrame([(*key, spent) for key, spent in times.items()], columns=["name", "generic", "func_id", "self_ns"])
     table = table.astype({"self_ns": "int64", "func_id": "int64"})
     names = trace.functions()[["func_id", "qualname", "file", "first_line"]]
     table = _sampled(table.merge(names, how="left", on="func_id"), period, of)

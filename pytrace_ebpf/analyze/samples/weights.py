@@ -1,6 +1,7 @@
 """The time that each sample stands for, by the state that its thread was in.
 
-A sample of a thread on a core stands for one period there. One of a thread that came back to a core stands for the interval off
+A sample of a thread on a core stands for one period there, and for those before it in which that core's clock did not tick: the thread had it
+all the while, as far as anything in this machine knows, and stands where it stood. One of a thread that came back to a core stands for the interval off
 it, whose states are those of the wait that the scheduling events tell: an interval of L, which was sampled with the probability
 p = min(1, L / period), counts 1 / p times (Horvitz and Thompson, 1952). The variance of a sum y of such intervals' times, each
 already multiplied, is the sum of (1 - p) y^2, to which intervals of a period and more add nothing.
@@ -75,7 +76,7 @@ def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: 
     out, off = samples.copy(deep=False), samples["off_ns"].to_numpy(np.int64) > 0
     sums = {name: np.zeros(len(samples), np.int64) for name in SUMS}
     sums["samples"][:] = 1
-    sums["on_cpu_ns"][~off] = period
+    sums["on_cpu_ns"][~off] = period * (1 + samples["missed"].to_numpy(np.int64)[~off])
     squares = {name: np.zeros(len(samples)) for name in SQUARES}
     if off.any():
         parts, seen = _parts(samples[off], intervals, start_ns, end_ns)

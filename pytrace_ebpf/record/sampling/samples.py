@@ -50,6 +50,7 @@ _LAYOUT = (
 )
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _NATIVES = 2  # NATIVE of samples.c: a step
+_MOST_MISSED = 1 << 24  # as trace/limits.py has it
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -250,7 +251,7 @@ class Samples(Recorder):
         for tid, since in before.items():
             if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
                 stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, sampled.number))
+                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, sampled.number, 0, 0))
         return np.array(rows, self._event)
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
@@ -281,6 +282,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "cpu": samples["cpu"].astype(np.int16),
         "stack_id": stack_id,
         "off_ns": samples["off_ns"].astype(np.int64),
+        "missed": np.minimum(samples["missed"], _MOST_MISSED).astype(np.int32),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
     }
 
