@@ -6,13 +6,14 @@ SAMPLES = Table(
     "samples",
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
     "each stands for one period on a core. A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
-    "such a sample stands for max(off_ns, period) off the core.",
+    "such a sample stands for max(off_ns, period) off the core. Without eBPF (the manifest's sampling.states is there) threads are looked at about once a period instead: "
+    "those on a core give one sample for each period of the CPU time that the kernel counts for them, those off it one for each wait that a look met.",
     (),
     (
         Column("ts", "int64", "ns", "when"),
         PID,
         TID,
-        Column("cpu", "int16", "", "core"),
+        Column("cpu", "int16", "", "core; -1 unknown"),
         Column(
             "stack_id",
             "int64",
@@ -31,6 +32,13 @@ SAMPLES = Table(
             "ns",
             "0 it had a core; else it came back to one at ts after so long, or, at the end of the recording, had not yet",
             absent=0,
+        ),
+        Column(
+            "state",
+            "int8",
+            "",
+            "what it was in during off_ns, where the sample knows that: 1 run queue, 2 GIL wait, 3 blocked; 0 it had a core; -1 the tables of scheduling say it, or nobody",
+            absent=-1,
         ),
     ),
 )

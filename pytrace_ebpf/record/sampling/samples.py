@@ -282,6 +282,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "stack_id": stack_id,
         "off_ns": samples["off_ns"].astype(np.int64),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
+        "state": np.full(len(samples), -1, np.int8),
     }
 
 
