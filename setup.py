@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: two libraries are compiled for this machine, but not for one Python, since they use no Python.h."""
+"""What pyproject.toml cannot say: three libraries are compiled for this machine, but not for one Python, since they use no Python.h."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithLibraries(build_py):
-    """Compile first what rebuilds calls and, on Linux, the agent: they are data of the package."""
+    """Compile first what rebuilds calls and, on Linux, the agent and what samples from outside: they are data of the package."""
 
     def run(self) -> None:
         compiler = (os.environ.get("CC") or "gcc").split()[0]

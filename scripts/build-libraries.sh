@@ -1,6 +1,6 @@
 #!/bin/bash
 # Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux probes/agent/agent.so, which traces a
-# Python from inside. Nothing to do where they are younger than their sources.
+# Python from inside, and probes/outside/outside.so, which samples one from outside. Nothing to do where they are younger than their sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,4 +41,7 @@ fi
 # is no Python is started with the library preloaded.
 if [ "$(uname -s)" = Linux ] && stale probes/agent/agent.so probes/agent probes/events.h probes/cpython_offsets.h; then
     build probes/agent/agent.so -Wl,-z,lazy -Wl,-soname,agent.so
+fi
+if [ "$(uname -s)" = Linux ] && stale probes/outside/outside.so probes/outside; then
+    build probes/outside/outside.so
 fi

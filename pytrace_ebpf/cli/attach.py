@@ -21,7 +21,9 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.choice.glance import glance
 
 NAME = "attach"
-_INSTEAD = "from its start alone: pytrace-ebpf run --rootless -- COMMAND"
+_INSTEAD = "its stacks alone, by --rootless --sample, or all calls from its start, by pytrace-ebpf run --rootless -- COMMAND"
+
+_ALL_CALLS = "attach --rootless samples stacks: give --sample, and no --source; all calls without privileges are recorded from a program's start: pytrace-ebpf run --rootless"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "until Ctrl-C or --duration. One has to be there at the start",
     )  # fmt: skip
     parser.add_argument("--duration", type=_duration, metavar="S", help="stop after S seconds, or 90s, 1m30s (until Ctrl-C)")
+    parser.add_argument(
+        "--rootless",
+        action="store_true",
+        help="without eBPF and privileges, with --sample: stacks and what threads wait for, of processes of one's own",
+    )
     recording.add_common_arguments(parser)
 
 
@@ -46,8 +53,11 @@ def run(args: argparse.Namespace) -> int:
     if not pids and args.match is None:
         raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
     applies.to_recording(args)
+    if args.rootless and applies.source(args) != "sample":
+        raise UsageError(_ALL_CALLS)
     with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
-        session = recording.new_session(replace(recording.options(args), match=args.match), _INSTEAD)
+        options = replace(recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless)
+        session = recording.new_session(options, _INSTEAD)
         try:
             begun = session.start(*pids)
             recording.beginning(begun, session.status().said, args.quiet)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         options = recording.options(args)
         if args.rootless:
-            options = replace(options, source="agent", rootless=True)
+            options = replace(options, source="sample" if options.source == "sample" else "agent", rootless=True)
         session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}")
         try:
             pid = session.launch(command)

@@ -34,6 +34,7 @@ class Options:
     filters: Filters = field(default_factory=Filters)
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
+    running: bool = False  # rootless: what is recorded runs already
     layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
     max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins
     operators: tuple[str, ...] = ()  # patterns; () for the default set

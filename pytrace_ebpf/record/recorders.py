@@ -20,7 +20,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         sources,
         cost,
         *([_native(options, recording)] if options.layers else []),
-        *([_samples(recording, options.sample, options.follow)] if options.sample else []),
+        *([_samples(recording, options)] if options.sample else []),
         Neighbours(processes),
         Usage(processes),
     ]
@@ -33,7 +33,7 @@ def _scheduling(options: Options, processes: Processes) -> Recorder:
     if options.rootless:
         from pytrace_ebpf.record.scheduling.rootless import Rootless
 
-        return Rootless(processes)
+        return Rootless(processes, options.running, options.source == "sample")
     from pytrace_ebpf.record.scheduling.sched import SchedProbes
 
     return SchedProbes(options.sched_ring_pages, options.follow)
@@ -45,7 +45,12 @@ def _native(options: Options, recording: Recording) -> Recorder:
     return NativeLayers(recording, options.layers, options.operators)
 
 
-def _samples(recording: Recording, hz: float, follow: bool) -> Recorder:
+def _samples(recording: Recording, options: Options) -> Recorder:
+    hz = options.sample or 0.0
+    if options.rootless:
+        from pytrace_ebpf.record.sampling.rootless import RootlessSamples
+
+        return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, follow)
+    return Samples(recording, hz, options.follow)

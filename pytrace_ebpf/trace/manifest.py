@@ -17,7 +17,7 @@ _NATIVE = Fields(
 )
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
-_SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE})
+_SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE, "states": WHOLE})
 # What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
 SHAPE = Fields(
     {

@@ -7,13 +7,14 @@ SAMPLES = Table(
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
     "each stands for one period on a core, and for those before it in which that core's clock did not tick (missed). "
     "A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
-    "such a sample stands for max(off_ns, period) off the core.",
+    "such a sample stands for max(off_ns, period) off the core. Without eBPF (the manifest's sampling.states is there) threads are looked at about once a period instead: "
+    "those on a core give one sample for each period of the CPU time that the kernel counts for them, those off it one for each wait that a look met.",
     (),
     (
         Column("ts", "int64", "ns", "when"),
         PID,
         TID,
-        Column("cpu", "int16", "", "core"),
+        Column("cpu", "int16", "", "core; -1 unknown"),
         Column(
             "stack_id",
             "int64",
@@ -39,6 +40,13 @@ SAMPLES = Table(
             "",
             "ticks of the core's clock that did not come before this one: the core of a virtual machine stood still, or had its interrupts off",
             absent=0,
+        ),
+        Column(
+            "state",
+            "int8",
+            "",
+            "what it was in during off_ns, where the sample knows that: 1 run queue, 2 GIL wait, 3 blocked; 0 it had a core; -1 the tables of scheduling say it, or nobody",
+            absent=-1,
         ),
     ),
 )

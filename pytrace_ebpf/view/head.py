@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.view import sampled, text
+from pytrace_ebpf.view.states import samples_tell
 
 _NAMES_A_PROCESS = re.compile(r"^process \d+( \([^)]*\))?")
 _PIDS_SHOWN = 8
@@ -137,7 +138,7 @@ def native_lines(facts: dict[str, Any], width: int) -> list[Text]:
 def scheduling_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """What is not known of scheduling, and why; nothing where eBPF recorded it."""
     scheduling = facts.get("scheduling") or {"source": "bpf"}
-    if scheduling["source"] == "bpf":
+    if scheduling["source"] == "bpf" or samples_tell(facts):
         return []
     missing = "Run queue, GIL wait and blocked are not distinguished" if scheduling["source"] else "When threads ran and waited is not known"
     return [Text(line, "yellow") for line in _wrap(f"{missing}: {scheduling['why'].rstrip('.')}.", width)]

@@ -14,7 +14,7 @@ from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
-from pytrace_ebpf.analyze.samples.weights import named, off_core
+from pytrace_ebpf.analyze.samples.weights import named, off_core, with_states
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -26,7 +26,8 @@ _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how 
 
 def counted(trace: Any, period: int) -> dict[str, int]:
     """period_ns; samples, of threads on a core; missed: ticks of the cores' clocks that did not come, for which these stand as well; off_core, of threads
-    off it; with_off_core, whether these were taken; of both, outside: they ran no Python; unread: their frames were changing.
+    off it; with_off_core, whether these were taken; states, whether they say what it waited for; of both, outside: they ran no Python; unread: their
+    frames were changing.
     """
     samples = missed = off = outside = unread = 0
     for each, _ in segments(trace):
@@ -39,6 +40,7 @@ def counted(trace: Any, period: int) -> dict[str, int]:
         "missed": missed,
         "off_core": off,
         "with_off_core": int(off_core(trace)),
+        "states": int(with_states(trace)),
         "outside": outside,
         "unread": unread,
     }

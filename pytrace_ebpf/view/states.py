@@ -13,7 +13,12 @@ _TITLES = {f"{state.name}_ns": state.title for state in STATES} | {"off_cpu_ns":
 
 def states_of(facts: dict[str, Any]) -> text.States:
     """The states that the trace of view.summary's facts distinguishes."""
-    return text.STATES if facts["scheduling"]["source"] == "bpf" else text.TWO_STATES
+    return text.STATES if facts["scheduling"]["source"] == "bpf" or samples_tell(facts) else text.TWO_STATES
+
+
+def samples_tell(facts: dict[str, Any]) -> bool:
+    """Whether the times are those of samples, which distinguish states themselves."""
+    return any((facts.get(name) or {}).get("states") for name in ("sampled", "of_samples"))
 
 
 def with_off(table: pd.DataFrame) -> pd.DataFrame:

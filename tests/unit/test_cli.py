@@ -74,7 +74,7 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--duration", "soon"), "'soon' is not a time: give seconds, or 250ms, 90s, 1m30s."),
         (("attach", "1", "--source", "usdt", "--max-depth", "3"), "--max-depth cannot go with --source usdt: only the agent counts"),
         (("run", "--rootless", "--layers", "torch", "--", "x"), "--layers cannot go with --rootless: native calls are recorded by probes"),
-        (("run", "--rootless", "--sample", "--", "x"), "--sample cannot go with --rootless: stacks are sampled in the kernel"),
+        (("attach", "1", "--rootless"), "attach --rootless samples stacks: give --sample"),
         (("attach", "1", "--sample", "--budget", "5%"), "--budget cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),

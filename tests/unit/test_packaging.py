@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-LIBRARIES = {"pytrace_ebpf/probes/agent/agent.so", "pytrace_ebpf/rebuild/rebuild.so"}  # compiled by the build
+LIBRARIES = {
+    "pytrace_ebpf/probes/agent/agent.so",
+    "pytrace_ebpf/probes/outside/outside.so",
+    "pytrace_ebpf/rebuild/rebuild.so",
+}  # compiled by the build
 
 
 def files(folder: str, *patterns: str) -> set[str]:

@@ -127,7 +127,7 @@ def test_switches_of_every_later_thread_and_child() -> None:
 @pytest.mark.parametrize("with_queue_time", [True, False])
 def test_samples_of_cpu_time(with_queue_time: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_queue_time:
-        monkeypatch.setattr(cputime, "_queue_time_is_known", lambda: False)
+        monkeypatch.setattr(cputime, "queue_time_is_known", lambda: False)
     pid, columns = run_under(CpuTime("refused", Processes()), "cputime")
     rows = by_time(CPUTIME, columns).to_pandas()
     assert set(rows["pid"]) == {pid}

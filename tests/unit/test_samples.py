@@ -68,7 +68,16 @@ def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.Capture
     assert (rows["fib"]["total_samples"], rows["fib"]["self_samples"]) == (90, 50)
     assert (rows["other"]["total_samples"], rows["other"]["self_samples"]) == (45, 45)
     assert rows["<module>"]["total_samples"] == 91
-    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 106, "missed": 0, "outside": 7, "unread": 3, "off_core": 0, "with_off_core": 0}
+    assert facts["sampled"] == {
+        "period_ns": PERIOD,
+        "samples": 106,
+        "missed": 0,
+        "outside": 7,
+        "unread": 3,
+        "off_core": 0,
+        "with_off_core": 0,
+        "states": 0,
+    }
     assert facts["wrong_sums"] == []
     assert facts["deserving"]["modules"] == ["work"]
 

@@ -73,7 +73,33 @@ def test_the_parts_are_those_of_the_waits(tmp_path: Path, capsys: pytest.Capture
     assert rows["wait"]["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD)
     assert rows["wait"]["blocked_error_ns"] == rows["wait"]["gil_wait_error_ns"] == 0
     assert facts["wrong_sums"] == []
-    assert facts["sampled"] == {"period_ns": PERIOD, "samples": 2, "missed": 0, "off_core": 4, "with_off_core": 1, "outside": 0, "unread": 0}
+    assert facts["sampled"] == {
+        "period_ns": PERIOD,
+        "samples": 2,
+        "missed": 0,
+        "off_core": 4,
+        "with_off_core": 1,
+        "states": 0,
+        "outside": 0,
+        "unread": 0,
+    }
+
+
+def test_the_parts_are_what_the_samples_say_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without eBPF: of time in the run queue each sample is drawn as those on a core are, so its error is that of a count."""
+    states = (0, 1, 0, 2, 3, 3)
+    rows = [(*row, *(0,) * (8 - len(row)), state) for row, state in zip(SAMPLES, states, strict=True)]
+    manifest = {"sampling": {"period_ns": PERIOD, "off_core": 1, "states": 1}, "sources": [{"pid": 7, "source": "sample", "why": "asked"}]}
+    manifest["scheduling"] = {"source": "cputime", "why": "asked"}
+    trace = sampled(tmp_path, samples=rows, sched=[], manifest=manifest)
+    facts = report(trace, capsys)
+    assert parts(facts["split"]) == [2, 10, 4, 1 + 3]
+    assert facts["split"]["unknown_ns"] == 0 and facts["wrong_sums"] == []
+    row = next(row for row in facts["rows"] if row["qualname"] == "wait")
+    assert row["runq_wait_error_ns"] == 10 * MS and row["gil_wait_error_ns"] == 0
+    assert main(["report", str(trace.directory)]) == 0
+    said = capsys.readouterr().out
+    assert "run queue" in said and "not distinguished" not in said
 
 
 def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +153,7 @@ def drawn(lengths: "np.ndarray", generator: np.random.Generator) -> pd.DataFrame
     end = np.cumsum(lengths + 1)
     taken = generator.random(len(lengths)) < lengths / PERIOD
     intervals = Intervals(np.full(len(lengths), 7 << 32 | 7), end - lengths, end, end, np.zeros(len(lengths), bool))
-    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0})
+    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0, "state": -1})
     return weighed(samples, intervals, PERIOD, 0, 1 << 62)
 
 

@@ -33,6 +33,7 @@ def named(whole: str, prefix: str) -> list[str]:
     ]
 
 
+_QUEUED = 1  # such samples stand for time in the queue as those on a core do for CPU time: whichever function is met has it
 _SOON_NS = 10 * 10**9  # a thread is sampled as soon as it has come back to a core: its interval does not end longer before
 _WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
 
@@ -40,6 +41,11 @@ _WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
 def off_core(trace: Trace) -> bool:
     """Whether threads off the core were sampled, too."""
     return bool((trace.manifest.get("sampling") or {}).get("off_core"))
+
+
+def with_states(trace: Trace) -> bool:
+    """Whether samples of threads off the core say themselves what these waited for."""
+    return bool((trace.manifest.get("sampling") or {}).get("states"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Intervals:
     @classmethod
     def of(cls, trace: Trace, samples: pd.DataFrame) -> "Intervals":
         """Those of a trace that any of `samples` (schema.SAMPLES) can have been taken after; none where no thread off the core was sampled."""
-        off = samples[samples["off_ns"] > 0]
+        off = samples[(samples["off_ns"] > 0) & (samples["state"] < 0)]
         if not len(off) or not off_core(trace):
             blank = np.zeros(0, np.int64)
             return cls(blank, blank, blank, blank, blank > 0)
@@ -82,11 +88,12 @@ def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: 
         parts, seen = _parts(samples[off], intervals, start_ns, end_ns)
         weight = np.maximum(period / seen, 1)
         whole = np.zeros(len(weight), np.int64)
+        chance = np.where(samples.loc[off, "state"] == _QUEUED, 1.0, 1 - 1 / weight)
         for name, part in parts.items():
             sums[name][off] = np.rint(part * weight).astype(np.int64)
             whole += sums[name][off]
-            squares[name.replace("_ns", "_square")][off] = (1 - 1 / weight) * sums[name][off].astype(np.float64) ** 2
-        squares["total_square"][off] = (1 - 1 / weight) * whole.astype(np.float64) ** 2
+            squares[name.replace("_ns", "_square")][off] = chance * sums[name][off].astype(np.float64) ** 2
+        squares["total_square"][off] = chance * whole.astype(np.float64) ** 2
     sums["total_ns"] = sum((sums[name] for name in (*SPLIT, "unknown_ns")), np.zeros(len(samples), np.int64))
     return out.assign(**sums, **squares)
 
@@ -108,4 +115,8 @@ def _parts(samples: pd.DataFrame, intervals: Intervals, start_ns: int, end_ns: i
         "blocked_ns": np.where(found & ~gil, waited, none),
         "unknown_ns": np.where(found, none, end - start),
     }
+    state = samples["state"].to_numpy(np.int64)
+    whole = np.clip(ts, start_ns, end_ns) - np.clip(ts - seen, start_ns, end_ns)
+    for number, name in enumerate((*SPLIT[1:], "unknown_ns"), 1):
+        parts[name] = np.where(state > 0, np.where(state == number, whole, none), parts[name])
     return parts, seen

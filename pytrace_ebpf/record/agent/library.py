@@ -39,7 +39,7 @@ class Library:
         self._anchor = library.pytrace_anchor
         self._anchor.argtypes, self._anchor.restype = (ctypes.c_uint32, ctypes.c_void_p), None
         self._moment = (ctypes.c_uint64 * 2)()
-        self.dtypes = _dtypes(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "pytrace_layout"))).decode())
+        self.dtypes = dtypes_of(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "pytrace_layout"))).decode())
 
     def moment(self, clock: int) -> tuple[int, int]:
         """(stamp of that clock, CLOCK_MONOTONIC ns) of one moment."""
@@ -47,7 +47,7 @@ class Library:
         return int(self._moment[0]), int(self._moment[1])
 
 
-def _dtypes(layout: str) -> dict[str, np.dtype]:
+def dtypes_of(layout: str) -> dict[str, np.dtype]:
     """Lines of "struct field type offset count" as one dtype per struct; an array of char is a text, any other one is of that length."""
     fields: dict[str, dict[str, list[Any]]] = {}
     for line in layout.splitlines():

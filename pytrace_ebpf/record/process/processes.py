@@ -12,7 +12,7 @@ import numpy as np
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.process.naming import Naming
-from pytrace_ebpf.record.process.target import Target, as_text, command_line, threads
+from pytrace_ebpf.record.process.target import Target, as_text, command_line, is_zombie, threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.schema import SchedKind
 
@@ -163,12 +163,20 @@ class Processes(Recorder):
                     news.append((kind, row))
         return news
 
+    def found(self, kind: SchedKind, pid: int, creator: int) -> None:
+        """News of a process by somebody who looks: FORK, a copy of `creator`, or EXEC, another program. Nothing where there is such news already."""
+        if all(row["pid"] != pid for _, row in self._news):
+            row = {"ts": self._now(), "pid": pid, "tid": pid, "other_pid": creator, "other_tid": creator, "state": 0}
+            self._news.append((kind, row))
+
     def look(self) -> None:
         """See which threads began and ended since the last look, where no scheduling events report it."""
         now, there = self._now(), set()
         for pid in self.living:
             with contextlib.suppress(OSError):
-                there |= {(pid, tid) for tid in threads(pid)}
+                tids = threads(pid)
+                if tids != (pid,) or not is_zombie(pid):  # one that nobody waits for stays in the list
+                    there |= {(pid, tid) for tid in tids}
         for key in there:
             self._add_thread(*key, now)
         for key, thread in self.threads.items():

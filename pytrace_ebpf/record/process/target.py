@@ -18,6 +18,7 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
+from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 
@@ -184,6 +185,11 @@ def maps_libpython(pid: int) -> bool:
 def threads(pid: int) -> tuple[int, ...]:
     """Thread ids of a process, ascending. Raises FileNotFoundError or ProcessLookupError when it is gone."""
     return tuple(sorted(int(name) for name in os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - sometimes a hundred times a second
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether the first thread of a process has ended. Raises OSError when it is gone."""
+    return process_stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[process_stat.STATE] in "ZX"
 
 
 def own_id(pid: int, tid: int) -> int:

@@ -284,6 +284,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "off_ns": samples["off_ns"].astype(np.int64),
         "missed": np.minimum(samples["missed"], _MOST_MISSED).astype(np.int32),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
+        "state": np.full(len(samples), -1, np.int8),
     }
 
 

@@ -99,11 +99,12 @@ class Program:
                 runs.append([])
         return runs if runs[-1] else runs[:-1]
 
-    def add(self, frames: np.ndarray) -> int:
-        """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by."""
+    def add(self, frames: np.ndarray, deep: bool = False) -> int:
+        """Take in one stack, records of struct sample_frame, innermost first; returns what samples refer to it by. `deep`: it has more frames."""
         stack, inwards = int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") | FIRST_STACK, frames[::-1].tolist()
         self._read_places(set(inwards))
-        self.stacks[stack] = tuple(self._places(inwards))
+        self.stacks[stack] = (*((_UNREAD,) if deep else ()), *self._places(inwards))
+        self.size += len(inwards)
         return stack
 
     def _read_places(self, frames: set[Frame]) -> None:

@@ -15,27 +15,27 @@ from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
 from pytrace_ebpf.trace.schema import CPUTIME
 
-_INTERVAL_S = 0.01
+INTERVAL_S = 0.01
 _COST_LIMIT = 50  # a sample of many threads is followed by a pause this many times as long: 2 % of a core
 _LONGEST_S = 0.05
 _DTYPES = {column.name: np.dtype(column.type) for column in CPUTIME.columns}
-_NS_PER_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
+NS_PER_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class CpuTime(Scheduling):
     """Samples of the threads of some processes, each of which began under this recording; fills the `cputime` table."""
 
     name = "cputime"
-    interval_s = _INTERVAL_S
 
-    def __init__(self, why_no_switches: str, processes: Processes) -> None:
+    def __init__(self, why_no_switches: str, processes: Processes, interval_s: float = INTERVAL_S) -> None:
         """`why_no_switches`: the sentence with which perf refused. `processes`: the living ones among them are sampled, as they are found."""
+        self.interval_s = interval_s
         self._processes = processes
         self._pids: set[int] = set()
         self._threads: set[tuple[int, int]] = set()
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._next_s = 0.0
-        self._read = _schedstat if _queue_time_is_known() else _stat
+        self._read = _schedstat if queue_time_is_known() else _stat
         self.why = f"{why_no_switches}; CPU time is sampled instead, so times on a core are estimates"
 
     def add(self, pid: int) -> None:
@@ -53,7 +53,7 @@ class CpuTime(Scheduling):
         self._pids -= ended
         self._threads -= {thread for thread in self._threads if thread[0] in ended} if ended else set()
         pause_s = _COST_LIMIT * (time.thread_time() - spent_s)
-        self._next_s = now_s + min(max(_INTERVAL_S, pause_s), _LONGEST_S)
+        self._next_s = now_s + min(max(self.interval_s, pause_s), max(self.interval_s, _LONGEST_S))
 
     def _sample(self, pid: int) -> bool:
         """Rows of one process now; False: it has ended."""
@@ -104,10 +104,10 @@ def _schedstat(folder: str) -> tuple[int, int]:
 
 def _stat(folder: str) -> tuple[int, int]:
     fields = _read(f"{folder}/stat").rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _NS_PER_TICK, -1
+    return (int(fields[11]) + int(fields[12])) * NS_PER_TICK, -1
 
 
-def _queue_time_is_known() -> bool:
+def queue_time_is_known() -> bool:
     """Without CONFIG_SCHED_INFO schedstat is three zeros, which cannot be true of the calling thread."""
     try:
         return _schedstat("/proc/thread-self")[0] > 0
