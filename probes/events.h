@@ -16,6 +16,8 @@
 #define CALL_UNWIND 4 /* a frame was left by an exception, where the source distinguishes it from CALL_RETURN */
 #define CALL_RESUME 5 /* a generator or coroutine that had yielded was resumed, or thrown into */
 #define CALL_YIELD 6  /* it yielded: its frame lives on */
+#define CALL_LINE 7   /* the innermost frame came to a line */
+#define CALL_STANDS 8 /* it stands at a line that it had come to before: it was resumed, or was open when recording began */
 
 struct call_event {
     __u64 ts;       /* ns, CLOCK_MONOTONIC */

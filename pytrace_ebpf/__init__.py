@@ -18,7 +18,7 @@ def open(directory: str | PathLike[str]) -> Trace:
 
     from pytrace_ebpf.analyze.native import operators
     from pytrace_ebpf.analyze.observed import values
-    from pytrace_ebpf.analyze.rebuilt import call_sites, calls, thread_times, tree
+    from pytrace_ebpf.analyze.rebuilt import call_sites, calls, lines, thread_times, tree
     from pytrace_ebpf.analyze.requests import requests
     from pytrace_ebpf.analyze.tasks import tasks
     from pytrace_ebpf.analyze.waits import waits
@@ -26,6 +26,6 @@ def open(directory: str | PathLike[str]) -> Trace:
 
     derive = {
         module.__name__.rpartition(".")[2]: module.derive
-        for module in (calls, tree, call_sites, thread_times, waits, tasks, requests, operators, values)
+        for module in (calls, tree, call_sites, lines, thread_times, waits, tasks, requests, operators, values)
     }
     return Trace(Path(directory), derive)

@@ -41,7 +41,7 @@ ended before it was to: at `--max-size`, or where the disk was full; then `end_n
 must look like stands in `pytrace_ebpf/trace/manifest.py` as data, what the list must in `trace/segments.py`, and between which values a
 column lies in `trace/limits.py`: whatever says otherwise is refused as damaged, before anything computes with it.
 
-`calls/`, `tree/`, `call_sites/`, `thread_times/`, `waits/`, `tasks/`, `requests/`, `operators/` and `values/` are derived from the other tables and can be deleted; they are
+`calls/`, `tree/`, `call_sites/`, `lines/`, `thread_times/`, `waits/`, `tasks/`, `requests/`, `operators/` and `values/` are derived from the others and can be deleted; they are
 built again when they are asked for. Every folder opens by itself, empty or not: `pandas.read_parquet("trace/calls")`, Polars'
 `scan_parquet("trace/calls")`, DuckDB's `read_parquet('trace/calls/*.parquet')` (of `calls/` from DuckDB 2.0 on, which knows the
 encoding BYTE_STREAM_SPLIT for integers; `trace.sql()` serves with older ones). Derived tables are kept in the trace where that belongs to who reads it, else in a private

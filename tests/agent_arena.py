@@ -34,6 +34,7 @@ __all__ = ["ACTIVE", "AGENT", "ENTRY", "OPEN", "QUIET", "REFUSED", "RESUME", "Ar
 
 AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
 ENTRY, OPEN, RESUME = CallKind.ENTRY.value, CallKind.OPEN.value, CallKind.RESUME.value
+LINE, STANDS = CallKind.LINE.value, 3  # EVENT_STANDS of probes/agent/agent.h
 EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
 LAYOUT = Library(AGENT).dtypes if AGENT.exists() else {}
 
@@ -110,6 +111,16 @@ class Arena:
             named[f"{function.file}:{function.qualname}:{function.first_line}"] += count
         return named
 
+    def lines(self, file: str) -> Counter[str]:
+        """The lines that functions of `file` came to, as line_truth.py keys them."""
+        counted = Counter[str]()
+        events = self.events[self.events["kind"] == LINE]
+        for number, line in zip(events["function"].tolist(), events["line"].tolist(), strict=True):
+            function = self.functions[number]
+            if function.file == file:
+                counted[f"{function.name}:{function.first_line}:{line}"] += 1
+        return counted
+
     def sites(self) -> Counter[str]:
         """The same by where they were called from, as truth.py --sites keys them; without those that no call was open at."""
         named = {number: f"{each.file}:{each.qualname}:{each.first_line}" for number, each in self.functions.items()}
@@ -118,7 +129,8 @@ class Arena:
             open_: list[int] = []
             for function, kind, line in zip(events["function"].tolist(), events["kind"].tolist(), events["line"].tolist(), strict=True):
                 if kind not in (ENTRY, RESUME, OPEN):
-                    open_.pop()
+                    if kind not in (LINE, STANDS):
+                        open_.pop()
                     continue
                 if open_ and kind != OPEN:
                     counted[f"{named[open_[-1]]}:{line} > {named[function]}"] += 1
@@ -137,11 +149,14 @@ def _decoded(events: np.ndarray) -> np.ndarray:
 
 
 def unbalanced(events: np.ndarray) -> list[int]:
-    """Positions of ends that are not of the innermost open frame, of one thread's events."""
+    """Positions of ends and lines that are not of the innermost open frame, of one thread's events."""
     stack, wrong = [], []
     for i, (frame, kind) in enumerate(zip(events["frame"].tolist(), events["kind"].tolist(), strict=True)):
         if kind in (ENTRY, RESUME, OPEN):
             stack.append(frame)
+        elif kind in (LINE, STANDS):
+            if not stack or stack[-1] != frame:
+                wrong.append(i)
         elif not stack or stack.pop() != frame:
             wrong.append(i)
     return wrong

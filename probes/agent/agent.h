@@ -97,8 +97,9 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 /* One event, 16 bytes.
  *   stamp_line: bits 0-47 the clock's low 48 bits, 48-63 the line's low 16
  *   what:       bits 0-31 the frame's address >> 3, low half; 32-51 function; 52-54 kind; 55-63 the line's high 9
- * kind: CALL_* of events.h. frame: of a collection 1, of an import one more than importlib's. line: ENTRY, RESUME
+ * kind: CALL_* of events.h; EVENT_STANDS for CALL_STANDS. frame: of a collection 1, of an import one more than importlib's. line: ENTRY, RESUME
  * and OPEN the line that the call was made from, RETURN, YIELD and UNWIND the line that was left; 0 = unknown. */
+#define EVENT_STANDS 3 /* CALL_RESET, which no agent writes */
 #define EVENT_FIELDS(FIELD, ARRAY) \
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)

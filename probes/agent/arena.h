@@ -40,6 +40,7 @@ struct writer {
     uint32_t open_frame; /* innermost frame reported as open; 0 = none */
     uint32_t collecting; /* function of the collection whose begin was reported; 0 = none */
     uint32_t imports;    /* whose begin was reported */
+    bool unlined;        /* another one traces its lines, see hooks_profile.c */
     uint32_t c_calls_open, c_calls_room;
     struct c_call *c_calls; /* that are open and were written, the outermost first */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */

@@ -26,11 +26,26 @@ static inline bool too_deep(struct writer *w, bool entering)
     return w->depth >= options.max_depth;
 }
 
+static inline void write_line(struct writer *w, const struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
+{
+    if (LIKELY(!options.max_depth || w->depth <= options.max_depth))
+        write_event(w, function->id, frame_number(frame), line, kind);
+}
+
+/* The line that a frame stands at which did not begin just now. */
+static inline void write_place(struct writer *w, const struct function_entry *function, const void *frame)
+{
+    uint32_t line = frame ? line_of(frame) : 0;
+    write_line(w, function, frame, line == NO_CALLER ? 0 : line, EVENT_STANDS);
+}
+
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
     bool written = !too_deep(w, true) && write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
     if (UNLIKELY(function->observed) && written && kind == CALL_ENTRY && frame)
         write_arguments(w, function, frame);
+    if (UNLIKELY(function->lined) && written && kind != CALL_ENTRY)
+        write_place(w, function, frame);
 }
 
 /* `value`: what it returns, yields or is left by, where that is known. */

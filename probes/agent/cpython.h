@@ -47,7 +47,7 @@ struct allocator { /* PyMemAllocatorEx */
     void *(*realloc)(void *, void *, size_t);
     void (*free)(void *, void *);
 };
-enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN };
+enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN };
 
 /* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
 #define CPYTHON_SYMBOLS(NEEDED, MAYBE) \
@@ -63,6 +63,7 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION
     NEEDED(void *, PyThreadState_Swap, (void *)) \
     NEEDED(PyObject *, PyEval_GetFrame, (void)) \
     NEEDED(void, PyEval_SetProfile, (profile_function, PyObject *)) \
+    NEEDED(void, PyEval_SetTrace, (profile_function, PyObject *)) \
     NEEDED(PyObject *, PySys_GetObject, (const char *)) \
     NEEDED(PyObject *, PyImport_ImportModule, (const char *)) \
     NEEDED(PyObject *, PyDict_GetItemString, (PyObject *, const char *)) \
@@ -91,6 +92,7 @@ enum { PROFILE_CALL = 0, PROFILE_RETURN = 3, PROFILE_C_CALL, PROFILE_C_EXCEPTION
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
+    MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
     MAYBE(void *, _PyThreadState_UncheckedGet, (void)) \

@@ -60,6 +60,8 @@ void write_open_frames(struct writer *w, void *innermost)
             continue;
         write_event(w, function->id, frame_number(frames[i]), line_called_from(frames[i]), CALL_OPEN);
         w->open_frame = frame_number(frames[i]);
+        if (function->lined)
+            write_place(w, function, frames[i]);
     }
     munmap(frames, size);
 }

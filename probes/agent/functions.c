@@ -244,6 +244,7 @@ static void publish(struct function_entry *entry)
     entry->flags |= flag_left_out(entry);
     bool is_bare = py.version < 0x030b0000;
     entry->observed = options_want_values(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
+    entry->lined = options_want_lines(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
     entry->secret = entry->observed && options_redact(t.text[1]);
     if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
         entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;

@@ -19,6 +19,7 @@ struct function_entry {
     bool resumable; /* a generator, a coroutine, or both */
     bool observed;  /* what it is given and returns is written too */
     bool secret;    /* but not what it returns, which is redacted */
+    bool lined;     /* the lines that it comes to are written too */
     struct {
         uint32_t position, line; /* position + 1, so that 0 is none */
     } lines[8];                  /* where it was left lately */

@@ -32,18 +32,21 @@ static struct type_spec callback_type = {
     .slots = slots,
 };
 
-enum { EVENTS = 9, PYTHON_EVENTS = 6 }; /* the others where options.c_calls asks for them */
+enum { EVENTS = 11 };
 static PyObject *on_start(PyObject *, PyObject *const *, Py_ssize_t), *on_resume(PyObject *, PyObject *const *, Py_ssize_t),
     *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
     *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_yield(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t),
-    *on_c_call(PyObject *, PyObject *const *, Py_ssize_t), *on_c_return(PyObject *, PyObject *const *, Py_ssize_t), *on_c_raise(PyObject *, PyObject *const *, Py_ssize_t);
+    *on_c_call(PyObject *, PyObject *const *, Py_ssize_t), *on_c_return(PyObject *, PyObject *const *, Py_ssize_t), *on_c_raise(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_line(PyObject *, PyObject *const *, Py_ssize_t), *on_jump(PyObject *, PyObject *const *, Py_ssize_t);
 static const struct {
     const char *event;
     fast_call call;
+    const bool *wanted; /* NULL = always */
 } callbacks[EVENTS] = {
-    {"PY_START", on_start},   {"PY_RESUME", on_resume}, {"PY_THROW", on_throw},
-    {"PY_RETURN", on_return}, {"PY_YIELD", on_yield},   {"PY_UNWIND", on_unwind},
-    {"CALL", on_c_call},      {"C_RETURN", on_c_return}, {"C_RAISE", on_c_raise},
+    {"PY_START", on_start, NULL},            {"PY_RESUME", on_resume, NULL},            {"PY_THROW", on_throw, NULL},
+    {"PY_RETURN", on_return, NULL},          {"PY_YIELD", on_yield, NULL},              {"PY_UNWIND", on_unwind, NULL},
+    {"CALL", on_c_call, &options.c_calls},   {"C_RETURN", on_c_return, &options.c_calls}, {"C_RAISE", on_c_raise, &options.c_calls},
+    {"LINE", on_line, &options.lines},       {"JUMP", on_jump, &options.lines},
 };
 static int tool = -1;
 static long all_events;
@@ -229,6 +232,39 @@ static PyObject *on_c_raise(PyObject *self, PyObject *const *arguments, Py_ssize
     return on_c_end(arguments, CALL_UNWIND);
 }
 
+static PyObject *on_line(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, false);
+    if (UNLIKELY(!w))
+        return py.none;
+    struct function_entry *function = function_of(arguments[0]);
+    if (!function || !function->lined)
+        return never_again();
+    write_line(w, function, frame, position_of(arguments[1]), CALL_LINE);
+    return py.none;
+}
+
+/* Back to the beginning of the same line, as a loop does that is written on one: the line begins anew, without an event LINE. */
+static PyObject *on_jump(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    uint32_t from = position_of(arguments[1]), to = position_of(arguments[2]);
+    if (to >= from)
+        return never_again();
+    void *frame = current_frame();
+    struct writer *w = writer_here(frame, false);
+    if (UNLIKELY(!w))
+        return py.none;
+    struct function_entry *function = function_of(arguments[0]);
+    uint32_t line = function && function->lined ? line_at(function, from, py.PyCode_Addr2Line, arguments[0], from) : 0;
+    if (!line || line != line_at(function, to, py.PyCode_Addr2Line, arguments[0], to))
+        return never_again();
+    write_line(w, function, frame, line, CALL_LINE);
+    return py.none;
+}
+
 /* Calls a method for its effect; false when it raised. */
 static bool called(PyObject *result)
 {
@@ -254,7 +290,9 @@ static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
     PyObject *type = on ? py.PyType_FromSpec(&callback_type) : NULL;
     long events = 0;
     bool done = true;
-    for (int i = 0; i < (on && !options.c_calls ? PYTHON_EVENTS : EVENTS) && done; i++) {
+    for (int i = 0; i < EVENTS && done; i++) {
+        if (on && callbacks[i].wanted && !*callbacks[i].wanted)
+            continue;
         long event = long_attribute(numbers, callbacks[i].event);
         PyObject *callback = on ? new_callback(type, callbacks[i].call) : py.none;
         done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, callback));

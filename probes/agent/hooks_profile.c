@@ -1,4 +1,7 @@
-/* Function events from the profile function of each thread, CPython 3.8 to 3.11. */
+/* Function events from the profile function of each thread, and lines from its trace function, CPython 3.8 to 3.11.
+ *
+ * The program may have a trace function of its own, now or later on: then its thread's lines are not known, and its frames are said to
+ * stand at line 0 from where that was seen. */
 #include <string.h>
 
 #include "c_calls.h"
@@ -13,6 +16,7 @@
 
 /* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
 #define PROFILE_OBJECT 16
+#define TRACE 8 /* from c_profilefunc to c_tracefunc */
 #define SUSPENDED (-1) /* 3.10 and 3.11 */
 
 static bool paused;
@@ -65,38 +69,90 @@ static __attribute__((noinline)) void on_c_event(void *frame, int what, PyObject
         c_call_ends(w, callable, frames_known ? frame : NULL, what == PROFILE_C_RETURN ? CALL_RETURN : CALL_UNWIND);
 }
 
+static int on_line(PyObject *self, PyObject *object, int what, PyObject *argument)
+{
+    (void)self, (void)argument;
+    if (what != TRACE_LINE)
+        return 0;
+    void *frame = frame_of(object);
+    struct writer *w = writer_here(frame, false);
+    struct function_entry *function = w ? function_of(pointer_at(frame, at->frame_code)) : NULL;
+    if (function && function->lined && frames_known)
+        write_line(w, function, frame, line_of(frame), CALL_LINE);
+    return 0;
+}
+
+static bool traced_by(void *state, void *function)
+{
+    return pointer_at(state, at->thread_profile + TRACE) == function;
+}
+
+static void set_trace(void *state, profile_function function)
+{
+    if (py._PyEval_SetTrace) {
+        if (py._PyEval_SetTrace(state, function, NULL))
+            py.PyErr_Clear();
+        return;
+    }
+    void *self = py.PyThreadState_Swap(state); /* 3.8 knows the current thread only */
+    py.PyEval_SetTrace(function, NULL);
+    py.PyThreadState_Swap(self);
+}
+
+/* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
+static __attribute__((noinline)) void watch_lines(void *frame, int what)
+{
+    void *state = py._PyThreadState_UncheckedGet();
+    struct writer *w = writer_here(frame, false);
+    if (traced_by(state, NULL))
+        set_trace(state, on_line);
+    bool was = w && w->unlined;
+    if (!w || !(w->unlined = !traced_by(state, on_line)) || !frame || !frames_known)
+        return;
+    struct function_entry *function = function_of(pointer_at(frame, at->frame_code));
+    if (function && function->lined && (!was || what == PROFILE_CALL || what == PROFILE_RETURN))
+        write_line(w, function, frame, 0, EVENT_STANDS);
+}
+
+static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument);
+
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self;
-    void *frame = frame_of(object);
-    if (what != PROFILE_CALL && what != PROFILE_RETURN) {
-        if (options.c_calls && what >= PROFILE_C_CALL)
-            on_c_event(frame, what, argument);
-        else
-            arena_passed();
-        return 0;
-    }
+    void *frame = frame_of(object), *next = what == PROFILE_RETURN ? pointer_at(frame, at->frame_previous) : frame;
+    if (what == PROFILE_CALL || what == PROFILE_RETURN)
+        on_call_or_return(object, frame, what, argument);
+    else if (options.c_calls && what >= PROFILE_C_CALL)
+        on_c_event(frame, what, argument);
+    else
+        arena_passed();
+    if (UNLIKELY(options.lines))
+        watch_lines(next, what);
+    return 0;
+}
+
+static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument)
+{
     PyObject *code = pointer_at(frame, at->frame_code);
     struct writer *w = writer_here(frame, what == PROFILE_CALL);
     if (UNLIKELY(!w))
-        return 0;
+        return;
     const void *shown = LIKELY(frames_known) ? frame : NULL;
     struct function_entry *function = function_of(code);
     if (UNLIKELY(!function) && !(function = left_out_written(code, shown, what == PROFILE_CALL))) {
         arena_passed();
         not_written(w, shown, object, code, what == PROFILE_CALL ? CALL_ENTRY : argument ? CALL_RETURN : CALL_UNWIND);
-        return 0;
+        return;
     }
     if (what == PROFILE_CALL) {
         enter(w, function, shown, function->resumable && resumes(frame, code) ? CALL_RESUME : CALL_ENTRY);
-        return 0;
+        return;
     }
     /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (frame != object ? (uint32_t)(uintptr_t)code : 0);
     uint32_t line = line_at(function, position, find_line, object, 0);
     /* Of what leaves it by raising nothing is known: the interpreter has put the exception where nobody finds it. */
     leave(w, function, shown, line, !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN, argument);
-    return 0;
 }
 
 static bool profiled_by(void *state, void *function)
@@ -116,6 +172,14 @@ static void set_profile(void *state, profile_function function)
     py.PyThreadState_Swap(self);
 }
 
+/* A thread's events come, or come no more. */
+static void watch_thread(void *state, bool on)
+{
+    set_profile(state, on ? on_event : NULL);
+    if (on ? options.lines && traced_by(state, NULL) : traced_by(state, on_line))
+        set_trace(state, on ? on_line : NULL);
+}
+
 static void *first_thread(void)
 {
     return py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
@@ -126,7 +190,7 @@ static PyObject *take_thread(PyObject *self, PyObject *const *arguments, Py_ssiz
 {
     (void)self;
     bool on = recording && !paused;
-    py.PyEval_SetProfile(on ? on_event : NULL, NULL);
+    watch_thread(py._PyThreadState_UncheckedGet(), on);
     const char *event = count == 3 && on ? py.PyUnicode_AsUTF8AndSize(arguments[1], NULL) : NULL;
     if (!event)
         py.PyErr_Clear();
@@ -175,7 +239,9 @@ static void stop(void)
 {
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, on_event) || (bootstrap && pointer_at(state, at->thread_profile + PROFILE_OBJECT) == bootstrap))
-            set_profile(state, NULL);
+            watch_thread(state, false);
+        else if (traced_by(state, on_line))
+            set_trace(state, NULL);
     if (!bootstrap)
         return;
     PyObject *threading = imported_module("threading"), *now = profile_of_threading(threading);
@@ -194,7 +260,7 @@ static void pause(bool on)
     paused = on;
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
-            set_profile(state, on ? NULL : on_event);
+            watch_thread(state, !on);
 }
 
 static void look(void)
@@ -203,7 +269,7 @@ static void look(void)
         return;
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
-            set_profile(state, on_event);
+            watch_thread(state, true);
             keep_open_frames_of(state);
         }
     if (!displaced)
@@ -217,10 +283,15 @@ static const char *start(bool here)
     bool taken = hook && hook != py.none;
     if (hook)
         py.Py_DecRef(hook);
-    for (void *state = first_thread(); state && !taken; state = py.PyThreadState_Next(state))
-        taken = !profiled_by(state, NULL);
+    bool lined = false;
+    for (void *state = first_thread(); state; state = py.PyThreadState_Next(state)) {
+        taken |= !profiled_by(state, NULL);
+        lined |= options.lines && !traced_by(state, NULL);
+    }
     if (taken)
         return "Another profiler is at work in the program, and up to Python 3.11 there can be but one: end it.";
+    if (lined)
+        return "A debugger or a coverage tool traces the program's lines, and up to Python 3.11 only one can: end it, or leave out --lines.";
     if (!(bootstrap = new_function(&take_thread_method))) {
         py.PyErr_Clear();
         return "There is no memory for the agent's callback.";
@@ -233,9 +304,8 @@ static const char *start(bool here)
     }
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (state != self)
-            set_profile(state, on_event);
-    if (!here)
-        set_profile(self, NULL);
+            watch_thread(state, true);
+    watch_thread(self, here);
     arm_threading();
     return NULL;
 }

@@ -108,7 +108,7 @@ static bool on_its_way(const struct writer *w, void *frame)
     if (!w->chunk->count)
         return false;
     uint64_t what = w->next[-1].what, kind = event_kind(what);
-    bool began = kind == CALL_ENTRY || kind == CALL_RESUME || kind == CALL_OPEN;
+    bool began = kind == CALL_ENTRY || kind == CALL_RESUME || kind == CALL_OPEN || kind == CALL_LINE || kind == EVENT_STANDS;
     return event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
 }
 

@@ -38,6 +38,8 @@ static void read_line(char *line)
         options.max_depth = strtoul(value, NULL, 10);
     else if (!strcmp(line, "c_calls"))
         options.c_calls = atoi(value);
+    else if (!strcmp(line, "lines"))
+        options.lines = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
         options.include[options.includes++] = value;
     else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)
@@ -46,6 +48,8 @@ static void read_line(char *line)
         options.arg[options.args++] = value;
     else if (!strcmp(line, "redact") && options.redacts < MAX_PATTERNS)
         options.redact[options.redacts++] = value;
+    else if (!strcmp(line, "lines_of") && options.lined < MAX_PATTERNS)
+        options.lines_of[options.lined++] = value;
 }
 
 bool options_read(const char *directory)
@@ -179,21 +183,29 @@ static bool matches_bare(const char *pattern, const char *module, const char *na
     }
 }
 
-bool options_want_values(const char *file, const char *qualname, bool is_bare)
+static bool names_function(const char *const *patterns, int count, const char *file, const char *qualname, bool is_bare)
 {
-    if (LIKELY(!options.args))
-        return false;
     char module[PATH_MAX], whole[2 * PATH_MAX];
     module_of(file, module);
     snprintf(whole, sizeof whole, "%s.%s", module, qualname);
-    for (int i = 0; i < options.args; i++) {
-        const char *pattern = options.arg[i];
+    for (int i = 0; i < count; i++) {
+        const char *pattern = patterns[i];
         if (matches(pattern, file, module))
             return true;
         if (!strchr(pattern, '/') && (!fnmatch(pattern, whole, FNM_NOESCAPE) || (is_bare && matches_bare(pattern, module, qualname))))
             return true;
     }
     return false;
+}
+
+bool options_want_values(const char *file, const char *qualname, bool is_bare)
+{
+    return UNLIKELY(options.args) && names_function(options.arg, options.args, file, qualname, is_bare);
+}
+
+bool options_want_lines(const char *file, const char *qualname, bool is_bare)
+{
+    return UNLIKELY(options.lines) && (!options.lined || names_function(options.lines_of, options.lined, file, qualname, is_bare));
 }
 
 bool options_redact(const char *name)

@@ -19,11 +19,16 @@ EXPORT: Applies = {"value": ("folded",)}
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
-    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")),
+    *(
+        ("source", "sample", name, "no call is recorded")
+        for name in ("budget", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+    ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "args", "only the agent reads what functions are given and return"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
+    ("source", "usdt", "lines", "only the agent sees every line"),
+    ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
 )
 RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
@@ -45,13 +50,15 @@ def to_recording(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
     if given(args, "redact") and not given(args, "args"):
         raise UsageError("--redact has no effect without --args; leave it out.")
+    if given(args, "lines_of") and not given(args, "lines"):
+        raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args the agent, which alone can read them."""
+    """Where function events come from: by default `auto`, with --sample none, with --args or --lines the agent, which alone can read them."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    return "agent" if asked == "auto" and given(args, "args") else asked
+    return "agent" if asked == "auto" and (given(args, "args") or given(args, "lines")) else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:

@@ -74,26 +74,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help="let tracing cost at most N %% of the program's CPU time: functions that are called too often are left out for a time, which the trace records",
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
-    parser.add_argument(
-        "--include", action="append", default=[], metavar="PATTERN",
-        help="record only calls of functions in this module or, with a slash, file; may be given several times",
-    )  # fmt: skip
-    parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
-    parser.add_argument(
-        "--args", action="append", default=[], metavar="PATTERN",
-        help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
-        "several times. '*' for all. A value costs about as much as a call does (0.16 us each), and may be a secret (agent)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--redact", action="append", default=[], metavar="NAME",
-        help="of --args, record only the types of arguments of this name, and of what functions of this name return, in addition to *password*, "
-        "*token*, *secret*, key and the like (docs/security.md); none: without these",
-    )  # fmt: skip
-    parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
-    parser.add_argument(
-        "--c-calls", action="store_true",
-        help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
-    )  # fmt: skip
+    _add_filters(parser)
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
@@ -118,13 +99,45 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
 
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    """Options that say of which functions what is recorded."""
+    parser.add_argument(
+        "--include", action="append", default=[], metavar="PATTERN",
+        help="record only calls of functions in this module or, with a slash, file; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
+    parser.add_argument(
+        "--args", action="append", default=[], metavar="PATTERN",
+        help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
+        "several times. '*' for all. A value costs about as much as a call does (0.16 us each), and may be a secret (agent)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--redact", action="append", default=[], metavar="NAME",
+        help="of --args, record only the types of arguments of this name, and of what functions of this name return, in addition to *password*, "
+        "*token*, *secret*, key and the like (docs/security.md); none: without these",
+    )  # fmt: skip
+    parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
+    parser.add_argument(
+        "--c-calls", action="store_true",
+        help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lines", choices=("exact",),
+        help="record every line that functions come to, which costs about as much as a call of each (agent); --sample finds the lines that take time for less",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lines-of", action="append", default=[], metavar="PATTERN",
+        help="with --lines, those of these functions alone: of this module or file, or MODULE.FUNCTION; may be given several times",
+    )  # fmt: skip
+
+
 def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
     asked = Options(
         args.output,
         applies.source(args),
         not args.no_follow,
-        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth, args.c_calls),
+        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth, args.c_calls, args.lines, tuple(args.lines_of)),
         observed=Observed(tuple(args.args), redacted(args.redact)),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),

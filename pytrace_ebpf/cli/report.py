@@ -95,6 +95,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     facts |= {"calls": 0 if facts["sampled"] else int(counts.sum()), "cost": summary.cost(trace, counts)}
     if args.compensate and not facts["cost"]:
         raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
+    if args.compensate and facts["cost"]["lines"] is not None:
+        raise UsageError("--compensate takes off what calls cost, and this trace has lines too; leave the option out.")
     if args.compensate:
         tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}

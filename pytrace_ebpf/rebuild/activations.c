@@ -246,6 +246,12 @@ bool activations_look_ahead(struct activations *open, enum beginning begins, str
     return true;
 }
 
+/* A line is the innermost frame's or, of a frame that is not known to be open, nobody's. */
+static void come_to(const struct activations *open, int64_t frame, struct step *step)
+{
+    step->does = open->count && (!frame || open->frame[open->count - 1] == frame) ? IS_AT : NOTHING;
+}
+
 /* The next event of a thread. */
 bool activations_take(struct activations *open, struct frames *seen, int kind, int64_t frame, struct step *step)
 {
@@ -260,6 +266,10 @@ bool activations_take(struct activations *open, struct frames *seen, int kind, i
     case RESET:
         close_down_to(open, 0, step);
         step->does = RESETS;
+        return true;
+    case LINE:
+    case STANDS:
+        come_to(open, frame, step);
         return true;
     default:
         fine = leave(open, seen, frame, step);

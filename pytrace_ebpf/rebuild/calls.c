@@ -76,6 +76,8 @@ static void count_open(struct engine *engine, const struct thread *thread, uint3
     for (size_t k = 0; k < thread->depth; k++) {
         if (engine->wants_tree)
             engine->sites.site[thread->calls[k].site].open += by;
+        if (thread->calls[k].flags & OF_LINE)
+            engine->lines.at.site[thread->calls[k].site].open += by;
         uint32_t function = function_of(engine, thread->calls[k].func);
         engine->open_of_function[function] += by;
         engine->open_of_module[engine->module[function]] += by;
@@ -324,7 +326,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
     return true;
 }
 
-static inline void add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
+void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
 {
     sums->wall += wall;
     if (!(known & HAS_ON_CPU)) {
@@ -347,11 +349,11 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
         return engine->error = NO_MEMORY, false;
     struct node *node = &tree->node[call->node];
     node->calls++;
-    add(&node->total, ended->wall, ended->split.part, ended->split.known);
-    add(&node->self, ended->wall - call->children_wall, ended->self, ended->known_self);
+    sums_add(&node->total, ended->wall, ended->split.part, ended->split.known);
+    sums_add(&node->self, ended->wall - call->children_wall, ended->self, ended->known_self);
     if (thread->depth == 1) {
         tree->node[thread->root].calls++;
-        add(&tree->node[thread->root].total, ended->wall, ended->split.part, ended->split.known);
+        sums_add(&tree->node[thread->root].total, ended->wall, ended->split.part, ended->split.known);
     }
     return true;
 }
@@ -366,7 +368,7 @@ static bool add_to_site(struct engine *engine, struct thread *thread, struct cal
     struct site *site = &engine->sites.site[call->site];
     site->calls++;
     if (call->outermost_of_site)
-        add(&site->total, ended->wall, ended->split.part, ended->split.known);
+        sums_add(&site->total, ended->wall, ended->split.part, ended->split.known);
     site->self_wall += ended->wall - call->children_wall;
     return true;
 }
@@ -408,6 +410,8 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
     if (call->func < 0 && engine->moments.count)
         moments_name(engine, thread, call, ended.func);
     bool counts = thread->phase == WITHIN;
+    if (call->flags & OF_LINE)
+        lines_add(engine, thread, call, &ended);
     if (engine->wants_edges && counts && !edges_add(engine, thread, when.ns, ENDS))
         return false;
     if (engine->wants_rows && counts && !make_row(engine, thread, call, when, end, &ended))

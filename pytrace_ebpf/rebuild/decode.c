@@ -15,6 +15,7 @@ struct decoding {
     int64_t first_ns, last_ns; /* no record is of another time: what is so far off lies at the end that is nearer */
     const int32_t *func_ids;   /* by the agent's number of the function */
     uint32_t functions;        /* so many, at least one; a number beyond stands for the last */
+    bool lines;                /* lines were asked for: there may be such records */
 };
 
 /* Rows to write to, which have room. */
@@ -39,13 +40,13 @@ OFFERED bool rebuild_decode(const struct event *events, size_t count, const stru
         const double ns = (double)(int64_t)((stamp_line - (uint64_t)by->since) << 16) * rate;
         to->ts[at] = by->from_ns + (int64_t)(ns < least ? least : ns > most ? most : ns);
         const unsigned kind = event_kind(what);
-        strange |= (kind & 3) == RESET; /* no agent reports an exec, and there is no 7 */
-        to->kind[at] = (int8_t)kind;
+        strange |= (kind & 3) == EVENT_STANDS; /* or LINE */
+        to->kind[at] = (int8_t)(kind == EVENT_STANDS ? STANDS : kind);
         const uint32_t function = event_function(what);
         to->func_id[at] = by->func_ids[function < by->functions ? function : by->functions - 1];
         to->frame[at] = event_frame(what);
         const int32_t line = (int32_t)event_line(stamp_line, what);
         to->line[at] = line - !line;
     }
-    return !strange;
+    return !strange || by->lines;
 }

@@ -21,15 +21,16 @@ class Line(NamedTuple):
 class Rows:
     """Rows of `events`, but for their pid and tid, that are taken from records of one process."""
 
-    def __init__(self, rows: int, func_ids: np.ndarray[Any, Any], line: Line, span: tuple[int, int]) -> None:
+    def __init__(self, rows: int, func_ids: np.ndarray[Any, Any], line: Line, span: tuple[int, int], lines: bool = False) -> None:
         """`rows`: so many will be taken.
 
         func_ids  int32, by the agent's number of the function, at least one; the last one stands for all beyond
         span      ns, of the first and the last moment that a record can be of
+        lines     there may be records of lines
         """
         self.columns: dict[str, np.ndarray[Any, Any]] = {name: np.empty(rows, dtype) for name, dtype in _COLUMNS.items()}
         to = Decoded(*(column.ctypes.data for column in self.columns.values()))
-        by = Decoding(line.since & (1 << 48) - 1, line.from_ns, line.ns_per_stamp, *span, func_ids.ctypes.data, len(func_ids))
+        by = Decoding(line.since & (1 << 48) - 1, line.from_ns, line.ns_per_stamp, *span, func_ids.ctypes.data, len(func_ids), lines)
         self._func_ids, self._pointers = func_ids, (ctypes.byref(by), ctypes.byref(to))
         self._rows, self._taken, self._decode = rows if len(func_ids) else 0, 0, library().decode
 

@@ -334,6 +334,16 @@ static void pass(struct thread *thread)
     thread->passed++;
 }
 
+static bool enters(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags)
+{
+    return calls_enter(engine, thread, when, func, line, frame, flags) && (!engine->wants_lines || lines_begin(engine, thread, when, func, !flags));
+}
+
+static bool leaves(struct engine *engine, struct thread *thread, struct when when, const struct end *end)
+{
+    return (!engine->wants_lines || lines_end(engine, thread, when)) && calls_leave(engine, thread, when, end);
+}
+
 static bool open_run(struct engine *engine)
 {
     const struct events *events = &engine->events;
@@ -400,7 +410,7 @@ static bool open_chunk(struct engine *engine)
     /* A thread's rows cannot begin before the thread did. Rows that say what was open come first, and their
      * times mean nothing: a source may give them that of its own start. */
     size_t first = engine->at;
-    while (first < end && thread->begins == FIRST && events->kind[first] == OPEN)
+    while (first < end && thread->begins == FIRST && (events->kind[first] == OPEN || events->kind[first] == STANDS))
         first++;
     engine->open_end = first;
     if (first < end && events->ts[first] < thread->mark.ns) {
@@ -417,10 +427,10 @@ static bool open_chunk(struct engine *engine)
         return false;
     const struct end unseen = {.func = -1, .line = -1, .flags = REPAIRED};
     for (uint32_t k = 0; k < thread->open.ended_before; k++)
-        if (!calls_leave(engine, thread, moment(&thread->mark), &unseen))
+        if (!leaves(engine, thread, moment(&thread->mark), &unseen))
             return false;
     for (size_t k = engine->older_count; k--;)
-        if (!calls_enter(engine, thread, moment(&thread->mark), engine->older[k].func, -1, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
+        if (!enters(engine, thread, moment(&thread->mark), engine->older[k].func, -1, 0, thread->begins == FIRST ? OPEN_AT_START : REPAIRED))
             return false;
     return true;
 }
@@ -453,20 +463,23 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
         return false;
     const struct end unseen = {.func = -1, .line = -1, .flags = step.does == RESETS ? UNWOUND : REPAIRED};
     for (uint32_t k = 0; k < step.closes; k++)
-        if (!calls_leave(engine, thread, when, &unseen))
+        if (!leaves(engine, thread, when, &unseen))
             return false;
     struct end end = {.frame = events->frame[row], .func = events->func[row], .line = events->line[row], .flags = flags_of[kind]};
     bool fine = true;
     switch (step.does) {
+    case IS_AT:
+        fine = !engine->wants_lines || lines_come_to(engine, thread, when, end.line, kind);
+        break;
     case ENTERS:
-        fine = calls_enter(engine, thread, when, end.func, engine->has_call_lines ? end.line : -1, end.frame, end.flags);
+        fine = enters(engine, thread, when, end.func, engine->has_call_lines ? end.line : -1, end.frame, end.flags);
         break;
     case ORPHAN:
-        fine = calls_enter(engine, thread, moment(&thread->last), end.func, -1, 0, REPAIRED) && calls_leave(engine, thread, when, &end);
+        fine = enters(engine, thread, moment(&thread->last), end.func, -1, 0, REPAIRED) && leaves(engine, thread, when, &end);
         break;
     case LEAVES:
     case LEAVES_OLDER:
-        fine = calls_leave(engine, thread, when, &end);
+        fine = leaves(engine, thread, when, &end);
         break;
     }
     if (!from_start || !when.stamp) {
@@ -533,6 +546,7 @@ OFFERED void rebuild_close(struct engine *engine)
     tree_free(&engine->tree);
     sites_free(&engine->sites);
     cores_free(&engine->cores);
+    lines_free(&engine->lines);
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);
 }

@@ -17,6 +17,7 @@ from pytrace_ebpf.rebuild.library import (
     ON_CORE,
     SITE,
     SPENT,
+    SUMS,
     Busy,
     CpuTimes,
     Events,
@@ -221,6 +222,21 @@ class Engine:
         on, meanwhile = c_void_p(), c_void_p()
         count = self._library.cores(self._engine, on, meanwhile)
         return view(on.value, ON_CORE, count).copy(), view(meanwhile.value, MEANWHILE, self._functions).copy()
+
+    def want_lines(self, first_line: npt.NDArray[np.int32], lined: npt.NDArray[np.uint8]) -> None:
+        """From here on, make lines(), and no tree, rows, edges or cores.
+
+        By func_id, for as many functions as functions() was given: `first_line`, and `lined`, which becomes 1 where lines were reported.
+        """
+        self._lined = first_line, lined  # they have to stay where they are
+        assert first_line.dtype == np.int32 and len(first_line) == len(lined) == self._functions
+        self._check(self._library.want_lines(self._engine, first_line.ctypes.data, lined.ctypes.data))
+
+    def lines(self) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+        """The lines that calls have been at: library.SITE, whose `caller_id` is the function and `calls` hits, and library.SUMS of each itself: copies."""
+        sites, own = c_void_p(), c_void_p()
+        count = self._library.lines(self._engine, sites, own)
+        return view(sites.value, SITE, count).copy(), view(own.value, SUMS, count).copy()
 
     @property
     def met_unknown(self) -> bool:

@@ -37,7 +37,7 @@ class Decoding(ctypes.Structure):
 
     _fields_ = [
         ("since", c_int64), ("from_ns", c_int64), ("ns_per_stamp", c_double), ("first_ns", c_int64), ("last_ns", c_int64),
-        ("func_ids", c_void_p), ("functions", c_uint32),
+        ("func_ids", c_void_p), ("functions", c_uint32), ("lines", c_bool),
     ]  # fmt: skip
 
 
@@ -57,6 +57,8 @@ NODE = np.dtype(
 )  # fmt: skip
 """struct node. The first is the root of all; `thread` is NO_THREAD but in a thread's root."""
 NO_THREAD = 0xFFFFFFFF
+SUMS = np.dtype(_SUMS)
+"""struct sums"""
 SITE = np.dtype([("caller_id", "i4"), ("line", "i4"), ("func_id", "i4"), ("open", "u4"), ("calls", "i8"), ("total", _SUMS), ("self_wall", "i8")])
 """struct site"""
 EDGE = np.dtype([("ts", "i8"), ("func_id", "i4"), ("thread", "u4")])
@@ -98,6 +100,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "edges": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_cores": (c_bool, [c_void_p, c_void_p, c_size_t]),
     "cores": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "want_lines": (c_bool, [c_void_p, c_void_p, c_void_p]),
+    "lines": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "met_unknown": (c_bool, [c_void_p]),
     "new_tree": (c_bool, [c_void_p]),
     "packed": (c_size_t, [c_void_p, c_void_p]),

@@ -173,22 +173,22 @@ OFFERED size_t rebuild_pack_numbers(struct dictionary *known, const void *values
     return 0;
 }
 
-/* RLE_DICTIONARY of values below 8, the dictionary being these numbers. Returns the bytes written: at most 12 + count. */
+/* RLE_DICTIONARY of values below 16, the dictionary being these numbers. Returns the bytes written: at most 12 + count. */
 OFFERED size_t rebuild_pack_small(const int8_t *values, size_t count, uint8_t *out)
 {
     uint8_t *const start = out;
-    *out++ = 3; /* bits each */
+    *out++ = 4; /* bits each */
     out = put_varint(out, (count + 7) / 8 << 1 | 1);
     for (size_t done = 0; done < count; done += 8) {
         uint64_t eight = 0;
         memcpy(&eight, values + done, count - done < 8 ? count - done : 8);
-        /* from a byte to 3 bits each: by twos, by fours, by eights */
-        eight &= 0x0707070707070707;
-        eight = (eight | eight >> 5) & 0x003f003f003f003f;
-        eight = (eight | eight >> 10) & 0x00000fff00000fff;
-        eight |= eight >> 20;
-        memcpy(out, &eight, 3);
-        out += 3;
+        /* from a byte to 4 bits each: by twos, by fours, by eights */
+        eight &= 0x0f0f0f0f0f0f0f0f;
+        eight = (eight | eight >> 4) & 0x00ff00ff00ff00ff;
+        eight = (eight | eight >> 8) & 0x0000ffff0000ffff;
+        eight |= eight >> 16;
+        memcpy(out, &eight, 4);
+        out += 4;
     }
     return (size_t)(out - start);
 }

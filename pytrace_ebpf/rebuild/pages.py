@@ -41,7 +41,7 @@ class Packer:
         return out[:size], ascending.value
 
     def small(self, values: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-        """Encoding RLE_DICTIONARY of numbers from 0 to 7, the dictionary being just these."""
+        """Encoding RLE_DICTIONARY of numbers from 0 to 15, the dictionary being just these."""
         out = self._with_room(12 + len(values))
         return out[: library().pack_small(_contiguous(values, np.int8), len(values), out.ctypes.data)]
 

@@ -10,6 +10,7 @@
  *     rows.c         calls as columns
  *     tree.c         calls as sums by context: the calling-context tree
  *     sites.c        calls as sums by where they were called from
+ *     lines.c        lines as sums
  *     window.c       a window of the recording: the part of each call that lies within it
  *     moments.c      the innermost call at moments that are asked for
  *     cores.c        which function was on which core
@@ -36,7 +37,7 @@
 #define THREAD_BITS 40 /* of a call_id above them, below a call's place on its thread */
 
 /* events.kind and sched.kind, as in trace/schema.py */
-enum { ENTRY, RETURN, OPEN, RESET, UNWIND, RESUME, YIELD, CALL_KINDS };
+enum { ENTRY, RETURN, OPEN, RESET, UNWIND, RESUME, YIELD, LINE, STANDS, CALL_KINDS };
 enum { IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT, SCHED_KINDS };
 
 /* The states of a thread that are the parts of a call's time, as in trace/states.py: number, column, with which it is known
@@ -52,8 +53,8 @@ enum {
     OFF, UNKNOWN, GONE, PARTS = OFF, TIMED = GONE
 };
 
-/* Of a call: those of its entry and of its end. */
-enum { OPEN_AT_END = 1, OPEN_AT_START = 2, UNWOUND = 4, REPAIRED = 8, IN_LOSS = 16, RESUMED = 32, YIELDED = 64 };
+/* Of a call: those of its entry and of its end. OF_LINE: it is none but the time at a line, see lines.c. */
+enum { OPEN_AT_END = 1, OPEN_AT_START = 2, UNWOUND = 4, REPAIRED = 8, IN_LOSS = 16, RESUMED = 32, YIELDED = 64, OF_LINE = 128 };
 
 enum rebuild_error { FINE, NO_MEMORY, STRANGE_KIND, STRANGE_STATE };
 
@@ -62,12 +63,12 @@ enum rebuild_error { FINE, NO_MEMORY, STRANGE_KIND, STRANGE_STATE };
 /* How a thread's rows begin: after others; its very first; first after a loss. In the last two some may be of calls entered before. */
 enum beginning { SETTLED, FIRST, AFTER_LOSS };
 
-enum does { NOTHING, ENTERS, LEAVES, ORPHAN, LEAVES_OLDER, RESETS };
+enum does { NOTHING, ENTERS, LEAVES, ORPHAN, LEAVES_OLDER, RESETS, IS_AT };
 
 /* What an event does to the open calls: it ends `closes` of them whose returns were not reported, then `does`. */
 struct step {
     uint32_t closes;
-    uint32_t does; /* enum does; ORPHAN: a call of which only the return was recorded */
+    uint32_t does; /* enum does; ORPHAN: a call of which only the return was recorded; IS_AT: the innermost call is at a line */
 };
 
 /* The frames of a thread's open calls, outermost first; 0 = unknown. */
@@ -479,6 +480,26 @@ bool sites_find(struct sites *sites, int32_t caller, int32_t line, int32_t func,
 void sites_begin_anew(struct sites *sites);
 void sites_free(struct sites *sites);
 
+/* --- lines.c --- */
+
+#define NOT_SEEN (OF_LINE | REPAIRED) /* call.flags: the line was not reported; it is where the call was then */
+
+/* Sites whose caller is a function and whose line is its own; nothing is called. */
+struct lines {
+    struct sites at;
+    struct sums *self; /* by the site's number */
+    const int32_t *first_line; /* by func_id, of the described functions */
+    uint8_t *lined; /* likewise: whether lines of it were reported */
+    size_t capacity;
+};
+
+bool lines_begin(struct engine *engine, struct thread *thread, struct when when, int32_t func, bool entered);
+bool lines_come_to(struct engine *engine, struct thread *thread, struct when when, int32_t line, int kind);
+bool lines_end(struct engine *engine, struct thread *thread, struct when when);
+void lines_add(struct engine *engine, const struct thread *thread, const struct call *call, const struct ended *ended);
+void lines_free(struct lines *lines);
+void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known);
+
 /* --- engine.c --- */
 
 struct process {
@@ -493,7 +514,7 @@ struct window {
 struct engine {
     enum rebuild_error error;
     int64_t start_ns;
-    bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores;
+    bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores, wants_lines;
     bool has_call_lines; /* the line of an entry is that of its caller */
     bool met_unknown; /* a function that was not described */
     /* of the trace */
@@ -540,6 +561,7 @@ struct engine {
     struct tree tree;
     struct sites sites; /* of the tree's calls */
     struct cores cores;
+    struct lines lines;
 };
 
 bool room(void *array, size_t *capacity, size_t wanted, size_t size);

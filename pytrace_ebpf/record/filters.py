@@ -12,6 +12,8 @@ class Filters:
     exclude: tuple[str, ...] = ()  # wins over include
     max_depth: int = 0  # of the recorded calls; 0: however deep
     c_calls: bool = False  # those of what is written in C as well
+    lines: str | None = None  # exact: the lines that functions come to as well
+    lines_of: tuple[str, ...] = ()  # of these functions alone, by patterns as of Observed; empty: of all
 
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.max_depth)

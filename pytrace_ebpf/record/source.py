@@ -124,3 +124,7 @@ class CallSource(Recorder):
     def cost_per_call(self) -> float | None:
         """Nanoseconds that a call and its return cost the target, measured on this machine; None where it cannot be."""
         return None
+
+    def cost_per_line(self, _ns_per_call: float | None) -> float | None:
+        """The same of a line, where a call costs so much; None where no lines are recorded."""
+        return None

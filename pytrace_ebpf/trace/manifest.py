@@ -16,6 +16,7 @@ _NATIVE = Fields(
     {}, {"layers": List(str), "functions": Each(Maybe(WHOLE)), "missing": List(str), "tensors_read": Maybe(WHOLE), "tensors_unknown": Maybe(WHOLE)}
 )
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
+_FILTERS = Fields({}, {"lines": Maybe(str)})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
 _SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE, "states": WHOLE})
 # What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
@@ -34,14 +35,14 @@ SHAPE = Fields(
         ),
         "target": Fields({"pid": PID}, {"command": Maybe(str), "executable": Maybe(str), "python_version": Maybe(str)}),
         "argv": List(str),
-        "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str)), "observed": Maybe(_OBSERVED)}),
+        "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str)), "observed": Maybe(_OBSERVED), "filters": Maybe(_FILTERS)}),
         "sources": List(Fields({"source": Maybe(str), "why": str}, {"pid": Maybe(PID), "others": WHOLE})),
         "events": _COUNTS,
         "lost": _COUNTS,
         "cost": Fields(
             {},
             {
-                "source": Maybe(str), "ns_per_call": Maybe(NUMBER), "waited_ns": WHOLE,
+                "source": Maybe(str), "ns_per_call": Maybe(NUMBER), "ns_per_line": Maybe(NUMBER), "waited_ns": WHOLE,
                 "native_ns_per_call": Maybe(NUMBER), "native_own_ns": Maybe(NUMBER), "sampling_ns": WHOLE,
             },
         ),

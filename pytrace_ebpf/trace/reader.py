@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
+from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
 DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
@@ -168,6 +168,10 @@ class Trace(Logs):
     def call_sites(self) -> pd.DataFrame:
         """One row per place that a function was called from; columns as in schema.CALL_SITES. Derived by the same pass as the tree."""
         return self._derived_rows(CALL_SITES)
+
+    def lines(self) -> pd.DataFrame:
+        """One row per function and line that it came to (`--lines exact`); columns as in schema.LINES. Derived by a pass of its own."""
+        return self._derived_rows(LINES)
 
     def thread_times(self) -> pd.DataFrame:
         """One row per thread, where its time went; columns as in schema.THREAD_TIMES. Derived by the same pass as the tree."""

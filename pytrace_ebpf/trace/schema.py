@@ -4,10 +4,12 @@ The writer, the reader and docs/format.md are all made from TABLES. Times are
 nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock time.
 """
 
-from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
-
 from pytrace_ebpf.trace import layers
+from pytrace_ebpf.trace.kinds import BEGINNINGS as BEGINNINGS
+from pytrace_ebpf.trace.kinds import MEANINGS as MEANINGS
+from pytrace_ebpf.trace.kinds import CallKind as CallKind
+from pytrace_ebpf.trace.kinds import Effect as Effect
+from pytrace_ebpf.trace.kinds import SchedKind as SchedKind
 from pytrace_ebpf.trace.left_out import LEFT_OUT as LEFT_OUT
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
@@ -16,6 +18,7 @@ from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
 from pytrace_ebpf.trace.states import SPLIT, STATES
 from pytrace_ebpf.trace.sums import CALL_SITES as CALL_SITES
+from pytrace_ebpf.trace.sums import LINES as LINES
 from pytrace_ebpf.trace.sums import THREAD_TIMES as THREAD_TIMES
 from pytrace_ebpf.trace.sums import TREE as TREE
 from pytrace_ebpf.trace.table import PID as _PID
@@ -28,59 +31,6 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 CALLER = "caller"  # manifest.entry_line: whose line an entry has; traces that do not say so have the function's own first line there
 SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists them
-
-
-class CallKind(IntEnum):
-    """`events.kind`, as in probes/events.h."""
-
-    ENTRY = 0
-    RETURN = 1
-    OPEN = 2
-    RESET = 3
-    UNWIND = 4
-    RESUME = 5
-    YIELD = 6
-
-
-class Effect(Enum):
-    """What an event does to the stack of calls of its thread."""
-
-    BEGINS = auto()  # a call
-    ENDS = auto()  # the innermost one
-    CLEARS = auto()  # ends all of them
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """What a kind of function event does, and the column or status of `calls` that it sets, "" for none."""
-
-    effect: Effect
-    sets: str = ""
-
-
-MEANINGS = {
-    CallKind.ENTRY: Meaning(Effect.BEGINS),
-    CallKind.RETURN: Meaning(Effect.ENDS),
-    CallKind.OPEN: Meaning(Effect.BEGINS, "open_at_start"),
-    CallKind.RESET: Meaning(Effect.CLEARS, "unwound"),
-    CallKind.UNWIND: Meaning(Effect.ENDS, "unwound"),
-    CallKind.RESUME: Meaning(Effect.BEGINS, "resumed"),
-    CallKind.YIELD: Meaning(Effect.ENDS, "yielded"),
-}
-BEGINNINGS = tuple(kind for kind, meaning in MEANINGS.items() if meaning.effect is Effect.BEGINS)
-
-
-class SchedKind(IntEnum):
-    """`sched.kind`, as in probes/events.h."""
-
-    IN = 0
-    OUT = 1
-    WAKING = 2
-    MIGRATE = 3
-    FORK = 4
-    EXEC = 5
-    EXIT = 6
-    SNAPSHOT = 7
 
 
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
@@ -110,10 +60,10 @@ EVENTS = Table(
         _ts("ts", "when"),
         _PID,
         _TID,
-        Column("kind", "int8", "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield"),
+        Column("kind", "int8", "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield; with `--lines exact` also 7 the innermost call came to a line, 8 it stands at a line that it had come to before (resumed, or open when recording began)"),
         Column("func_id", "int32", "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
         Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
-        Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from, which source usdt does not know; return, yield: the line that returned; left by an exception: the line it left from; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
+        Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from, which source usdt does not know; return, yield: the line that returned; left by an exception: the line it left from; 7 and 8: that line; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
     ),
 )
 
@@ -395,6 +345,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, CALLS, TREE, CALL_SITES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")

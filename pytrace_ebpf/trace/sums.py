@@ -64,6 +64,22 @@ CALL_SITES = Table(
     derived=True,
 )
 
+LINES = Table(
+    "lines",
+    "One row per function and line that it came to, of the functions whose lines were recorded (`--lines exact`); derived from the other tables and rebuildable. A function's self times add up to its own. What a call did before its first line counts for the line of its `def`.",
+    (),
+    (
+        Column("func_id", "int32", "", "joins functions"),
+        Column(
+            "line", "int32", "", "-1 unknown: where a debugger or coverage of the program's own took over (up to Python 3.11), or events were lost"
+        ),
+        Column("hits", "int64", "", "how often the interpreter came to it: as sys.settrace counts"),
+        *_sums("", "time from there to the next line or the end, with what was called; recursion to the same line counts once"),
+        *_sums("self_", "the same without what was called"),
+    ),
+    derived=True,
+)
+
 THREAD_TIMES = Table(
     "thread_times",
     "One row per thread: where its time within the recording went, inside of calls and outside; derived from the other tables and rebuildable.",

@@ -1,4 +1,4 @@
-"""`report --by line`: source lines with their time. Of samples those that were on a core, of calls those that called, each with what it called."""
+"""`report --by line`: source lines with their time: all where lines were recorded, of samples those that were on a core, of calls those that called."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site
-from pytrace_ebpf.view import sampled_lines, text
+from pytrace_ebpf.view import exact_lines, sampled_lines, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -19,7 +19,9 @@ _NO_LINES = "The lines are not known: probes (usdt) do not read them; --source a
 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Of a trace with samples sampled_lines.found_lines's rows; else analyze.functions.by_call_site's."""
+    """Of a trace with lines exact_lines.found's rows, with samples sampled_lines.found_lines's; else analyze.functions.by_call_site's."""
+    if exact_lines.are_in(trace):
+        return exact_lines.found(trace)
     if trace.manifest.get("sampling"):
         return sampled_lines.found_lines(trace, tree, facts)
     return by_call_site(trace.call_sites(), trace.functions()), {}
@@ -27,6 +29,8 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """The rows of found(), by function."""
+    if "hits" in table:
+        return exact_lines.report(facts, table, width, ascii_only, top)
     if "call_line" not in table:
         return sampled_lines.report_lines(facts, table, width, ascii_only, top)
     table = table[table["caller_id"] >= 0]

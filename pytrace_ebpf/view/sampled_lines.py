@@ -1,6 +1,5 @@
 """`report --by line` and `--by opcode` of samples: source lines with their time, and instructions with theirs."""
 
-import textwrap
 from functools import partial
 from typing import Any
 
@@ -13,10 +12,9 @@ from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, periods, split_figures, split_titles, where
-from pytrace_ebpf.view.source_text import line_of, lines_of
+from pytrace_ebpf.view.source_lines import annotated, by_functions
 from pytrace_ebpf.view.states import states_of
 
-_BETWEEN = 3  # at most so many lines without a sample are shown between two with samples
 _OPCODES = 4  # of a function
 _NONE = "No sample was taken of Python code."
 
@@ -57,47 +55,23 @@ def report_lines(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_o
         return [Text(_NONE)]
     title = f"Source lines by sampled time{where(facts['of_samples'])}"
     parts: list[RenderableType] = [text.title(title, f"total: with what it called; {ERRORS}", width)]
-    longest, shown = int(table["self_ns"].max()), 0
+    longest = int(table["self_ns"].max())
     states = states_of(facts) if facts["of_samples"]["with_off_core"] else ()
-    for _, rows in table.groupby("func_id", sort=False):
-        if shown >= top:
-            break
-        first = rows.iloc[0]
-        parts += [Text(), Text.assemble((text.clean(first["qualname"]), "bold"), "  ", (f"{text.clean(first['file'])}:{first['first_line']}", "dim"))]
-        parts.append(_listing(rows, longest, width, ascii_only, states, head=not shown))
-        shown += len(rows)
-    left = len(table) - shown
-    return [*parts, *([Text(), Text(f"{left:,} more lines: --top 0 shows all")] if left > 0 else [])]
+    return [*parts, *by_functions(table, lambda rows, head: _listing(rows, longest, width, ascii_only, states, head), top)]
 
 
 def _listing(rows: pd.DataFrame, longest: int, width: int, ascii_only: bool, states: text.States, head: bool) -> Listing:
-    """A function's lines, without the indentation that all have; of those without samples a few between others."""
+    """A function's lines; of those without samples a few between others."""
     narrow = width < NARROW
     fixed = [(4 if narrow else 8, ""), (6, "self"), (7, "±"), (6, "total"), (7, "±"), *split_titles(states), (6, "line")]
     out = Listing(width, fixed, ["source"], may_go=["± ", "±"], head=head)
-    source = _dedented(lines_of(str(rows["file"].iloc[0])), int(rows["line"].min()), int(rows["line"].max()))
-    before, blank = None, [""] * (len(fixed) - 1)
-    for row in rows.to_dict("records"):
-        if before is not None and source is not None and row["line"] - before > 1:
-            gap = range(before + 1, row["line"])
-            for number in gap if len(gap) <= _BETWEEN else ():
-                out.add([*blank, str(number)], partial(text.fit, line_of(source, number)), style="dim")
-            if len(gap) > _BETWEEN:
-                out.add([*blank, "..."], partial(text.fit, ""), style="dim")
+
+    def cells(row: dict[str, Any]) -> list[Any]:
         times = (text.duration(row["self_ns"]), error(row["self_error_ns"]), text.duration(row["total_ns"]), error(row["total_error_ns"]))
-        known = str(row["line"]) if row["line"] >= 0 else "?"
         drawn = text.bar(row, fixed[0][0], ascii_only, "self_", longest, states) if states else bar(row["self_ns"], longest, fixed[0][0], ascii_only)
-        out.add([drawn, *times, *split_figures(row, "self_", states), known], partial(text.fit, line_of(source, row["line"])))
-        before = row["line"]
-    return out
+        return [drawn, *times, *split_figures(row, "self_", states)]
 
-
-def _dedented(source: list[str] | None, first: int, last: int) -> list[str] | None:
-    """Lines `first` to `last` of a file (from 1) without the indentation that they share, in their places."""
-    if source is None or first < 1:
-        return source
-    shown = textwrap.dedent("\n".join(line.expandtabs(4) for line in source[first - 1 : last])).split("\n")
-    return [*source[: first - 1], *shown]
+    return annotated(out, rows, cells)
 
 
 def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

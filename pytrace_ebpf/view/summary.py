@@ -53,7 +53,8 @@ def left_out_rows(trace: Any) -> list[dict[str, Any]]:
 def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
     """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
 
-    And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart.
+    And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart. Likewise lines: about so many, as events that are
+    of no call.
     """
     measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
     if measured.get("ns_per_call") is None:
@@ -61,12 +62,17 @@ def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
     apart = measured.get("native_ns_per_call")
     native = int(calls[calls.index.isin(LAYERS)].sum())
     alike = int(calls.sum()) - (0 if apart is None else native)
-    total = round(alike * measured["ns_per_call"] + (0 if apart is None else native * apart))
+    per_line = measured.get("ns_per_line")
+    events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
+    lines = None if per_line is None else max(0, events - 2 * int(calls.sum()))
+    total = round(alike * measured["ns_per_call"] + (0 if apart is None else native * apart) + (lines or 0) * (per_line or 0))
     return {
         "source": measured.get("source"),
         "ns_per_call": measured["ns_per_call"],
         "native_calls": None if apart is None else native,
         "native_ns_per_call": apart,
+        "lines": lines,
+        "ns_per_line": per_line,
         "values": bool(trace.manifest["events"].get("value")),
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,

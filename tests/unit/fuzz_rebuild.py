@@ -14,7 +14,7 @@ import pyarrow as pa
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.rebuild.engine import Engine
-from pytrace_ebpf.trace.schema import CPUTIME, EVENTS, SCHED
+from pytrace_ebpf.trace.schema import CPUTIME, EVENTS, SCHED, CallKind
 
 EXTREME = np.array([-(2**63), -(2**62), -1, 0, 1, 2**31, 2**40, 2**62, 2**63 - 1])
 Rng = np.random.Generator
@@ -39,10 +39,10 @@ def threads(rng: Rng, count: int, most: int) -> dict[str, np.ndarray]:
 
 
 def events(rng: Rng, count: int, most: int, start: int, end: int, wild: bool) -> pa.Table:
-    weights = rng.dirichlet([5, 5, 0.3, 0.1, 1, 1, 1])
+    weights = rng.dirichlet([5, 5, 0.3, 0.1, 1, 1, 1, 3, 0.5])
     columns = threads(rng, count, most) | {
         "ts": moments(rng, count, start, end, wild),
-        "kind": rng.choice(7, count, p=weights),
+        "kind": rng.choice(len(CallKind), count, p=weights),
         "func_id": rng.choice(np.array([-(2**31), -1, 0, 1, 2, 3, 4, 5, 6, 7, 2**31 - 1]), count),
         "frame": rng.choice(rng.choice([rng.integers(0, 5, 100), rng.integers(-(2**63), 2**63 - 1, 100), np.zeros(100, np.int64)]), count),
         "line": rng.integers(-(2**31), 2**31, count),
@@ -287,9 +287,41 @@ def damaged(seed: int) -> None:
         other.finish(3000)
 
 
+def lined(seed: int) -> None:
+    """Lines: whatever comes, what began has ended, and together they have all the time of their functions."""
+    rng = np.random.default_rng(seed)
+    by_cputime, wild, most = bool(rng.random() < 0.3), bool(rng.random() < 0.4), int(rng.choice([1, 3, 50]))
+    cuts = np.sort(rng.integers(0, 10_000, 6)).tolist()
+    begun = rng.bit_generator.state
+    found = []
+    for of_lines in (False, True):
+        rng.bit_generator.state = begun
+        engine = Engine(cuts[0], by_cputime=by_cputime, rows=False, nodes=0 if of_lines else 1 << 20)
+        engine.losses(windows(rng, cuts[0], cuts[-1]), windows(rng, cuts[0], cuts[-1]))
+        engine.functions(np.zeros(6), rng.integers(-1, 3, 6))
+        own = np.ones(6, np.int32), np.zeros(6, np.uint8)
+        if of_lines:
+            engine.want_lines(*own)
+        edges = [None if rng.random() < 0.6 else int(edge) for edge in np.sort(rng.integers(0, 10_000, 2))]
+        engine.window(*edges)
+        for start, end in zip(cuts, cuts[1:], strict=False):
+            end = max(end, start + 1)
+            scheduling(rng, engine, by_cputime, most, start, end, wild)
+            whole = events(rng, int(rng.integers(0, 1500)), most, start, end, wild)
+            named = whole.set_column(4, "func_id", pa.array(rng.integers(0, 6, len(whole)), pa.int32()))
+            list(engine.take([named], end, int(rng.integers(1, 400))))
+        engine.finish(cuts[-1])
+        found.append(engine)
+    of_calls, of_lines = found[0].nodes(), found[1]
+    sites, self = of_lines.lines()
+    assert (sites["open"] == 0).all() and (sites["calls"] >= 0).all()
+    for func_id in range(6):
+        assert self["wall"][sites["caller_id"] == func_id].sum() == of_calls["self"]["wall"][of_calls["func_id"] == func_id].sum()
+
+
 def strange_kinds() -> None:
     rng = np.random.default_rng(1)
-    for kind in (-1, 7, 100):
+    for kind in (-1, len(CallKind), 100):
         engine = engine_of(rng, 0, 100, False)
         whole = table(EVENTS.arrow, {"ts": [1], "pid": [0], "tid": [0], "kind": [kind]})
         try:
@@ -305,6 +337,7 @@ if __name__ == "__main__":
     for seed in range(int(sys.argv[2]), int(sys.argv[3])):
         try:
             one(seed)
+            lined(seed)
             one(seed, windowed=True)
             shards(seed)
             forged(seed)

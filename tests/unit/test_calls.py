@@ -10,7 +10,7 @@ from synthetic import GIL, Row, Script, sample, write_trace
 import pytrace_ebpf
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 
-E, R, OPEN, RESET, UNWIND, RESUME, YIELD = (int(k) for k in CallKind)
+E, R, OPEN, RESET, UNWIND, RESUME, YIELD, *_ = (int(k) for k in CallKind)
 IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT = (int(k) for k in SchedKind)
 SPLIT = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]
 

@@ -236,7 +236,13 @@ def test_the_agent_reads_every_option_that_it_is_given() -> None:
 
 @pytest.mark.parametrize(("name", "mirror"), [("decoding", rebuild.Decoding), ("decoded", rebuild.Decoded)])
 def test_structs_of_the_decoder(name: str, mirror: type[ctypes.Structure]) -> None:
-    types: dict[str, Any] = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32}
+    types: dict[str, Any] = {
+        "int64_t": ctypes.c_int64,
+        "double": ctypes.c_double,
+        "uint32_t": ctypes.c_uint32,
+        "int32_t": ctypes.c_int32,
+        "bool": ctypes.c_bool,
+    }
     body = re.findall(rf"struct {name} \{{(.*?)\}};", text(REBUILD / "decode.c"), re.DOTALL)[0]
     fields = []
     for kind, names in re.findall(r"(?:const )?(\w+) ([^;]+);", body):

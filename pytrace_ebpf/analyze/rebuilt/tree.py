@@ -1,6 +1,6 @@
 """The calling-context tree of a trace: calls summed by the functions they were called through, in one pass and without rows of calls."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def _threads(nodes: npt.NDArray[np.void], roots: npt.NDArray[np.bool_]) -> Ints:
     return thread[above]
 
 
-def columns_of(prefix: str, sums: npt.NDArray[np.void], calls: Ints) -> Iterator[tuple[str, Any]]:
+def columns_of(prefix: str, sums: npt.NDArray[np.void] | Mapping[str, Ints], calls: Ints) -> Iterator[tuple[str, Any]]:
     """Columns of the times of several `calls`, whose names begin with `prefix`, from `sums` (library.NODE's total or self)."""
     yield f"{prefix or 'total_'}ns", sums["wall"]
     none_known = calls == sums["unknown"]

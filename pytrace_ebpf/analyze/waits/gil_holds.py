@@ -146,7 +146,7 @@ def _ends_of_runs(rows: Rows) -> Rows:
 def _of_events(events: pa.Table, others: Ints | None) -> Rows:
     """Those that show who has the GIL; `others`: when the segment's other rows are, near which alone they matter, None for all events."""
     kind, ts, pid, tid = (events[name].to_numpy() for name in ("kind", "ts", "pid", "tid"))
-    acted = (kind != CallKind.OPEN) & (kind != CallKind.RESET)
+    acted = ~np.isin(kind, (CallKind.OPEN, CallKind.STANDS, CallKind.RESET))
     acted[acted] = near(ts[acted], pid[acted], tid[acted], others) if others is not None else True
     out = np.zeros(int(acted.sum()), _ROW)
     for name, column in (("pid", pid), ("ts", ts), ("holder", tid)):

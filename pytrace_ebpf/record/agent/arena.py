@@ -321,12 +321,13 @@ class Mapping(NamedTuple):
     tids: dict[int, int]
     func_ids: np.ndarray  # int32, by the agent's function ids
     span: tuple[int, int]  # ns, of the first and the last moment that an event can be of
+    lines: bool = False  # events of lines were asked for
 
 
 def columns(arena: Arena, pieces: list[Piece], clock: Clock, mapping: Mapping) -> Columns:
     """Columns of `events`, piece by piece since these are in the processor's cache then. Raises Damaged."""
     sizes, tids = [piece.size for piece in pieces], [mapping.tids[piece.tid] for piece in pieces]
-    rows = Rows(sum(sizes), mapping.func_ids, clock.line, mapping.span)
+    rows = Rows(sum(sizes), mapping.func_ids, clock.line, mapping.span, mapping.lines)
     for piece in pieces:
         _hold(rows.take(arena.events(piece)), "holds an event of a kind that no agent writes")
     tid = np.repeat(np.array(tids, np.int32), sizes) if len(set(tids)) > 1 else _constant(tids[0], sum(sizes))

@@ -57,11 +57,14 @@ class AgentCalls(CallSource):
             ("wait_ms", _WAIT_LAUNCHED_MS if launches else _WAIT_MS),
             ("max_depth", filters.max_depth),
             ("c_calls", int(filters.c_calls)),
+            ("lines", int(filters.lines is not None)),
+            *(("lines_of", pattern) for pattern in filters.lines_of),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
             *(("args", pattern) for pattern in observed.args),
             *(("redact", pattern) for pattern in observed.redact),
         ]
+        self._lines = filters.lines is not None
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
@@ -254,10 +257,18 @@ class AgentCalls(CallSource):
 
     def cost_per_call(self) -> float | None:
         """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
+        return self._cost_of(self._basics)
+
+    def cost_per_line(self, ns_per_call: float | None) -> float | None:
+        """What it takes more where its lines are recorded, of which each call of it has one."""
+        ns = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if ns is None or ns_per_call is None else max(0.0, round(ns - ns_per_call, 1))
+
+    def _cost_of(self, options: list[tuple[str, object]]) -> float | None:
         if self._first is None:
             return None
         with suppress(HostError, TargetError):
-            directory = AgentDirectory(self._basics, self._first.process)
+            directory = AgentDirectory(options, self._first.process)
             try:
                 with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
                     added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
@@ -295,7 +306,7 @@ class AgentCalls(CallSource):
                     earlier.replaced |= earlier.ids.pid == ids.pid
                 self._given_up.pop(ids.pid, None)
                 start_ns = self._start_ns(found)
-                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns)))
+                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns), lines=self._lines))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""

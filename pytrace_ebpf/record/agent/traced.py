@@ -33,6 +33,7 @@ class Traced:
     left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
     unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
     values: Values = field(default_factory=Values)
+    lines: bool = False  # were asked for
 
     def introduce(self, functions: Functions) -> None:
         """Take in the functions that were reported since the last time."""
@@ -50,7 +51,7 @@ class Traced:
 
     def events(self, pieces: Sequence[Piece], tids: dict[int, int], clock: Clock) -> Iterator[Columns]:
         """Columns of `events` of these pieces; by then the agent has their chunks back."""
-        mapping = arena.Mapping(self.ids.pid, tids, self.func_ids, (self.start_ns, clock.now_ns))
+        mapping = arena.Mapping(self.ids.pid, tids, self.func_ids, (self.start_ns, clock.now_ns), self.lines)
         for some in arena.batches(list(pieces), _BATCH):
             columns = arena.columns(self.arena, some, clock, mapping)
             self.arena.give_back(some)

@@ -214,9 +214,11 @@ class Sources(Recorder):
         """Keys of the manifest's `cost`, for the source of the first process that has one: a program may be started by a shell script."""
         first = next((each["source"] for each in self._recording.chosen if each["source"]), None)
         source = self._made.get(first or "")
+        ns_per_call = source.cost_per_call() if source else None
         return {
             "source": first,
-            "ns_per_call": source.cost_per_call() if source else None,
+            "ns_per_call": ns_per_call,
+            "ns_per_line": source.cost_per_line(ns_per_call) if source else None,
             "waited_ns": sum(each.waited_ns for each in self),
         }
 
@@ -238,4 +240,6 @@ class Sources(Recorder):
             raise TargetError("--max-depth is the agent's; use --source agent, or leave it out")
         if self._options.filters.c_calls:
             raise TargetError("--c-calls is the agent's; use --source agent, or leave it out")
+        if self._options.filters.lines:
+            raise TargetError("--lines exact is the agent's; use --source agent, or --sample, whose lines cost less")
         return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters, self._options.follow)

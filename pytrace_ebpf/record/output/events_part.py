@@ -29,7 +29,7 @@ _UNCOMPRESSED, _LZ4_RAW = 0, 7
 _TYPES = {"int64": _INT64, "int32": _INT32, "int8": _INT32}
 _NOT_COMPRESSED = ("ts",)  # lz4 finds one byte of a hundred in it
 _WITH_BOUNDS = ("ts", "pid", "tid")
-_KINDS = np.arange(8, dtype=np.int32)  # the dictionary of `kind`
+_KINDS = np.arange(16, dtype=np.int32)  # the dictionary of `kind`
 
 
 def write_events(file: BinaryIO, table: pa.Table) -> None:
