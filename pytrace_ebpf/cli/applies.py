@@ -20,7 +20,11 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "sample", "stacks are sampled in the kernel, which --rootless does without"),
-    *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")),
+    ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
+    *(
+        ("source", "sample", name, "no call is recorded")
+        for name in ("budget", "faults", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")
+    ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "args", "only the agent reads what functions are given and return"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),

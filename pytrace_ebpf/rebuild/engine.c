@@ -533,6 +533,7 @@ OFFERED void rebuild_close(struct engine *engine)
     tree_free(&engine->tree);
     sites_free(&engine->sites);
     cores_free(&engine->cores);
+    charges_free(&engine->charges);
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);
 }

@@ -38,6 +38,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "stacks",
             "observed",
             "values",
+            "faults",
         )
         assert len(frame) or name in empty
 
