@@ -79,6 +79,20 @@ struct sched_event {
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
 };
 
+/* fault_event.kind */
+#define FAULT_MINOR 0    /* a page was put in place */
+#define FAULT_MAJOR 1    /* it was read from a file or from swap first */
+#define FAULT_RESIDENT 2 /* the process's resident memory changed */
+
+struct fault_event {
+    __u64 ts;
+    __u64 pid_tgid;
+    __s64 size;   /* RESIDENT: bytes of that sort now */
+    __u32 kind;   /* FAULT_* */
+    __u16 sort;   /* RESIDENT: of files, anonymous, swapped out, shared: enum of include/linux/mm_types_task.h */
+    __u16 foreign; /* RESIDENT: 1 = another program's thread changed it */
+};
+
 /* Tensors that a native call gets or returns. */
 #define TENSORS 8      /* so many of a call are read */
 #define TENSOR_DIMS 5  /* as many as a TensorImpl holds in itself */
@@ -171,6 +185,7 @@ struct stack_event {
 #define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
 #define LOSS_SAMPLE_NATIVE 10    /* a sample's native frames end where it is not known how to get to the caller */
 #define LOSS_VALUE_RING 11       /* no chunk for an agent's value: it is missing. The agent counts these itself */
-#define LOSS_CLASSES 12
+#define LOSS_FAULT_RING 12       /* ring of page faults full */
+#define LOSS_CLASSES 13
 
 #endif

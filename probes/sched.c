@@ -27,6 +27,9 @@ LAYOUT(sched_event);
 /* Wakes user space at once where a process was created or replaced its program; the news itself is in `sched`. */
 BPF_RINGBUF_OUTPUT(alerts, RING_PAGES);
 
+BPF_RINGBUF_OUTPUT(faults, RING_PAGES);
+LAYOUT(fault_event);
+
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
 BPF_HASH(threads, __u32, __u32, 65536);
 
@@ -416,5 +419,70 @@ TRACEPOINT(sched_process_exit)
     threads.delete(&tid);
     if (tid == pid)
         gils.delete(&pid);
+    return 0;
+}
+
+static __always_inline void fault(__u32 kind)
+{
+    __u64 pid_tgid = bpf_get_current_pid_tgid();
+    struct fault_event *event;
+
+    if (!process_of(pid_tgid))
+        return;
+    event = faults.ringbuf_reserve(sizeof(*event));
+    if (!event) {
+        count_loss(LOSS_FAULT_RING);
+        return;
+    }
+    event->ts = bpf_ktime_get_ns();
+    event->pid_tgid = pid_tgid;
+    event->size = 0;
+    event->kind = kind;
+    event->sort = 0;
+    event->foreign = 0;
+    faults.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+int fault_minor(struct bpf_perf_event_data *ctx)
+{
+    fault(FAULT_MINOR);
+    return 0;
+}
+
+int fault_major(struct bpf_perf_event_data *ctx)
+{
+    fault(FAULT_MAJOR);
+    return 0;
+}
+
+/* The kernel's event format: events/kmem/rss_stat. */
+struct rss_stat {
+    __u64 common;
+    __u32 mm_id;
+    __u32 curr;
+    __s32 member;
+    __u32 pad;
+    __s64 size;
+};
+
+int resident(struct rss_stat *ctx)
+{
+    __u64 pid_tgid = bpf_get_current_pid_tgid();
+    struct fault_event *event;
+
+    if (!ctx->curr || !process_of(pid_tgid))
+        return 0;
+    event = faults.ringbuf_reserve(sizeof(*event));
+    if (!event) {
+        count_loss(LOSS_FAULT_RING);
+        return 0;
+    }
+    event->ts = bpf_ktime_get_ns();
+    event->pid_tgid = pid_tgid;
+    event->size = ctx->size;
+    event->kind = FAULT_RESIDENT;
+    event->sort = ctx->member;
+    event->foreign = 0;
+    faults.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     return 0;
 }

@@ -16,6 +16,7 @@ def open(directory: str | PathLike[str]) -> Trace:
     # Here and not above: recording needs neither pandas nor what analyses a trace.
     from pathlib import Path
 
+    from pytrace_ebpf.analyze.memory import memory
     from pytrace_ebpf.analyze.native import operators
     from pytrace_ebpf.analyze.observed import values
     from pytrace_ebpf.analyze.rebuilt import call_sites, calls, lines, thread_times, tree
@@ -26,6 +27,6 @@ def open(directory: str | PathLike[str]) -> Trace:
 
     derive = {
         module.__name__.rpartition(".")[2]: module.derive
-        for module in (calls, tree, call_sites, lines, thread_times, waits, tasks, requests, operators, values)
+        for module in (calls, tree, call_sites, lines, thread_times, waits, tasks, requests, operators, values, memory)
     }
     return Trace(Path(directory), derive)

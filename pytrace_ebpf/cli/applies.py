@@ -19,9 +19,10 @@ EXPORT: Applies = {"value": ("folded",)}
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
+    ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+        for name in ("budget", "faults", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "args", "only the agent reads what functions are given and return"),

@@ -76,6 +76,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     _add_filters(parser)
     parser.add_argument(
+        "--faults", action="store_true",
+        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
+    )  # fmt: skip
+    parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
     )  # fmt: skip
@@ -144,6 +148,7 @@ def options(args: argparse.Namespace) -> Options:
         max_size=args.max_size,
         keep=args.keep,
         sample=args.sample,
+        faults=args.faults,
         requests=tuple(args.request),
         budget=args.budget,
     )

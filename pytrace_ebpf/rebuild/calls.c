@@ -194,7 +194,7 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
     call->func = func;
     call->line = has_line ? line : -1;
     call->flags = flags;
-    call->piece = call->slices = call->node = call->site = 0;
+    call->piece = call->slices = call->owed = call->node = call->site = 0;
     call->unknown_below = call->outermost_of_site = 0;
     call->slot = 0;
     call->busy_ns = 0;
@@ -347,6 +347,8 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
     if (function_of(engine, ended->func) != function_of(engine, call->func) &&
         !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &call->node))
         return engine->error = NO_MEMORY, false;
+    if (!LIKELY(!call->owed) && !charges_pay(engine, call))
+        return false;
     struct node *node = &tree->node[call->node];
     node->calls++;
     sums_add(&node->total, ended->wall, ended->split.part, ended->split.known);

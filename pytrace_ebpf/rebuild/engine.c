@@ -547,6 +547,7 @@ OFFERED void rebuild_close(struct engine *engine)
     sites_free(&engine->sites);
     cores_free(&engine->cores);
     lines_free(&engine->lines);
+    charges_free(&engine->charges);
     for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
         free(arrays[k]);
 }

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
 from pytrace_ebpf.rebuild.library import (
+    CHARGES,
     EDGE,
     MEANWHILE,
     NO_ANSWER,
@@ -36,6 +37,11 @@ _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
 Ints: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
+
+
+CHARGE = np.dtype([("key", "i8"), ("ts", "i8"), ("since", "i8"), ("amount", "i8"), ("what", "u1")])
+"""An amount that is charged to a call: of which thread (pid << 32 | tid), when; since when, INNERMOST for the innermost call; how much of what."""
+INNERMOST = _NEVER
 
 
 class Answers(NamedTuple):
@@ -182,6 +188,31 @@ class Engine:
     def settle(self, ns: int) -> None:
         """Answer what was asked of moments before `ns` by the calls that are open now, whatever is still to come."""
         self._library.settle(self._engine, ns)
+
+    def charge(self, charges: npt.NDArray[np.void]) -> None:
+        """Have these amounts (CHARGE), by key and in the order of time, charged to calls while events are taken, instead of those that are left.
+
+        Each goes to the call that is innermost on its thread at the moment ts or, where it has a moment `since`, to the innermost one of those
+        that were open from there to ts. Counted is what lies within the window.
+        """
+        self._charges = [np.ascontiguousarray(charges[name]) for name in ("key", "ts", "since", "what", "amount")]  # they have to stay where they are
+        self._library.charge(self._engine, *(column.ctypes.data for column in self._charges), len(charges))
+
+    def uncharged(self) -> npt.NDArray[np.bool_]:
+        """Of which of the amounts it is not known yet whose they are."""
+        left = np.zeros(len(self._charges[0]), np.uint8)
+        self._library.uncharged(self._engine, left.ctypes.data)
+        return left != 0
+
+    def charged(self) -> Ints:
+        """Sums of the amounts by node of the tree and `what`, what calls used by themselves: shape (nodes, CHARGES)."""
+        address = c_void_p()
+        count = self._library.charged(self._engine, address)
+        nodes = self._library.node_count(self._engine)
+        out = np.zeros((nodes, CHARGES), np.int64)
+        sums = view(address.value, np.int64, count * CHARGES).reshape(-1, CHARGES)[:nodes]
+        out[: len(sums)] = sums
+        return out
 
     def spent(self) -> dict[str, npt.NDArray[Any]]:
         """By the number of each thread where its time in the window went, ns, by library.SPENT, and `calls`; -1 of one not asked for.

@@ -69,6 +69,8 @@ ON_CORE = np.dtype([("ns", "i8"), ("func_id", "i4"), ("cpu", "i4")])
 MEANWHILE = np.dtype([("wall", "i8"), ("busy", "i8")])
 """struct meanwhile"""
 NO_ANSWER = -2
+CHARGES = 8
+"""Kinds of amounts: struct charged is one of each."""
 SPENT = (*NAMES, "off", "unknown", "calls")
 """Columns of rebuild_spent()."""
 
@@ -96,6 +98,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
     "settle": (None, [c_void_p, c_int64]),
+    "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
+    "uncharged": (None, [c_void_p, c_void_p]),
+    "charged": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_edges": (None, [c_void_p]),
     "edges": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_cores": (c_bool, [c_void_p, c_void_p, c_size_t]),

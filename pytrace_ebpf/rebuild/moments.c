@@ -7,37 +7,45 @@
 
 #include "rebuild.h"
 
-/* Go to the next moment that has no answer yet. */
-static void next(const struct moments *all, struct thread *thread)
+/* The places of those of `count` ordered keys that are `key`. */
+void moments_of(const int64_t *keys, size_t count, int64_t key, size_t *begin, size_t *end)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (keys[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *begin = low;
+    for (high = count; low < high;) {
+        size_t middle = (low + high) / 2;
+        if (keys[middle] <= key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *end = low;
+}
+
+/* Go to the next moment that has no answer yet. Returns when that is. */
+static int64_t next(const struct moments *all, struct thread *thread)
 {
     while (thread->asked < thread->asked_end && all->call_id[thread->asked] != NO_ANSWER)
         thread->asked++;
-    thread->asked_ns = thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
+    return thread->asked < thread->asked_end ? all->ts[thread->asked] : NS_NEVER;
 }
 
-/* Finds the given moments that are of a new thread. */
+/* Finds the given moments that are of a thread, and when the first of them and of its charges is. */
 void moments_open(const struct engine *engine, struct thread *thread)
 {
-    const struct moments *all = &engine->moments;
-    size_t low = 0, high = all->count, first;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (all->key[middle] < thread->key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    first = low;
-    for (high = all->count; low < high;) {
-        size_t middle = (low + high) / 2;
-        if (all->key[middle] <= thread->key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    thread->asked = first;
-    thread->asked_end = low;
-    next(all, thread);
+    moments_of(engine->moments.key, engine->moments.count, thread->key, &thread->asked, &thread->asked_end);
+    moments_of(engine->charges.key, engine->charges.count, thread->key, &thread->charge, &thread->charge_end);
+    int64_t charged_ns = charges_next(&engine->charges, thread);
+    thread->asked_ns = next(&engine->moments, thread);
+    if (charged_ns < thread->asked_ns)
+        thread->asked_ns = charged_ns;
 }
 
 static bool in_library(const struct moments *all, int32_t func)
@@ -45,7 +53,7 @@ static bool in_library(const struct moments *all, int32_t func)
     return func >= 0 && (size_t)func < all->functions && all->library[func];
 }
 
-/* The thread's stack changes at the moment `ns`: answers the moments before it. */
+/* The thread's stack changes at the moment `ns`: answers the moments before it, and charges what was used before it. */
 void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
 {
     const struct moments *all = &engine->moments;
@@ -53,12 +61,15 @@ void moments_answer(struct engine *engine, struct thread *thread, int64_t ns)
     size_t within = thread->depth; /* the calls from here on are of the library */
     while (within && in_library(all, thread->calls[within - 1].func))
         within--;
-    for (; thread->asked_ns < ns; next(all, thread)) {
+    int64_t asked_ns;
+    for (; (asked_ns = next(all, thread)) < ns; thread->asked++) {
         all->call_id[thread->asked] = call ? (int64_t)thread->number << THREAD_BITS | call->sequence : -1;
         all->func[thread->asked] = !call ? -1 : call->func < 0 ? NO_ANSWER : call->func;
         all->entry[thread->asked] = within < thread->depth ? thread->calls[within].func : -1;
         all->caller[thread->asked] = within ? thread->calls[within - 1].func : -1;
     }
+    int64_t charged_ns = charges_take(engine, thread, ns);
+    thread->asked_ns = asked_ns < charged_ns ? asked_ns : charged_ns;
 }
 
 /* A call whose entry did not name its function has ended, and its end may. */
@@ -84,10 +95,10 @@ OFFERED void rebuild_ask(struct engine *engine, const int64_t *key, const int64_
         moments_open(engine, engine->thread[k]);
 }
 
-/* Answer the moments before `ns` by the calls that are open now, whatever is still to come. */
+/* Answer the moments before `ns`, and charge what was used before, by the calls that are open now, whatever is still to come. */
 OFFERED void rebuild_settle(struct engine *engine, int64_t ns)
 {
     for (size_t k = 0; k < engine->threads; k++)
-        if (is_own(engine, engine->thread[k]))
+        if (is_own(engine, engine->thread[k]) && (!engine->charges.count || window_enter(engine, engine->thread[k], ns)))
             moments_answer(engine, engine->thread[k], ns);
 }

@@ -242,6 +242,7 @@ struct call {
     uint8_t outermost;            /* 1: of its function, 2: of its module */
     uint8_t outermost_of_site;
     /* cores.c */
+    uint32_t owed;   /* charges.c: what it used while its function is not known; 0 none */
     uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
     int64_t busy_ns; /* of its process up to its entry */
 };
@@ -275,7 +276,8 @@ struct thread {
     struct moment from, to; /* these edges */
     int64_t entered_before; /* calls that ended before the window */
     size_t asked, asked_end; /* its next moment, see moments.c */
-    int64_t asked_ns;
+    size_t charge, charge_end; /* and its next charge, see charges.c */
+    int64_t asked_ns;          /* the earlier one of them */
     const struct busy *busy; /* of its process; NULL not known */
     size_t busy_at;          /* the piece of it that its last event lies in */
     int64_t moved_ns;        /* its CPU time when it left the core `moved_from` for another */
@@ -314,6 +316,7 @@ bool calls_place(struct engine *engine, struct thread *thread);
 
 void window_open(const struct engine *engine, struct thread *thread);
 void window_stamp(const struct engine *engine, struct thread *thread, int64_t ts);
+bool window_enter(struct engine *engine, struct thread *thread, int64_t ns);
 bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool enters);
 bool window_end(struct engine *engine, struct thread *thread, int64_t ns);
 
@@ -328,9 +331,34 @@ struct moments {
     int32_t *func, *entry, *caller;
 };
 
+void moments_of(const int64_t *keys, size_t count, int64_t key, size_t *begin, size_t *end);
 void moments_open(const struct engine *engine, struct thread *thread);
 void moments_answer(struct engine *engine, struct thread *thread, int64_t ns);
 void moments_name(struct engine *engine, struct thread *thread, const struct call *call, int32_t func);
+
+/* --- charges.c --- */
+
+#define CHARGES 8 /* kinds of amounts */
+
+struct charged {
+    int64_t of[CHARGES];
+};
+
+struct charges {
+    const int64_t *key, *ts, *since, *amount;
+    const uint8_t *what;
+    size_t count;
+    struct charged *sum; /* by node */
+    size_t capacity;
+    struct charged *owed; /* of calls that their entries did not name, whose node their ends may change; the first is none */
+    size_t owing, owed_capacity;
+    uint32_t free; /* places in it that can be used again */
+};
+
+int64_t charges_next(const struct charges *all, const struct thread *thread);
+int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns);
+bool charges_pay(struct engine *engine, struct call *call);
+void charges_free(struct charges *charges);
 
 /* --- cores.c --- */
 
@@ -539,6 +567,7 @@ struct engine {
     int32_t only_pid, only_tid;
     uint32_t shard, shards; /* of several engines that go over the same trace, which one this is */
     struct moments moments;
+    struct charges charges;
     /* the segment */
     struct events events;
     size_t at, run_end, chunk_start, chunk_end;

@@ -91,6 +91,12 @@ bool window_end(struct engine *engine, struct thread *thread, int64_t ns)
     return true;
 }
 
+/* Begin the window, if it has begun by the moment `ns` and no event of the thread said so. */
+bool window_enter(struct engine *engine, struct thread *thread, int64_t ns)
+{
+    return thread->phase != BEFORE || ns <= engine->window.start || begin(engine, thread);
+}
+
 /* Cross the edges that lie before the moment `ns`; a call that ends at `from` is before it. */
 bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool enters)
 {

@@ -31,6 +31,7 @@ class Options:
     call_ring_pages: int = 16384  # usdt: 64 MiB, 1.6 million events
     arena_bytes: int = 256 << 20  # agent: of each process, 16 million events; taken only as far as it is used
     sched_ring_pages: int = 4096
+    fault_ring_bytes: int = 16 << 20  # 400,000 page faults
     filters: Filters = field(default_factory=Filters)
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
@@ -42,6 +43,7 @@ class Options:
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
     keep: Keep | None = None  # None: all of it
     sample: float | None = None  # stacks a second and core; None: none
+    faults: bool = False  # page faults, and how the resident memory grows
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:

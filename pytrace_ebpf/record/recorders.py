@@ -13,14 +13,16 @@ from pytrace_ebpf.record.source import Recording
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
     """Those that `options` ask for. A process is added to them in this order: its scheduling is recorded before its calls are."""
     processes = recording.processes
+    scheduling = _scheduling(options, processes)
     return [
         processes,
         recording.functions,
-        _scheduling(options, processes),
+        scheduling,
         sources,
         cost,
         *([_native(options, recording)] if options.layers else []),
         *([_samples(recording, options)] if options.sample else []),
+        *([_faults(scheduling)] if options.faults else []),
         Neighbours(processes),
         Usage(processes),
     ]
@@ -36,7 +38,7 @@ def _scheduling(options: Options, processes: Processes) -> Recorder:
         return Rootless(processes, options.running, options.source == "sample")
     from pytrace_ebpf.record.scheduling.sched import SchedProbes
 
-    return SchedProbes(options.sched_ring_pages, options.follow)
+    return SchedProbes(options.sched_ring_pages, options.follow, *([options.fault_ring_bytes] if options.faults else []))
 
 
 def _native(options: Options, recording: Recording) -> Recorder:
@@ -54,3 +56,11 @@ def _samples(recording: Recording, options: Options) -> Recorder:
     from pytrace_ebpf.record.sampling.samples import Samples
 
     return Samples(recording, hz, options.follow)
+
+
+def _faults(scheduling: Recorder) -> Recorder:
+    from pytrace_ebpf.record.scheduling.faults import Faults
+    from pytrace_ebpf.record.scheduling.sched import SchedProbes
+
+    assert isinstance(scheduling, SchedProbes)
+    return Faults(scheduling.programs)

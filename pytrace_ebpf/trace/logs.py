@@ -93,6 +93,10 @@ class Logs:
         """What observed calls were given and returned, by the moment; columns as in schema.OBSERVED."""
         return self._log("observed", None, None, None, [])
 
+    def faults(self) -> pd.DataFrame:
+        """Page faults and changes of the resident memory; columns as in schema.FAULTS."""
+        return self._log("faults", None, None, None, [])
+
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])

@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
+from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
 DERIVATION = 10  # one more with each change of what analyze/ makes of a trace
@@ -176,6 +176,10 @@ class Trace(Logs):
     def thread_times(self) -> pd.DataFrame:
         """One row per thread, where its time went; columns as in schema.THREAD_TIMES. Derived by the same pass as the tree."""
         return self._derived_rows(THREAD_TIMES)
+
+    def memory(self) -> pd.DataFrame:
+        """One row per function, what memory its calls used; columns as in schema.MEMORY. Derived in one pass over the events."""
+        return self._derived_rows(MEMORY)
 
     def waits(
         self,

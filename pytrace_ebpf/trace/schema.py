@@ -11,6 +11,12 @@ from pytrace_ebpf.trace.kinds import CallKind as CallKind
 from pytrace_ebpf.trace.kinds import Effect as Effect
 from pytrace_ebpf.trace.kinds import SchedKind as SchedKind
 from pytrace_ebpf.trace.left_out import LEFT_OUT as LEFT_OUT
+from pytrace_ebpf.trace.losses import CALL_LOSSES as CALL_LOSSES
+from pytrace_ebpf.trace.losses import LOSS_CLASSES as LOSS_CLASSES
+from pytrace_ebpf.trace.losses import LOSSES as LOSSES
+from pytrace_ebpf.trace.losses import SCHED_LOSSES as SCHED_LOSSES
+from pytrace_ebpf.trace.memory import FAULTS as FAULTS
+from pytrace_ebpf.trace.memory import MEMORY as MEMORY
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
@@ -40,9 +46,6 @@ STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = tuple(layers.NUMBERS)
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
-LOSS_CLASSES = ("call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed", "sample_ring", "sample_torn", "sample_native", "value_ring")
-CALL_LOSSES = ("call_ring",)
-SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
 
 _DICTIONARY = "dictionary of string"
@@ -176,18 +179,6 @@ USAGE = Table(
         Column("voluntary_switches", "int64", "", "process only: context switches by blocking", nullable=True),
         Column("involuntary_switches", "int64", "", "process only: context switches by preemption", nullable=True),
         Column("cpus", _DICTIONARY, "", "thread only: the cores that it may run on (its affinity) at that moment, for example 0-3,6", nullable=True),
-    ),
-)
-
-LOSSES = Table(
-    "losses",
-    "One row per window in which events were lost.",
-    (),
-    (
-        Column("class", _DICTIONARY, "", "what was lost: " + ", ".join(LOSS_CLASSES)),
-        _ts("start_ns", "no event of this class was lost in the recording's part before, back to the previous window"),
-        _ts("end_ns", "nor after, up to the next window"),
-        Column("count", "int64", "", "events lost in it"),
     ),
 )
 
@@ -345,6 +336,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, FAULTS, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")

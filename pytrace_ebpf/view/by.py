@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from rich.console import RenderableType
 
-from pytrace_ebpf.view import args, blas, cores, errors, functions, gil, lines, operators, requests, sampled_lines, tasks, threads, waits
+from pytrace_ebpf.view import args, blas, cores, errors, functions, gil, lines, memory, operators, requests, sampled_lines, tasks, threads, waits
 
 Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
 Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
@@ -47,5 +47,6 @@ BY = {
     "line": By(lines.found, lines.report, with_bar=False),
     "opcode": By(sampled_lines.found_opcodes, sampled_lines.report_opcodes, with_bar=False, of_samples=True),
     "args": By(args.found, args.report, with_bar=False),
+    "memory": By(memory.found, memory.report, with_bar=False),
     "gil": By(gil.found, gil.report, with_bar=False),
 }

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from children.measuring import Measuring
 
@@ -50,10 +51,18 @@ class Recording:
     """The whole tracer on a process, in the background, until stop()."""
 
     def __init__(
-        self, pid: int, folder: Path, source: str = "usdt", layers: tuple[str, ...] = (), observed: Observed = NOTHING, filters: Filters = EVERYTHING
+        self,
+        pid: int,
+        folder: Path,
+        source: str = "usdt",
+        layers: tuple[str, ...] = (),
+        observed: Observed = NOTHING,
+        filters: Filters = EVERYTHING,
+        **more: Any,
     ) -> None:
+        """`more`: further fields of Options."""
         self.folder, self._stop = folder, threading.Event()
-        self.session = Session(Options(folder, source, layers=layers, observed=observed, filters=filters), ["bench"])
+        self.session = Session(Options(folder, source, layers=layers, observed=observed, filters=filters, **more), ["bench"])
         self.session.start(pid)
         self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
         self._used, self._start = time.process_time(), time.monotonic()

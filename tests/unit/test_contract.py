@@ -121,7 +121,7 @@ def test_the_numbers_of_the_library() -> None:
     c = numbers(REBUILD / "rebuild.h")
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
-    assert c["NO_ANSWER"] == rebuild.NO_ANSWER
+    assert (c["NO_ANSWER"], c["CHARGES"]) == (rebuild.NO_ANSWER, rebuild.CHARGES)
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")

@@ -74,13 +74,19 @@ def begun(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, Iterator
 
     `rows`, `nodes`: as of Engine.
     """
+    engine, first, last = within(trace, rows=rows, nodes=nodes)
+    return engine, segments(trace.whole, engine, first, last)
+
+
+def within(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, int, int | None]:
+    """The engine of begun(), and the segments of the whole that it is to take: from which place on, and up to before which one."""
     engine, first = at_start(trace, rows=rows, nodes=nodes)
     whole, last = trace.whole, None
     if isinstance(trace, Window):
         start_ns = trace.start_ns if trace.start_ns > whole.start_ns else None
         end_ns, last = (trace.end_ns, trace.last) if trace.end_ns < whole.end_ns else (None, None)
         engine.window(start_ns, end_ns, trace.pid, trace.tid)
-    return engine, segments(whole, engine, first, last)
+    return engine, first, last
 
 
 def at_start(trace: Trace, *, rows: bool = False, nodes: int = 0) -> tuple[Engine, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
-KPROBE, PERF_EVENT, RAW_TRACEPOINT = 2, 7, 17  # program types; the first is that of uprobes, too
+KPROBE, TRACEPOINT, PERF_EVENT, RAW_TRACEPOINT = 2, 5, 7, 17  # program types; the first is that of uprobes, too
 UPROBE_MULTI = 48  # attach type
 
 _BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
@@ -26,7 +26,8 @@ _PROGRAM_INFO, _RECURSION_MISSES = 216, 208  # struct bpf_prog_info: as much of 
 _KPROBE, _UPROBE = (Path(f"/sys/bus/event_source/devices/{name}/type") for name in ("kprobe", "uprobe"))
 _EVENT_ATTRIBUTES = 112  # bytes of struct perf_event_attr
 _CLOEXEC = 8
-_SOFTWARE, _CPU_CLOCK = 1, 0  # a type of events, and one of them
+_SOFTWARE, _TRACEPOINT = 1, 2  # types of events
+_CPU_CLOCK, _FAULTS_MINOR, _FAULTS_MAJOR = 0, 5, 6  # software events
 _ENABLE, _SET_BPF = 0x2400, 0x40042408  # ioctls of a perf event
 
 
@@ -124,6 +125,16 @@ def open_kprobe(program: int, function: str) -> int:
 def open_cpu_clock(program: int, cpu: int, period_ns: int) -> int:
     """Run a program on a core at equal intervals, whatever runs there; returns the descriptor whose closing ends that. Raises OSError."""
     return _open_event(struct.pack("<IIQQ", _SOFTWARE, _EVENT_ATTRIBUTES, _CPU_CLOCK, period_ns), -1, cpu, program)
+
+
+def open_faults(program: int, cpu: int, major: bool) -> int:
+    """Run a program on a core at each page fault of this kind; returns the descriptor whose closing ends that. Raises OSError."""
+    return _open_event(struct.pack("<IIQQ", _SOFTWARE, _EVENT_ATTRIBUTES, _FAULTS_MAJOR if major else _FAULTS_MINOR, 1), -1, cpu, program)
+
+
+def open_tracepoint(program: int, number: int) -> int:
+    """Run a program of kind TRACEPOINT, on any core, where the kernel passes a place; `number`: its id in tracefs. Closing the descriptor ends that. Raises OSError."""
+    return _open_event(struct.pack("<IIQQ", _TRACEPOINT, _EVENT_ATTRIBUTES, number, 1), -1, 0, program)
 
 
 def _open_event(event: bytes, pid: int, cpu: int, program: int) -> int:

@@ -22,6 +22,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
+_PAGE = 4096
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
 _CALM_INTERVAL_S, _FEW = 1.0, 2000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
@@ -37,13 +38,13 @@ class SchedProbes(Scheduling):
     interval_s = _INTERVAL_S
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
-    def __init__(self, ring_pages: int, follow: bool) -> None:
-        self._programs = _load(ring_pages * 4096, follow)
-        self._threads = self._programs.map("threads")
-        self._dtype = self._programs.dtype("sched_event")
-        self._ring = self._programs.ring("sched", self._dtype)
-        self._alerts = self._programs.ring("alerts", np.dtype("<u8"))
-        self._holders = Holders(self._programs.map("gils"))
+    def __init__(self, ring_pages: int, follow: bool, fault_ring_bytes: int = _PAGE) -> None:
+        self.programs = _load(ring_pages * _PAGE, fault_ring_bytes, follow)
+        self._threads = self.programs.map("threads")
+        self._dtype = self.programs.dtype("sched_event")
+        self._ring = self.programs.ring("sched", self._dtype)
+        self._alerts = self.programs.ring("alerts", np.dtype("<u8"))
+        self._holders = Holders(self.programs.map("gils"))
         self._snapshots: list[np.ndarray] = []
         self._added: set[int] = set()
         self.alert_fd = self._alerts.fd
@@ -64,8 +65,8 @@ class SchedProbes(Scheduling):
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
-        counts = self._programs.losses()
-        counts[LOSS_CLASSES.index("sched_missed")] = self._programs.missed(_EXACT)
+        counts = self.programs.losses()
+        counts[LOSS_CLASSES.index("sched_missed")] = self.programs.missed(_EXACT)
         return counts
 
     def add(self, pid: int) -> None:
@@ -113,10 +114,10 @@ class SchedProbes(Scheduling):
 
     def close(self) -> None:
         """Detach."""
-        self._programs.close()
+        self.programs.close()
 
 
-def _load(ring_bytes: int, follow: bool) -> Programs:
+def _load(ring_bytes: int, fault_ring_bytes: int, follow: bool) -> Programs:
     kernel = KernelTypes()
     settings = {
         "follow": follow,
@@ -127,7 +128,7 @@ def _load(ring_bytes: int, follow: bool) -> Programs:
         "pad": 0,
         **parking.SETTINGS,
     }
-    sizes = {"sched": ring_bytes}
+    sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
     try:
         return Programs("sched.c", settings | {"state_given": True}, sizes)
     except HostError:  # sched_switch has no such argument: Linux 5.17 or older

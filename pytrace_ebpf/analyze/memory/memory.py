@@ -1,0 +1,99 @@
+"""What memory the calls of each function used: amounts that the compiled pass charges to the calls that were open, summed by function."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow.parquet as pq
+
+from pytrace_ebpf.analyze.arrow_table import from_frame
+from pytrace_ebpf.analyze.rebuilt.passes import segments
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, within
+from pytrace_ebpf.analyze.time.split import thread_keys
+from pytrace_ebpf.rebuild.engine import CHARGE, INNERMOST
+from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import FAULTS, MEMORY
+
+AMOUNTS = ("minor_faults", "major_faults", "grown_bytes")  # the first ones by their kind in schema.FAULTS
+
+Ints = npt.NDArray[np.int64]
+Charges = npt.NDArray[np.void]
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write what functions used as a Parquet part into the folder `into`."""
+    pq.write_table(from_frame(MEMORY, _by_function(trace)), into / "part-00000.parquet", compression="lz4")
+
+
+def _by_function(trace: Trace) -> pd.DataFrame:
+    sums = _charged(trace)
+    calls = sums.nodes["depth"] >= 0
+    whole = calls & ((sums.nodes["outermost"] & 1) != 0)
+    functions, place = np.unique(sums.nodes["func_id"], return_inverse=True)
+    total = _with_those_below(sums.nodes, sums.own)
+
+    def summed(values: Ints, mask: npt.NDArray[np.bool_]) -> Ints:
+        out = np.zeros(len(functions), np.int64)
+        np.add.at(out, place[mask], values[mask])
+        return out
+
+    known = _known(trace)
+    table = pd.DataFrame({"func_id": functions, "calls": summed(sums.nodes["calls"], calls)})
+    for what, name in enumerate(AMOUNTS):
+        for prefix, values, mask in (("", total, whole), ("self_", sums.own, calls)):
+            table[prefix + name] = pd.Series(summed(values[:, what], mask) if known[name] else pd.NA, table.index, "Int64")
+    return table[table["calls"] > 0].reset_index(drop=True)
+
+
+def _known(trace: Trace) -> dict[str, bool]:
+    """Which amounts were recorded."""
+    faults = trace.manifest.get("faults")
+    return {**dict.fromkeys(AMOUNTS, faults is not None), "grown_bytes": bool(faults and faults["growth"])}
+
+
+class _Sums(NamedTuple):
+    """Of each node of the tree (rebuild.library.NODE) what its calls used by themselves: shape (nodes, CHARGES)."""
+
+    nodes: npt.NDArray[np.void]
+    own: Ints
+
+
+def _charged(trace: Trace) -> _Sums:
+    """In one pass. Memory is bounded by the tree and what happened in two segments."""
+    engine, first, last = within(trace, rows=False, nodes=MOST_NODES)
+    whole, open_charges = trace.whole, np.zeros(0, CHARGE)
+    for segment, (events, end_ns) in zip(whole.segments[first:last], segments(whole, engine, first, last), strict=True):
+        fresh = _faults(whole, segment["index"])
+        charges = np.concatenate((open_charges, fresh[(fresh["ts"] >= trace.start_ns) & (fresh["ts"] < trace.end_ns)]))
+        charges = charges[np.lexsort((charges["ts"], charges["key"]))]
+        engine.charge(charges)
+        for _ in engine.take(events, end_ns, PIECE):
+            pass
+        engine.settle(segment["start_ns"])  # a thread hands over an event one segment later at most
+        open_charges = charges[engine.uncharged()]
+    engine.finish(trace.end_ns)
+    return _Sums(engine.nodes(), engine.charged())
+
+
+def _faults(trace: Trace, index: int) -> Charges:
+    rows = trace.part(FAULTS.name, index)
+    pid, tid, ts, kind, grown = (rows[name].to_numpy() for name in ("pid", "tid", "ts", "kind", "grown_bytes"))
+    out = np.zeros(len(rows), CHARGE)
+    out["key"], out["ts"], out["since"], out["what"] = thread_keys(pid, tid), ts, INNERMOST, kind
+    out["amount"] = np.where(kind == GROWN, grown, 1)
+    return out[np.isin(kind, FAULT_KINDS)]
+
+
+def _with_those_below(nodes: npt.NDArray[np.void], own: Ints) -> Ints:
+    """Sums of each node and all below it."""
+    total = own.copy()
+    order = np.argsort(nodes["depth"], kind="stable")[::-1]
+    ends = np.flatnonzero(np.diff(nodes["depth"][order])) + 1
+    for level in np.split(order, ends):
+        if len(level) and nodes["depth"][level[0]] > 0:
+            np.add.at(total, nodes["parent"][level], total[level])
+    return total

@@ -1,0 +1,64 @@
+"""Page faults and growth of the resident memory, by function: a program that touches known numbers of pages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
+from pytrace_ebpf.trace.reader import Trace
+from tests.conftest import Python, Target
+
+_FEW = 100  # pages that what else these functions do may touch
+
+
+@pytest.fixture
+def touched(
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple[Trace, dict[str, Any]]]
+) -> tuple[Trace, dict[str, Any]]:
+    return traced(target("touches", "--wait", python=python), "--source", source, "--faults")
+
+
+def by_name(trace: Trace) -> pd.DataFrame:
+    return trace.memory().merge(trace.functions(), on="func_id").set_index("name")
+
+
+def near(value: int, pages: int) -> bool:
+    return pages <= value <= pages + max(_FEW, pages // 50)
+
+
+@pytest.mark.usually("agent")
+def test_faults_and_growth_stand_with_the_functions_that_touched_the_pages(touched: tuple[Trace, dict[str, Any]]) -> None:
+    trace, said = touched
+    rows, page = by_name(trace), said["page"]
+    all_pages = said["kept"] + said["given_back"] + said["by_child"]
+    assert near(rows["self_minor_faults"]["touch"], all_pages)
+    assert near(rows["self_grown_bytes"]["touch"] // page, all_pages)
+    assert near(rows["minor_faults"]["keep"], said["kept"] + said["by_child"])
+    assert near(rows["minor_faults"]["of_a_child"], said["by_child"])  # of a child, too, whose memory is another
+    assert near(rows["grown_bytes"]["of_a_child"] // page, said["by_child"])
+    assert abs(rows["self_grown_bytes"]["give_back"] // page + said["given_back"]) < _FEW
+    assert abs(rows["grown_bytes"]["give_back"]) < _FEW * page
+    assert (rows["major_faults"] >= rows["self_major_faults"]).all()
+
+
+@pytest.mark.usually("agent")
+def test_growth_is_what_the_kernel_says_of_the_process(touched: tuple[Trace, dict[str, Any]], target: Callable[..., Target]) -> None:
+    trace, said = touched
+    rows = trace.faults()
+    parent = rows["pid"].iloc[0]
+    kept = by_name(trace)["grown_bytes"]["keep"] - by_name(trace)["grown_bytes"]["of_a_child"]
+    assert kept == pytest.approx(said["grown"], rel=0.02)
+    assert set(rows["kind"]) <= {MINOR, MAJOR, GROWN} and (rows["grown_bytes"][rows["kind"] != GROWN] == 0).all()
+    assert rows["pid"].nunique() == 2 and parent in set(trace.processes()["pid"])
+    assert trace.losses().empty
+
+
+@pytest.mark.usually("agent")
+def test_a_window_has_what_was_touched_within(touched: tuple[Trace, dict[str, Any]]) -> None:
+    trace, _ = touched
+    middle = int(trace.faults()["ts"].median())
+    whole = by_name(trace)["self_minor_faults"]
+    halves = [by_name(trace.window(*edges))["self_minor_faults"].get("touch", 0) for edges in ((None, middle), (middle, None))]
+    assert sum(halves) == whole["touch"] and min(halves) > 0

@@ -1,0 +1,132 @@
+"""What memory functions used, of made-up traces: amounts are charged to the calls that were open."""
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import SAMPLE_FUNCTIONS, Row, write_trace
+from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt.innermost import innermost
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
+from pytrace_ebpf.trace.schema import CallKind
+
+ENTRY, RETURN = int(CallKind.ENTRY), int(CallKind.RETURN)
+RECORDED = {"faults": {"growth": 1}}
+MAIN, STEP, FIB = 1, 3, 4
+
+
+def event(ts: int, kind: int, func: int, frame: int, tid: int = 7) -> Row:
+    return (ts, 7, tid, kind, func, frame, -1)
+
+
+def fault(ts: int, kind: int = MINOR, grown: int = 0, tid: int = 7) -> Row:
+    return (ts, 7, tid, kind, grown)
+
+
+EVENTS = [
+    event(10, ENTRY, MAIN, 1),
+    event(20, ENTRY, STEP, 2),
+    event(30, ENTRY, STEP, 3),
+    event(40, RETURN, STEP, 3),
+    event(50, RETURN, STEP, 2),
+    event(60, RETURN, MAIN, 1),
+]
+
+
+def used(path: Path, faults: list[Row], events: list[Row] = EVENTS, **more: Any) -> dict[int, dict[str, Any]]:
+    trace = pytrace_ebpf.open(write_trace(path, events=events, functions=SAMPLE_FUNCTIONS, faults=faults, manifest=RECORDED, end_ns=100, **more))
+    rows = trace.memory().astype(object)
+    return rows.where(rows.notna(), None).set_index("func_id").to_dict("index")
+
+
+def test_a_fault_is_the_innermost_calls_own_and_all_of_its_callers(tmp_path: Path) -> None:
+    rows = used(tmp_path, [fault(5), fault(10), fault(25), fault(30), fault(35, MAJOR), fault(40), fault(50), fault(60), fault(70)])
+    assert rows[MAIN] | {"calls": 1, "self_minor_faults": 2, "minor_faults": 5, "self_major_faults": 0, "major_faults": 1} == rows[MAIN]
+    assert rows[STEP] | {"calls": 2, "self_minor_faults": 3, "minor_faults": 3, "self_major_faults": 1, "major_faults": 1} == rows[STEP]
+
+
+def test_recursion_counts_once_in_the_total(tmp_path: Path) -> None:
+    rows = used(tmp_path, [fault(35, GROWN, 4096), fault(45, GROWN, 8192), fault(55, GROWN, -4096)])
+    assert (rows[STEP]["self_grown_bytes"], rows[STEP]["grown_bytes"]) == (12288, 12288)
+    assert (rows[MAIN]["self_grown_bytes"], rows[MAIN]["grown_bytes"]) == (-4096, 8192)
+
+
+def test_threads_are_charged_for_their_own(tmp_path: Path) -> None:
+    other = [event(15, ENTRY, FIB, 9, tid=8), event(90, RETURN, FIB, 9, tid=8)]
+    rows = used(tmp_path, [fault(25), fault(25, tid=8), fault(26, tid=8), fault(27, tid=99)], [*EVENTS, *other])
+    assert (rows[FIB]["self_minor_faults"], rows[MAIN]["minor_faults"]) == (2, 1)
+
+
+@pytest.mark.parametrize("cuts", [(), (33,), (25, 45), tuple(range(11, 99, 7))])
+def test_segments_make_no_difference(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    faults = [fault(ts) for ts in range(1, 99)]
+    rows = used(tmp_path, faults, cuts=cuts)
+    assert (rows[MAIN]["self_minor_faults"], rows[MAIN]["minor_faults"], rows[STEP]["self_minor_faults"]) == (20, 50, 30)
+
+
+def test_what_a_thread_without_events_used_is_not_kept_for_ever(tmp_path: Path) -> None:
+    rows = used(
+        tmp_path,
+        [fault(ts, tid=99) for ts in range(1, 99)],
+        cuts=tuple(range(11, 99, 7)),
+        threads=[(7, 7, "main", 0, None), (7, 99, "pool", 0, None)],
+    )
+    assert rows[MAIN]["minor_faults"] == 0
+
+
+@given(seed=seeds, scenario=st.sampled_from(SCENARIOS))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_amount_is_its_innermost_calls(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
+    """And all of a function's calls with those below have what is theirs and what is those'."""
+    told, rng = story(seed, scenario), random.Random(seed)
+    told["events"] = [(*row[:4], abs(row[4]), *row[5:]) for row in told["events"]]  # an entry without a name is charged as of no function
+    last = {row[2]: row[0] for row in sorted(told["events"])} or {50: 200}
+    whose = rng.choices(sorted(last), k=50)
+    faults = sorted((rng.randrange(told["start_ns"], last[tid] + 1), 50, tid, GROWN, rng.randrange(-99, 99)) for tid in whose)
+    trace = pytrace_ebpf.open(
+        write_trace(tmp_path_factory.mktemp("memory"), **told | {"faults": faults, "functions": FUNCTIONS, "manifest": RECORDED})
+    )
+    ts, pid, tid, _, grown = np.array(faults).T
+    found = innermost(trace, pid, tid, ts)
+    used = trace.memory().set_index("func_id")
+    within = found.call_id >= 0
+    expected = pd.Series(grown[within]).groupby(found.func_id[within]).sum()
+    own = used["self_grown_bytes"]
+    pd.testing.assert_series_equal(own[own != 0], expected[expected != 0], check_dtype=False, check_index_type=False, check_names=False)
+    calls = trace.calls()
+    for func_id, outer in calls[calls["outermost"]].groupby("func_id"):
+        of = sum(
+            grown[(found.call_id >= first) & (found.call_id <= last)].sum()
+            for first, last in zip(outer["call_id"], outer["last_descendant_id"], strict=True)
+        )
+        assert used["grown_bytes"][func_id] == of
+
+
+@given(seed=seeds, edges=st.lists(st.integers(90, 400), min_size=1, max_size=3))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+def test_windows_add_up_to_the_whole(tmp_path_factory: pytest.TempPathFactory, seed: int, edges: list[int]) -> None:
+    told, rng = story(seed, "whole"), random.Random(seed)
+    faults = [(rng.randrange(told["start_ns"], told["end_ns"]), 50, 50, MINOR, 0) for _ in range(50)]
+    more = {"faults": sorted(faults), "functions": FUNCTIONS, "manifest": RECORDED}
+    trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("memory"), **told | more))
+    borders = [None, *sorted(edges), None]
+    parts = pd.concat([trace.window(*of).memory() for of in itertools.pairwise(borders)])
+    parts = parts.groupby("func_id")[["self_minor_faults", "minor_faults"]].sum()
+    whole = trace.memory().set_index("func_id")[["self_minor_faults", "minor_faults"]]
+    pd.testing.assert_frame_equal(parts[parts.any(axis=1)], whole[whole.any(axis=1)], check_dtype=False, check_index_type=False)
+
+
+def test_without_faults_nothing_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_trace(tmp_path, events=EVENTS, functions=SAMPLE_FUNCTIONS, end_ns=100)
+    assert pytrace_ebpf.open(path).memory()["minor_faults"].isna().all()
+    assert main.main(["report", str(path), "--by", "memory"]) == 0
+    assert "--faults" in capsys.readouterr().out
