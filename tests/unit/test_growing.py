@@ -21,7 +21,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
 
 GROWING = ("waits", "calls", "tasks")
-ENTRY, RETURN, _, _, _, RESUME, YIELD = (int(kind) for kind in CallKind)
+ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
 def with_coroutines(path: Path) -> Path:
