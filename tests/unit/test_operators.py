@@ -12,7 +12,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.native.operators import counted
 from pytrace_ebpf.trace.schema import CallKind
 
-E, R, _, _, UNWIND, _, _ = (int(kind) for kind in CallKind)
+E, R, _, _, UNWIND, *_ = (int(kind) for kind in CallKind)
 STEP, LINEAR, ADDMM, SGEMM, RELU, STACK, LAUNCH = range(7)
 FUNCTIONS = [
     (STEP, "/app/train.py", "step", "Model.step", 10, "train", 0, "python"),

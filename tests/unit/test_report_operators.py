@@ -18,7 +18,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.by import BY
 
-E, R, _, _, UNWIND, _, _ = (int(kind) for kind in CallKind)
+E, R, _, _, UNWIND, *_ = (int(kind) for kind in CallKind)
 STEP, FORWARD, LINEAR, ADDMM, SGEMM, RELU, GEMM = range(7)
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
 FUNCTIONS = [

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, one_request
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.view import requests as view
 
-E, R, _, _, UNWIND, RESUME, YIELD = (int(kind) for kind in CallKind)
+E, R, _, _, UNWIND, RESUME, YIELD, *_ = (int(kind) for kind in CallKind)
 SITE = "/venv/lib/python3.11/site-packages"
 SERVER, FLASK, DISPATCH, HOOK, VIEW, HELPER, WRAPPER, ASGI, ROUTE, ENDPOINT, SLEEP, HEALTH = range(12)
 FUNCTIONS = [

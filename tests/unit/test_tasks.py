@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.tasks.by_task import by_task, longest_hold
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.view import tasks as view
 
-E, R, _, _, UNWIND, RESUME, YIELD = (int(kind) for kind in CallKind)
+E, R, _, _, UNWIND, RESUME, YIELD, *_ = (int(kind) for kind in CallKind)
 PLAIN, GENERATOR, MAIN, HANDLER, NUMBERS = range(5)
 FUNCTIONS = [
     (PLAIN, "/app/aio.py", "plain", "plain", 1, "aio", 0),
