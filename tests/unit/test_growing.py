@@ -211,6 +211,27 @@ def test_where_files_cannot_be_linked_all_is_read(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", GROWING)
+def test_a_table_that_another_reader_derives_meanwhile_is_not_mixed_with_ours(tmp_path: Path, name: str) -> None:
+    path = made(tmp_path, name)
+    recorded_upto(path, 2)
+    table(pytrace_ebpf.open(path), name)
+    recorded_upto(path, 3)
+    trace = pytrace_ebpf.open(path)
+    take_over = trace.take_over
+
+    def late(spec: Any, *more: Any) -> bool:
+        if spec.name == name:
+            table(without_past(pytrace_ebpf.open(path)), name)
+        return take_over(spec, *more)
+
+    trace.take_over = late  # type: ignore[method-assign]
+    read = read_of(trace)
+    found = table(trace, name)
+    assert {index for _, index in read} == {0, 1, 2}
+    pd.testing.assert_frame_equal(found, anew(path, name))
+
+
+@pytest.mark.parametrize("name", GROWING)
 def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: Path, name: str) -> None:
     path = told_early(sample(tmp_path))
     recorded_upto(path, 1)
