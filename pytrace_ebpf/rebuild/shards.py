@@ -93,6 +93,14 @@ class Shards:
             tree.merge(engine.packed(), engine.keys())
             tree.merge_sites(engine.sites())
 
+    def sums(self, tree: Engine) -> tuple[npt.NDArray[np.void], Ints, npt.NDArray[np.void]]:
+        """packed(), keys() and sites() of all engines as of one; `tree`: an empty one, in which those of several are added up."""
+        if len(self.engines) == 1:
+            tree = self.engines[0]
+        else:
+            self.add_to(tree)
+        return tree.packed(), tree.keys(), tree.sites()
+
     def spent(self) -> tuple[dict[str, npt.NDArray[Any]], Ints]:
         """As of an Engine, with the thread (pid << 32 | tid) of each place; -1 also of a thread that another engine has, at another place."""
         each, keys = [engine.spent() for engine in self.engines], [engine.keys() for engine in self.engines]

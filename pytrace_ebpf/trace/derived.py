@@ -8,10 +8,11 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,12 +34,13 @@ _KEY, _SETTLED = b"made_from", b"settled"
 class Settled:
     """What of a derived table no later segment of its trace changes: the files `parts`, and the `state` that goes on after them.
 
-    `key` says what both were derived from.
+    `key` says what both were derived from; `name` is the file of the state, where that is kept.
     """
 
     key: str
     parts: tuple[str, ...]
     state: bytes
+    name: str = ""
 
 
 def kept(files: Files, table: Table, key: str) -> list[Part] | None:
@@ -64,27 +66,35 @@ def _opened(files: Files, table: Table) -> tuple[Files, dict[bytes, bytes]]:
 def settled(files: Files, table: Table) -> Settled | None:
     """What is settled of the table that lies in the directory `files`, whatever else it was made from; None for nothing."""
     try:
-        _, says = _opened(files, table)
-        key, parts, name = json.loads(says.get(_SETTLED, b"null")) or (None,) * 3
+        key, parts, name = _says(_opened(files, table)[1])
     except (OSError, ValueError, TypeError, RecursionError, pa.ArrowException):
         return None
     if not (isinstance(key, str) and isinstance(name, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
         return None
     state = Pieces(files, FOLDER).read(name, _STATE_BYTES) if "/" not in name else None
-    return None if state is None else Settled(key, tuple(parts), state)
+    return None if state is None else Settled(key, tuple(parts), state, name)
 
 
-def take_over(files: Files, table: Table, parts: Sequence[str], into: Path) -> bool:
-    """Put these parts of the table that lies in the directory `files` into the folder `into` too, as the same files; False: none of them."""
+def _says(of_folder: dict[bytes, bytes]) -> list[Any]:
+    """Settled.key, parts and name, or three other things. Raises ValueError."""
+    key, parts, name = json.loads(of_folder.get(_SETTLED, b"[null, null, null]"))
+    return [key, parts, name]
+
+
+def take_over(files: Files, table: Table, what: Settled, into: Path) -> bool:
+    """Put the parts of what is settled in the directory `files` into the folder `into` too, as the same files.
+
+    False: none of them, as where somebody else has derived the table meanwhile.
+    """
     taken: list[Path] = []
     try:
-        folder, _ = _opened(files, table)
-        if not set(parts) <= set(folder.names()):
+        folder, says = _opened(files, table)
+        if _says(says) != [what.key, list(what.parts), what.name] or not set(what.parts) <= set(folder.names()):
             return False
-        for part in parts:
+        for part in what.parts:
             os.link(folder.name(part), into / part, src_dir_fd=folder.descriptor, follow_symlinks=False)
             taken.append(into / part)
-    except (OSError, ValueError, NotImplementedError, pa.ArrowException):
+    except (OSError, ValueError, TypeError, NotImplementedError, pa.ArrowException):
         for path in taken:
             path.unlink()
         return False

@@ -79,9 +79,9 @@ class Trace(Logs):
         """What an earlier derivation of a table says that no later segment changes."""
         return derived.settled(self._files, spec)
 
-    def take_over(self, spec: Table, parts: Sequence[str], into: Path) -> bool:
-        """Put these settled parts of a table into the folder `into` where it is derived anew; False: none of them."""
-        return derived.take_over(self._files, spec, parts, into)
+    def take_over(self, spec: Table, what: derived.Settled, into: Path) -> bool:
+        """Put the parts of what is settled of a table into the folder `into` where it is derived anew; False: none of them."""
+        return derived.take_over(self._files, spec, what, into)
 
     @property
     def start_ns(self) -> int:

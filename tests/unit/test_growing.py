@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import test_requests as requested
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import Script, sample, write_trace
@@ -16,11 +17,13 @@ from test_calls_properties import SCENARIOS, seeds, story
 from test_sums import recorded_upto
 
 import pytrace_ebpf
+from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.derived import FOLDER
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
+from pytrace_ebpf.view.by import BY
 
-GROWING = ("waits", "calls", "tasks")
+GROWING = ("waits", "calls", "tasks", "requests")
 ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
@@ -36,6 +39,23 @@ def with_coroutines(path: Path) -> Path:
     functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", flags) for number, flags in enumerate((0, 0x20, 0x80, 0x80))]
     events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
     return told_early(write_trace(path / "trace", events=events, functions=functions, cuts=[7, 31], end_ns=50))
+
+
+def with_requests(path: Path, *, another_view: bool = False) -> Path:
+    """Three of a service, which is cut between and in the middle of one; a view of its own answers the last, `another_view`."""
+    last = requested.VIEW if not another_view else requested.HEALTH
+    rows = requested.nested(
+        (requested.SERVER, 10, 90, (requested.FLASK, 12, 88, (requested.DISPATCH, 62, 80, (requested.VIEW, 64, 78, (requested.HEALTH, 65, 70))))),
+        (requested.SERVER, 100, 190, (requested.FLASK, 110, 180, (requested.DISPATCH, 120, 170, (requested.VIEW, 130, 160)))),
+        (requested.SERVER, 200, 240, (requested.FLASK, 210, 230, (requested.DISPATCH, 215, 225, (last, 216, 220)))),
+    )
+    events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
+    return told_early(write_trace(path / "trace", events=events, functions=requested.FUNCTIONS, cuts=[95, 125], end_ns=250))
+
+
+def made(path: Path, name: str) -> Path:
+    """A trace of three segments, with something of the table in each."""
+    return {"tasks": with_coroutines, "requests": with_requests}.get(name, lambda path: told_early(sample(path)))(path)
 
 
 def told_early(path: Path) -> Path:
@@ -89,7 +109,7 @@ def read_of(trace: Trace) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", GROWING)
 def test_only_new_segments_are_read(tmp_path: Path, name: str) -> None:
-    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    path = made(tmp_path, name)
     for count in (1, 2, 3):
         recorded_upto(path, count)
         trace = pytrace_ebpf.open(path)
@@ -108,6 +128,38 @@ def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactor
     for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
         recorded_upto(path, count)
         pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+def test_requests_are_found_anew_once_another_function_answers_one(tmp_path: Path) -> None:
+    """Of what was called before by others only, no calls were kept."""
+    path = with_requests(tmp_path, another_view=True)
+    for count, expected in ((1, {0}), (2, {1}), (3, {0, 1, 2})):
+        recorded_upto(path, count)
+        trace = pytrace_ebpf.open(path)
+        trace.tree()
+        read = read_of(trace)
+        found = trace.requests()
+        assert {index for _, index in read} == expected
+        pd.testing.assert_frame_equal(found, anew(path, "requests"))
+
+
+@pytest.mark.parametrize("by", sorted(set(BY) - {"core", "opcode"}))
+def test_no_report_reads_what_one_before_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """But `--by core`, which keeps its sums of a complete trace only."""
+    path, read = told_early(sample(tmp_path)), set[tuple[str, int]]()
+    part, parts, batches, log = Trace.part, Trace.parts, Trace.batches, Trace._log
+    monkeypatch.setattr(Trace, "part", lambda self, name, index, *more: (read.add((name, index)), part(self, name, index, *more))[1])
+    monkeypatch.setattr(
+        Trace, "parts", lambda self, name, some, *more: (read.update((name, s["index"]) for s in some), parts(self, name, some, *more))[1]
+    )
+    monkeypatch.setattr(Trace, "batches", lambda self, name, index, rows: (read.add((name, index)), batches(self, name, index, rows))[1])
+    monkeypatch.setattr(Trace, "_log", lambda self, name, *more: (read.add((name, -1)), log(self, name, *more))[1])
+    for count in (1, 2, 3):
+        recorded_upto(path, count)
+        read.clear()
+        assert main(["report", str(path), "--by", by]) == 0
+        assert {index for name, index in read if name in ("events", "sched")} <= {count - 1}
+        assert read
 
 
 def damage(state: bytes, how: str) -> bytes:
@@ -132,10 +184,10 @@ def damage(state: bytes, how: str) -> bytes:
 @pytest.mark.parametrize("name", GROWING)
 @pytest.mark.parametrize("how", ["cut", "nothing", "numbers", "engine", "missing", "other type"])
 def test_a_state_that_is_none_is_not_gone_on_from(tmp_path: Path, name: str, how: str) -> None:
-    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    path = made(tmp_path, name)
     recorded_upto(path, 2)
     table(pytrace_ebpf.open(path), name)
-    (state,) = (path / FOLDER).iterdir()
+    (state,) = (path / FOLDER).glob(f"{name}-*")
     state.write_bytes(damage(state.read_bytes(), how))
     recorded_upto(path, 3)
     trace = pytrace_ebpf.open(path)
@@ -150,12 +202,33 @@ def test_where_files_cannot_be_linked_all_is_read(tmp_path: Path, monkeypatch: p
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(95, "not supported")
 
-    path = with_coroutines(tmp_path) if name == "tasks" else told_early(sample(tmp_path))
+    path = made(tmp_path, name)
     recorded_upto(path, 2)
     table(pytrace_ebpf.open(path), name)
     recorded_upto(path, 3)
     monkeypatch.setattr(os, "link", refuse)
     pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_table_that_another_reader_derives_meanwhile_is_not_mixed_with_ours(tmp_path: Path, name: str) -> None:
+    path = made(tmp_path, name)
+    recorded_upto(path, 2)
+    table(pytrace_ebpf.open(path), name)
+    recorded_upto(path, 3)
+    trace = pytrace_ebpf.open(path)
+    take_over = trace.take_over
+
+    def late(spec: Any, *more: Any) -> bool:
+        if spec.name == name:
+            table(without_past(pytrace_ebpf.open(path)), name)
+        return take_over(spec, *more)
+
+    trace.take_over = late  # type: ignore[method-assign]
+    read = read_of(trace)
+    found = table(trace, name)
+    assert {index for _, index in read} == {0, 1, 2}
+    pd.testing.assert_frame_equal(found, anew(path, name))
 
 
 @pytest.mark.parametrize("name", GROWING)
@@ -173,7 +246,7 @@ def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: 
     trace = pytrace_ebpf.open(path)
     read = read_of(trace)
     found = table(trace, name)
-    assert name == "tasks" or {index for _, index in read} == {0, 1}
+    assert name in ("tasks", "requests") or {index for _, index in read} == {0, 1}
     pd.testing.assert_frame_equal(found, anew(path, name))
 
 

@@ -49,7 +49,7 @@ class Growth(Generic[_Engines]):
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, TraceError):
             self.engines = _anew(trace, engines)
             return
-        if not trace.take_over(table, before.parts, into):
+        if not trace.take_over(table, before, into):
             self.engines = _anew(trace, engines)
             return
         self.first, self.parts, self.state = self._keys.index(before.key) + 1, list(before.parts), state

@@ -151,10 +151,9 @@ def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
         keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))
         if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and tree)):
-            part = _empty_tree(trace)
-            engines.add_to(part)
+            part = engines.sums(_empty_tree(trace))
             engines.new_tree()
-            checkpoint = Checkpoint(part.packed(), part.keys(), part.sites(), engines.save())
+            checkpoint = Checkpoint(*part, engines.save())
             if tree:
                 _merge(tree, checkpoint)
             kept.keep(place, checkpoint.packed())

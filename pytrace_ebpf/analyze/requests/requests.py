@@ -8,33 +8,42 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of
 from pytrace_ebpf.analyze.requests import entry_points
 from pytrace_ebpf.analyze.requests.nesting import above, levels
 from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.trace.derived import Settled
+from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import REQUESTS
+from pytrace_ebpf.trace.schema import CALLS, REQUESTS
 from pytrace_ebpf.trace.states import SPLIT
 
 _COLUMNS = ("call_id", "last_descendant_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "status")
+_SCHEMA = pa.schema([CALLS.arrow.field(name).with_type(pa.string()) if name == "status" else CALLS.arrow.field(name) for name in _COLUMNS])
 _TASK = ("coroutine_id", "pid", "tid", "func_id", "start_ns", "end_ns", *SPLIT, "awaited_ns", "status")
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def derive(trace: Trace, into: Path) -> None:
+def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the requests of `trace` as a Parquet part into the folder `into`."""
-    rows = requests(trace)
+    growth = Growth(trace, REQUESTS, into, engine_of(trace.whole, rows=True))
+    rows = _found(trace, growth)
     if len(rows):
         pq.write_table(from_frame(REQUESTS, rows), into / "part-00000.parquet", compression="lz4")
+    return growth.settled
 
 
-def requests(trace: Trace) -> pd.DataFrame:
-    """Find the requests: schema.REQUESTS, sorted by request_id."""
+def _found(trace: Trace, growth: Growth[Engine]) -> pd.DataFrame:
+    """The requests: schema.REQUESTS, sorted by request_id."""
     functions = trace.functions()
     kinds, asked = entry_points.kinds(functions), entry_points.asked(functions, trace.request_patterns)
     entries = kinds.index.union(asked.index).to_numpy(np.int64)
@@ -43,7 +52,7 @@ def requests(trace: Trace) -> pd.DataFrame:
     own = functions["func_id"][entry_points.own(functions)].to_numpy(np.int64)
     namers = np.setdiff1d(np.union1d(entries, entry_points.kinds(functions, handlers_only=True).index), own)
     named = _endpoints(trace.tree(["parent_id", "depth", "func_id"]), namers, own)
-    calls = _calls(trace, np.union1d(entries, namers), named)
+    calls = _calls(trace, np.union1d(entries, namers), named, growth)
     tasks = _tasks(trace, functions, entries)
     found = [_requests(calls, tasks, of, namers, named) for of in (kinds, asked)]
     return pd.concat(found).sort_values(["request_id", "kind"], ignore_index=True)
@@ -61,16 +70,48 @@ def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
     return np.unique(function[is_end])
 
 
-def _calls(trace: Trace, others: Ints, named: Ints) -> pd.DataFrame:
+def _calls(trace: Trace, others: Ints, named: Ints, growth: Growth[Engine]) -> pd.DataFrame:
     """The calls (_COLUMNS) of these functions, sorted by call_id. Calls of `named` that are right below another one are left out."""
-    parts = []
-    for part in calls_of(trace, np.union1d(others, named), _COLUMNS):
+    most = int(trace.functions()["func_id"].max())
+    try:
+        parts = [] if growth.state is None else [_resumed(growth.state, others, named)]
+    except (KeyError, ValueError, pa.ArrowException):
+        growth.refuse()
+        parts = []
+
+    def taken(segments: int) -> None:
+        if growth.due(segments):
+            growth.settle([], {"others": others, "named": named, "most": np.array([most]), "calls": _packed(parts)})
+
+    for part in calls_of(trace, np.union1d(others, named), _COLUMNS, growth, taken):
         calls = part.sort_values("call_id", ignore_index=True)
         is_other = np.isin(calls["func_id"], others)
         outer = above(calls)[0]
         parts.append(calls[is_other | (outer < 0) | is_other[outer]])
     joined = pd.concat(parts) if parts else REQUESTS.arrow.empty_table().to_pandas().reindex(columns=list(_COLUMNS))
     return joined.sort_values("call_id", ignore_index=True)
+
+
+def _packed(parts: list[pd.DataFrame]) -> npt.NDArray[np.uint8]:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, _SCHEMA) as stream:
+        for part in parts:
+            stream.write_table(pa.Table.from_pandas(part.astype({"status": object}), _SCHEMA, preserve_index=False))
+    return np.frombuffer(out.getvalue(), np.uint8)
+
+
+def _resumed(state: State, others: Ints, named: Ints) -> pd.DataFrame:
+    """The calls that were found before. Raises KeyError, ValueError and pa.ArrowException where that is no such state, or other functions' are
+    wanted by now that may have had calls then."""
+    most = int(checked_rows(state["most"], np.dtype(np.int64))[0])
+    for name, wanted in (("others", others), ("named", named)):
+        if not np.array_equal(state[name], wanted[wanted <= most]):
+            raise ValueError("other functions")
+    table = pa.ipc.open_stream(state["calls"].tobytes()).read_all()
+    table.validate(full=True)
+    if table.schema != _SCHEMA:
+        raise ValueError("other columns")
+    return to_frame(table, CALLS)
 
 
 def _tasks(trace: Trace, functions: pd.DataFrame, entries: Ints) -> pd.DataFrame:
