@@ -10,7 +10,8 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import by_function, overall
 from pytrace_ebpf.analyze.functions.checks import wrong_sums
-from pytrace_ebpf.analyze.native.by_operator import OPERATORS, by_layer, by_operator
+from pytrace_ebpf.analyze.native.around import native_by_part
+from pytrace_ebpf.analyze.native.by_operator import COLUMNS, by_operator
 from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
@@ -132,8 +133,7 @@ def assert_threads_and_cores_agree(trace: Any, calls: pd.DataFrame) -> None:
 def assert_operators_add_up(trace: Any, calls: pd.DataFrame) -> None:
     """Operators and layers have the self times of the native calls, and a layer's total is the time in which a call of it was open."""
     native = calls[calls["layer"].astype("object").isin(["operator", "blas", "cuda"])]
-    operators = trace.operators(columns=list(OPERATORS)).assign(call_id=native["call_id"].to_numpy())
-    table, layers = by_operator(operators, calls), by_layer(operators, calls)
+    table, layers = by_operator(native_by_part(trace, COLUMNS))
     assert table["self_ns"].sum() == native["self_wall_ns"].sum() == sum(row["self_ns"] for row in layers)
     assert (table["total_ns"] >= table["self_ns"]).all() and table["calls"].sum() == len(native) == sum(row["calls"] for row in layers)
     assert {row["layer"]: row["total_ns"] for row in layers} == covered(native, native["layer"].astype("object")).to_dict()

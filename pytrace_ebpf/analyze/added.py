@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+KNOWN = "known"  # the sum, null where no value is known
+
 
 class Added:
-    """Like DataFrame.groupby(by, dropna=False).agg(how), of all parts together; `how`: by column "sum", "max" or "min"."""
+    """Like DataFrame.groupby(by, dropna=False).agg(how), of all parts together; `how`: by column "sum", "max" or "min", or KNOWN."""
 
     def __init__(self, by: Sequence[str], how: Mapping[str, str]) -> None:
         self._by, self._how = list(by), dict(how)
@@ -18,7 +20,11 @@ class Added:
         self._sums = own if self._sums is None else self._grouped(pd.concat([sums for sums in (self._sums, own) if len(sums)] or [own]))
 
     def _grouped(self, rows: pd.DataFrame) -> pd.DataFrame:
-        return rows.groupby(self._by, dropna=False, as_index=False).agg(self._how)
+        groups = rows.groupby(self._by, dropna=False, as_index=False)
+        sums = groups.agg({name: "sum" if how == KNOWN else how for name, how in self._how.items()})
+        if partly := [name for name, how in self._how.items() if how == KNOWN]:
+            sums[partly] = groups[partly].sum(min_count=1)[partly]
+        return sums
 
     @property
     def table(self) -> pd.DataFrame:

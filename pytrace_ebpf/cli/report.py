@@ -13,7 +13,6 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.analyze.functions.compensated import compensated
-from pytrace_ebpf.analyze.native.around import calls_around
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import damage_reported, opened
 from pytrace_ebpf.cli.requests import REQUEST
@@ -100,16 +99,11 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     if args.compensate:
         tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
-    calls = tree
-    if by.columns is not None:
-        columns = [*functions.COLUMNS, "depth", "layer", *by.columns]
-        if args.compensate:  # what a call's own costs depends on all that lie below it
-            calls = trace.calls(columns=list(dict.fromkeys(columns)))
-            calls = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
-        else:
-            calls = calls_around(trace, [*columns, *functions.SELF])
+    if args.compensate and by.of_compensated:  # what a call's own costs depends on all that lie below it
+        calls = trace.calls(columns=[*functions.COLUMNS, "layer"])
+        tree = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
     trace.progress("Summing", None)
-    table, more = by.found(trace, calls, facts)
+    table, more = by.found(trace, tree, facts)
     facts |= more
     facts["wrong_sums"] = [] if args.compensate else summary.wrong_sums(trace, table, facts)
     return facts, table

@@ -251,11 +251,17 @@ class Trace(Logs):
         """
         return self._by_number(VALUES, columns, equal(what=what))
 
-    def calls_by_part(self, columns: Sequence[str], functions: Sequence[int]) -> Iterator[pd.DataFrame]:
+    def calls_by_part(self, columns: Sequence[str], functions: Sequence[int], latest_first: bool = False) -> Iterator[pd.DataFrame]:
         """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
         names, where = CALLS.known(columns), [pc.field("func_id").isin(functions)]
-        for part in self._derived_parts(CALLS):
+        for part in self._derived_parts(CALLS)[:: -1 if latest_first else 1]:
             yield to_frame(self._load(CALLS, [part], names, where), CALLS)
+
+    def operators_by_part(self, columns: Sequence[str], latest_first: bool = False) -> Iterator[pd.DataFrame]:
+        """The rows of operators(), those of calls_by_part() at a time, but for parts without any."""
+        names = OPERATORS.known(columns)
+        for part in self._derived_parts(OPERATORS)[:: -1 if latest_first else 1]:
+            yield to_frame(self._load(OPERATORS, [part], names, []), OPERATORS)
 
     def layers(self, tid: int) -> Levels:
         """The thread's layered call sequence, level by level: one DataFrame per depth, each read when it is asked for."""

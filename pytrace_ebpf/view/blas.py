@@ -8,7 +8,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.native.by_blas import OPERATORS, blas_calls, by_blas, by_library
+from pytrace_ebpf.analyze.native.around import native_by_part
+from pytrace_ebpf.analyze.native.by_blas import COLUMNS, by_blas
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.operators import giga
@@ -18,15 +19,14 @@ _UNSEEN = "No BLAS was called while this was recorded: none that exports its fun
 _SHOWN = 2  # operators in a sentence
 
 
-def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.native.by_blas's rows; `libraries`, what each library did; and the sentence that answers the question."""
-    rows = blas_calls(trace.operators(columns=list(OPERATORS)), calls)
-    libraries = by_library(rows)
+    table, libraries = by_blas(native_by_part(trace, COLUMNS))
     if libraries:
         sentence = " ".join(_answer(row) for row in libraries)
     else:
         sentence = _UNSEEN if "blas" in (trace.manifest["options"].get("layers") or ()) else _UNRECORDED
-    return by_blas(rows), {"libraries": libraries, "sentence": sentence}
+    return table, {"libraries": libraries, "sentence": sentence}
 
 
 def _answer(row: dict[str, Any]) -> str:

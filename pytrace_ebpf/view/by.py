@@ -1,6 +1,6 @@
 """What a row of the report can be: for each how its rows are found, and how a terminal shows them. A new kind is a line here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,20 +17,19 @@ Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list
 class By:
     """One kind of row.
 
-    found(trace, calls, facts): the rows, of a pytrace_ebpf Trace, its tree (schema.TREE) or calls and view.summary's facts with by and
-      sort; and what else is worth knowing: further facts, such as the sentence.
+    found(trace, tree, facts): the rows, of a pytrace_ebpf Trace, its tree (schema.TREE) and view.summary's facts with by and sort;
+      and what else is worth knowing: further facts, such as the sentence.
     shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
-    columns: of schema.CALLS, that `found` needs in addition to by_function.COLUMNS, depth and layer, of the native calls and those that they
-      lie in. None: it needs no calls and is given the tree.
     with_bar: whether the bar for all calls stands above it.
     of_samples: whether it is made of samples alone.
+    of_compensated: whether with --compensate it is given calls (by_function.COLUMNS) instead of the tree.
     """
 
     found: Found
     shown: Shown
-    columns: Sequence[str] | None = None
     with_bar: bool = True
     of_samples: bool = False
+    of_compensated: bool = False
 
 
 BY = {
@@ -41,9 +40,9 @@ BY = {
     "request": By(requests.found, requests.report),
     "task": By(tasks.found, tasks.report),
     "wait": By(waits.found, waits.report, with_bar=False),
-    "operator": By(operators.found, operators.report, ()),
-    "blas": By(blas.found, blas.report, ("layer",), with_bar=False),
-    "errors": By(errors.found, errors.report, errors.COLUMNS, with_bar=False),
+    "operator": By(operators.found, operators.report, of_compensated=True),
+    "blas": By(blas.found, blas.report, with_bar=False),
+    "errors": By(errors.found, errors.report, with_bar=False),
     "line": By(lines.found, lines.report, with_bar=False),
     "opcode": By(sampled_lines.found_opcodes, sampled_lines.report_opcodes, with_bar=False, of_samples=True),
     "args": By(args.found, args.report, with_bar=False),

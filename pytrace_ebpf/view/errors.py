@@ -4,17 +4,18 @@ import textwrap
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.native.failures import CALLS, OPERATORS, failures
+from pytrace_ebpf.analyze.native.around import calls_around
+from pytrace_ebpf.analyze.native.failures import CALLS, failed_calls, failures
 from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import named, plain
 
-COLUMNS = CALLS
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
 _NO_EXCEPTIONS = "No exception was seen to leave a function of Python."
@@ -24,11 +25,13 @@ _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
 
 
-def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.native.failures' rows of a Trace and its calls; `errors_raised`, how many errors native code raised, caught ones included, null
+def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.native.failures' rows of a Trace; `errors_raised`, how many errors native code raised, caught ones included, null
     where that was not recorded; and what to say where there is no row."""
     by_probe = any(row["source"] == "usdt" for row in trace.manifest["sources"])
-    table = failures(trace.operators(columns=list(OPERATORS)), calls, trace.functions(), by_probe)
+    failed = failed_calls(trace)
+    calls = calls_around(trace, CALLS, failed["call_id"].to_numpy(np.int64))
+    table = failures(failed, calls, trace.functions(), by_probe)
     raised = len(trace.errors())
     recorded = raised or len(table) or "operator" in (trace.manifest["options"].get("layers") or ())
     said = None if len(table) else _NONE if recorded else _UNRECORDED

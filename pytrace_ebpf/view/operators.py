@@ -7,7 +7,9 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.native.by_operator import OPERATORS, by_layer, by_operator
+from pytrace_ebpf.analyze.functions.by_function import with_self
+from pytrace_ebpf.analyze.native.around import joined, native_by_part
+from pytrace_ebpf.analyze.native.by_operator import COLUMNS, by_operator
 from pytrace_ebpf.trace.layers import NATIVE
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
@@ -21,8 +23,8 @@ _LEAST_SHAPES = 12  # cells below which they say nothing
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.native.by_operator's rows, by shapes too where `facts["shapes"]`, the figures of each layer, and the sentence."""
-    operators = trace.operators(columns=list(OPERATORS))
-    table, layers = by_operator(operators, calls, facts.get("shapes", False)), by_layer(operators, calls)
+    parts = [joined(trace.operators(), with_self(calls))] if facts.get("compensated") else native_by_part(trace, COLUMNS)
+    table, layers = by_operator(parts, facts.get("shapes", False))
     unseen = _NONE if trace.manifest["options"].get("layers") else _UNRECORDED
     return table, {"layers": layers, "sentence": _sentence(table, layers) if len(table) else unseen}
 

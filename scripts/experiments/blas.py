@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, plain, record, waiting
 
 from pytrace_ebpf.analyze.native import by_blas
+from pytrace_ebpf.analyze.native.around import native_by_part
 from pytrace_ebpf.analyze.native.operators import enclosing
 from pytrace_ebpf.trace.reader import Trace
 
@@ -24,8 +25,8 @@ SHOWN = 8
 
 def calls_of(trace: Trace) -> pd.DataFrame:
     """The calls of BLAS, as of analyze.native.by_blas.blas_calls."""
-    calls = trace.calls(columns=["call_id", "parent_id", "last_descendant_id", "layer"])
-    return by_blas.blas_calls(trace.operators(columns=list(by_blas.OPERATORS)), calls)
+    parts = (by_blas.blas_calls(part) for part in native_by_part(trace, by_blas.COLUMNS))
+    return pd.concat([rows[rows["own"]] for rows in parts]).sort_values("call_id", ignore_index=True)
 
 
 def libraries(traces: list[Trace]) -> pd.DataFrame:

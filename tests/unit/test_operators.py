@@ -9,6 +9,7 @@ import pytest
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.native.around import joined
 from pytrace_ebpf.analyze.native.operators import counted
 from pytrace_ebpf.trace.schema import CallKind
 
@@ -88,7 +89,7 @@ def test_only_what_is_asked_for(tmp_path: Path) -> None:
 def test_each_operation_is_counted_once_in_every_layer(tmp_path: Path) -> None:
     opened = trace(tmp_path)
     table = opened.operators()
-    mask = counted(table, opened.calls())
+    mask = counted(joined(table, opened.calls()))
     assert table[mask]["name"].tolist() == ["aten::linear", "sgemm"]
 
 
@@ -96,12 +97,12 @@ def test_what_lies_in_a_call_without_a_formula_is_counted(tmp_path: Path) -> Non
     """Where linear's shapes were not read those of addmm count; an outer one that has none hides nobody."""
     opened = trace(tmp_path, arguments=[row for row in ARGUMENTS if row[1] != LINEAR])
     table = opened.operators()
-    assert table[counted(table, opened.calls())]["name"].tolist() == ["aten::addmm", "sgemm"]
+    assert table[counted(joined(table, opened.calls()))]["name"].tolist() == ["aten::addmm", "sgemm"]
     zero = [(50, STACK, False, [[2, 2]], [F]), (55, STACK, True, [[1, 2, 2]], [F]), (52, RELU, False, [[2, 2]], [F]), (53, RELU, True, [[2, 2]], [F])]
     opened = trace(tmp_path / "zero", [(50, E, STACK), (52, E, RELU), (53, R, RELU), (55, R, STACK)], zero)
     table = opened.operators()
     assert table["flops"].tolist() == [0, 4]
-    assert table[counted(table, opened.calls())]["name"].tolist() == ["aten::relu_"]
+    assert table[counted(joined(table, opened.calls()))]["name"].tolist() == ["aten::relu_"]
 
 
 FAILING = [

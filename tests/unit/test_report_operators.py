@@ -10,9 +10,8 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.functions import by_function
-from pytrace_ebpf.analyze.native.around import calls_around
-from pytrace_ebpf.analyze.native.by_operator import by_layer, shapes_text
+from pytrace_ebpf.analyze.native.around import native_by_part
+from pytrace_ebpf.analyze.native.by_operator import shapes_text
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
@@ -98,10 +97,10 @@ def test_by_shapes_on_demand(tmp_path: Path) -> None:
         ["sgemm", "", "20x30, 30x50", 1, 40],
         ["sgemm", "", "10x30, 30x50", 1, 20],
         ["aten::relu", "", None, 1, 10],
-        ["aten::linear", "", "20x30, 50x30, 50", 1, 50],
         ["aten::linear", "", "10x30, 50x30, 50", 1, 30],
-        ["aten::addmm", "out", "50, 20x30, 30x50", 1, 44],
+        ["aten::linear", "", "20x30, 50x30, 50", 1, 50],
         ["aten::addmm", "out", "50, 10x30, 30x50", 1, 24],
+        ["aten::addmm", "out", "50, 20x30, 30x50", 1, 44],
     ]
     assert shapes_text(((2, 3), None, ())) == "2x3, -, ()"
 
@@ -111,7 +110,6 @@ def test_an_operator_in_one_of_its_own_name_is_not_counted_twice(tmp_path: Path)
     table, facts = found(opened, "operator")
     assert table[["calls", "total_ns", "self_ns"]].to_numpy().tolist() == [[2, 10, 10]]
     assert facts["layers"][0]["total_ns"] == 10
-    assert by_layer(opened.operators().head(0), opened.calls()) == []
 
 
 def test_blas_answers_in_a_sentence(tmp_path: Path) -> None:
@@ -215,18 +213,33 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[st
     assert len(told["rows"]) == {"operator": 4, "blas": 2, "errors": 1}[told["by"]] + 5 * ("--shapes" in words)
 
 
-@pytest.mark.parametrize("by", ["operator", "blas", "errors"])
-def test_calls_that_no_native_one_was_made_by_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    """What is said is the same as of all of them."""
+def test_native_calls_of_a_segment_come_with_those_that_they_lie_in(tmp_path: Path) -> None:
+    opened = trace(tmp_path, STEPS + FAILS, GIVEN + WRONG, cuts=[16, 60, 113, 137, 206])
+    parts, every = list(native_by_part(opened, ("layer", "end_ns"))), opened.operators()
+    assert sorted(pd.concat([rows.loc[rows["own"], "call_id"] for rows in parts])) == every["call_id"].tolist()
+    assert max(map(len, parts)) <= 4 < len(every)
+    for rows in parts:
+        for row in rows[rows["own"]].itertuples():
+            above = every[(every["call_id"] < row.call_id) & (every["end_ns"] > row.end_ns)]
+            assert set(above["call_id"]) <= set(rows["call_id"])
+    assert len(parts) > 2 and any(not rows["own"].all() for rows in parts)
+
+
+@pytest.mark.parametrize("by", ["operator", "shapes", "blas", "errors"])
+def test_only_the_native_calls_of_a_segment_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """What is said is the same as of all of them at once, also where segments end within them."""
     idle = [(ts + at, kind, STEP) for ts in range(1000, 3000, 4) for at, kind in enumerate((E, E, R, R))]
-    opened = trace(tmp_path, STEPS + FAILS + idle, GIVEN + WRONG, errors=[(207, 7, 7, MESSAGE)])
-    columns = [*by_function.COLUMNS, *by_function.SELF, "depth", "layer", *(BY[by].columns or ())]
-    every = opened.calls(columns=list(dict.fromkeys(columns)))
-    expected = BY[by].found(opened, every, {})
-    monkeypatch.setattr(Trace, "calls", lambda *_, **__: pytest.fail("all calls were read"))
-    some = calls_around(opened, columns)
-    assert len(some) < 20 < len(every) and (some["layer"] != "python").sum() == (every["layer"] != "python").sum()
-    found = BY[by].found(opened, some, {})
-    pd.testing.assert_frame_equal(found[0], expected[0])
-    assert found[1] == expected[1] and len(found[0])
-    assert main(["report", str(opened.directory), "--by", by]) == 0
+    given: dict[str, Any] = {"events": STEPS + FAILS + idle, "arguments": GIVEN + WRONG, "errors": [(207, 7, 7, MESSAGE)]}
+    facts = {"shapes": by == "shapes"}
+    kind = BY["operator" if by == "shapes" else by]
+    expected = kind.found(trace(tmp_path / "whole", **given), pd.DataFrame(), facts)
+    assert len(expected[0])
+    for cut in (13, 16, 60, 113, 137, 206, 209):
+        opened = trace(tmp_path / f"cut{cut}", **given, cuts=[cut, 215, 2000])
+        with monkeypatch.context() as patched:
+            patched.setattr(Trace, "calls", lambda *_, **__: pytest.fail("all calls were read"))
+            patched.setattr(Trace, "operators", lambda *_, **__: pytest.fail("all operators were read"))
+            found = kind.found(opened, pd.DataFrame(), facts)
+        pd.testing.assert_frame_equal(found[0], expected[0], check_dtype=False)
+        assert found[1] == expected[1]
+    assert main(["report", str(opened.directory), *(["--by", "operator", "--shapes"] if by == "shapes" else ["--by", by])]) == 0

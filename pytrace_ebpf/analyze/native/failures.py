@@ -8,6 +8,9 @@ import pandas as pd
 from pytrace_ebpf.analyze.native.by_operator import shapes_text
 from pytrace_ebpf.analyze.native.operators import enclosing
 from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.trace.frames import to_frame
+from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import OPERATORS as SCHEMA
 
 CALLS = ("call_id", "parent_id", "last_descendant_id", "layer", "pid", "func_id", "line", "status")
 OPERATORS = ("call_id", "parent_id", "pid", "tid", "name", "overload", "end_ns", "shapes", "dtypes", "error", "status")
@@ -15,16 +18,22 @@ LIBRARY = "torch"  # a folder of this name holds no code of the user's
 _SIDES = ("", "caller_")
 
 
-def failures(operators: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame, lines_anyway: bool) -> pd.DataFrame:
+def failed_calls(trace: Trace) -> pd.DataFrame:
+    """OPERATORS of the native calls that an error left, in the order of call_id: no others are held."""
+    parts = (part[part["status"] == "unwound"] for part in trace.operators_by_part(OPERATORS))
+    none = to_frame(SCHEMA.arrow.empty_table().select(list(OPERATORS)), SCHEMA)
+    return pd.concat([none, *(part for part in parts if len(part))]).sort_values("call_id", ignore_index=True)
+
+
+def failures(failed: pd.DataFrame, calls: pd.DataFrame, functions: pd.DataFrame, lines_anyway: bool) -> pd.DataFrame:
     """One row per different error that left a native call whose caller was Python, or which had none, in the order of time.
 
-    `operators` (OPERATORS) and `calls` (CALLS: of around.calls_around) in the order of call_id, `functions` schema.FUNCTIONS. times; end_ns, pid and tid of
+    `failed`: of failed_calls(); `calls` (CALLS): these and all that they lie in (around.calls_around); `functions` schema.FUNCTIONS. times; end_ns, pid and tid of
     the first; name, overload; shapes and dtypes as text, null not read; inner, inner_shapes: the innermost call below it that failed with it, null where it is the same;
     qualname, file, line: the Python call that it was called from, and caller_ of these: the nearest of them that is not PyTorch's own;
     error: the message, null not read. A line is null where the call went on: then it is not reported. `lines_anyway`: the source
     does not report which calls went on, so a line is taken for that of the error where nothing was called after it.
     """
-    failed = operators[operators["status"] == "unwound"].reset_index(drop=True)
     root = _roots(failed)
     rows = failed.loc[np.unique(root)].reset_index(drop=True)
     out = rows[["end_ns", "pid", "tid", "name", "overload"]].astype({"name": object, "overload": object})

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.native import flops
 from pytrace_ebpf.analyze.native.tensors import KEY, UNREAD, Ints, Tensors
+from pytrace_ebpf.analyze.time.preorder import preorder
 from pytrace_ebpf.trace.layers import NATIVE
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS
@@ -105,21 +106,42 @@ class Operators:
         return messages
 
 
-def counted(operators: pd.DataFrame, calls: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Mask of the rows whose flops may be added up, so that each operation is counted once.
+def counted(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Mask of the rows (around.native_by_part) whose flops may be added up, so that each operation is counted once.
 
     That is, of each layer by itself, the outermost that are known to have any: what a call's shapes give is all
-    that happens below it (aten::linear has the operations of the aten::addmm that it calls). `operators` needs call_id,
-    layer, pid, tid, flops; `calls` call_id and last_descendant_id, both in the order of call_id.
+    that happens below it (aten::linear has the operations of the aten::addmm that it calls).
     """
-    has = (operators["flops"].fillna(0) > 0).to_numpy(bool)
-    rows = operators[has]
-    at = np.searchsorted(calls["call_id"].to_numpy(np.int64), rows["call_id"].to_numpy(np.int64))
-    last = calls["last_descendant_id"].to_numpy(np.int64)[at]
-    layer: Ints = rows["layer"].astype("object").map({name: i for i, name in enumerate(LAYERS)}).to_numpy(np.int64)
-    mask = np.zeros(len(operators), bool)
-    mask[has] = outermost(rows.assign(last_descendant_id=last), layer)
+    has = (rows["flops"].fillna(0) > 0).to_numpy(bool)
+    layer: Ints = rows["layer"].map({name: i for i, name in enumerate(LAYERS)}).to_numpy(np.int64)
+    mask = np.zeros(len(rows), bool)
+    mask[has] = outermost(rows[has], layer[has])
     return mask
+
+
+def nearest(rows: pd.DataFrame, among: npt.NDArray[np.bool_]) -> Ints:
+    """The row of the innermost call that each of `rows` lies in, of those that the mask `among` selects; -1 where there is none.
+
+    Needs call_id, last_descendant_id, pid, tid.
+    """
+    order, below = preorder(rows)
+    end = np.arange(len(rows)) + below
+    chosen = np.flatnonzero(among[order])
+    if not len(chosen):
+        return np.full(len(rows), -1, np.int64)
+
+    def up(start: Ints, place: Ints) -> Ints:
+        """From the chosen call before each place on outwards, until one contains it."""
+        while len(further := np.flatnonzero((start >= 0) & (end[chosen[start]] < place))):
+            start[further] = above[start[further]]
+        return start
+
+    above = np.arange(len(chosen)) - 1
+    above = up(above, chosen)  # from which it reads itself meanwhile: what does not contain one is passed sooner
+    found = up(np.searchsorted(chosen, np.arange(len(rows))) - 1, np.arange(len(rows)))
+    out = np.empty(len(rows), np.int64)
+    out[order] = np.where(found >= 0, order[chosen[found]], -1)
+    return out
 
 
 def enclosing(calls: pd.DataFrame, ids: Ints, among: npt.NDArray[np.bool_]) -> Ints:
