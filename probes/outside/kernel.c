@@ -1,0 +1,70 @@
+/* What the kernel says of a thread, in its folder of /proc. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "threads.h"
+
+#define FUTEX 202 /* x86-64 */
+
+static ssize_t take_file(struct outside *self, int32_t tid, const char *name, char *text, size_t size)
+{
+    char path[40];
+    ssize_t got;
+    int fd;
+
+    snprintf(path, sizeof path, "%d/%s", tid, name);
+    fd = openat(self->place.task, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    got = read(fd, text, size - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = 0;
+    return got;
+}
+
+/* Its CPU time and its time in the run queue; and from `stat` its state. 0 = it is gone. */
+int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state)
+{
+    unsigned long long user, system;
+    char text[1024], *fields, letter;
+
+    *queued = 0;
+    *state = UNKNOWN;
+    if (!self->place.ns_per_tick) {
+        if (take_file(self, thread->tid, "schedstat", text, sizeof text) <= 0 || sscanf(text, "%llu %llu", &user, &system) != 2)
+            return 0;
+        *on = user;
+        *queued = system;
+        return 1;
+    }
+    if (take_file(self, thread->tid, "stat", text, sizeof text) <= 0 || !(fields = strrchr(text, ')')))
+        return 0;
+    if (sscanf(fields + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu", &letter, &user, &system) != 3)
+        return 0;
+    *on = (user + system) * self->place.ns_per_tick;
+    *state = letter == 'R' ? ON_CORE : UNKNOWN;
+    return 1;
+}
+
+/* Whether it runs (or waits for a core), or what it waits for. `state`: what `stat` said, where that was read. */
+uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state)
+{
+    char text[256], *rest;
+    uint64_t address;
+
+    if (take_file(self, thread->tid, "syscall", text, sizeof text) > 0) {
+        if (text[0] == 'r')
+            return ON_CORE;
+        if (strtol(text, &rest, 10) != FUTEX)
+            return BLOCKED;
+        address = strtoull(rest, NULL, 16);
+        return address >= self->gil && address < self->gil_end ? GIL : BLOCKED;
+    }
+    if (!self->place.ns_per_tick && take_file(self, thread->tid, "stat", text, sizeof text) > 0 && (rest = strrchr(text, ')')))
+        return rest[1] && rest[2] == 'R' ? ON_CORE : UNKNOWN;
+    return state;
+}
