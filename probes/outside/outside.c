@@ -42,6 +42,8 @@ EXPORT struct outside *outside_open(const struct place *place)
 
 EXPORT void outside_close(struct outside *self)
 {
+    for (int i = 0; i < self->count; i++)
+        let_go(&self->threads[i]);
     reader_close(self->reader);
     free(self->threads);
     free(self);
@@ -66,13 +68,16 @@ EXPORT int outside_threads(struct outside *self, const int32_t *own, const int32
     for (int i = 0; i < count; i++) {
         struct thread *before = thread_of(self, own[i]);
 
-        if (before && before->tid == tids[i])
+        if (before && before->tid == tids[i]) {
             threads[i] = *before;
-        else
+            before->times.fd = before->call.fd = 0;
+        } else
             threads[i] = (struct thread){.tid = tids[i], .own = own[i], .off = ON_CORE, .state = -1};
     }
     for (int i = 0; i < self->states_count; i++)
         self->states[i].own = 0;
+    for (int i = 0; i < self->count; i++)
+        let_go(&self->threads[i]);
     free(self->threads);
     self->threads = threads;
     self->count = count;

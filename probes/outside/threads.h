@@ -22,6 +22,7 @@ struct thread {
     uint16_t began_now; /* that interval did, at this look */
     uint16_t still;     /* looks that found it waiting there */
     uint16_t is_due;    /* to be looked at this time */
+    struct kept { int fd; } times, call; /* its files of /proc, open; 0 = not */
 };
 
 struct state {
@@ -54,5 +55,6 @@ void name_states(struct outside *self);
 /* kernel.c */
 int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state);
 uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state);
+void let_go(struct thread *thread);
 
 #endif
