@@ -5,59 +5,17 @@
  * it so to the one that finds that it has run; that interval is one sample, with the stack that the thread stood at.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "outside.h"
+#include "threads.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define MOST_STATES 4096
 #define MOST_THREADS 32768
 #define MOST_SAMPLES 4 /* on a core of one look; the rest of the credit waits for the next ones */
-#define SELDOM 8       /* of many threads that wait, one that has not moved is looked at so seldom */
-#define FEW 32
 #define STILL 16       /* a thread that ran for less than this part of the time between two looks still waits for the same */
-#define KNOWN (1 << 16)
-#define FUTEX 202      /* x86-64 */
-
-struct thread {
-    uint64_t on_ns, queued_ns, looked_ns; /* by the kernel, at the last look; 0 = there was none */
-    uint64_t credit_ns, queue_ns;         /* on a core, and waiting for one, not sampled yet */
-    uint64_t off_ns, off_windows_ns;      /* of the interval that is open, see end_interval() */
-    uint64_t innermost, position;         /* where it was at the last look */
-    uint64_t off_stack;
-    int32_t tid, own; /* here, and as the process itself calls it */
-    int32_t state;    /* the index of its thread state; -1 = none */
-    uint16_t off;     /* the state of that interval; ON_CORE = none is open */
-    uint16_t off_opcode;
-    uint16_t began_now; /* that interval did, at this look */
-};
-
-struct state {
-    uint64_t address, pthread, innermost, position;
-    int32_t own; /* the thread that has it; 0 = unknown */
-};
-
-struct outside {
-    struct place place;
-    struct reader *reader;
-    uint64_t gil, gil_end;
-    struct thread *threads; /* by `own` */
-    int count, first;       /* where the last look stopped for want of time */
-    uint32_t looks;
-    int states_count, strangers;
-    struct state states[MOST_STATES];
-    char state_bytes[MOST_STATES][STATE_BYTES];
-    uint64_t from[MOST_STATES], words[MOST_STATES];
-    uint8_t taken[MOST_STATES];
-    uint64_t known[KNOWN]; /* hashes of stacks that were reported */
-    int known_count;
-    struct stack_read read;
-};
 
 static uint64_t now_ns(void)
 {
@@ -84,6 +42,8 @@ EXPORT struct outside *outside_open(const struct place *place)
 
 EXPORT void outside_close(struct outside *self)
 {
+    for (int i = 0; i < self->count; i++)
+        let_go(&self->threads[i]);
     reader_close(self->reader);
     free(self->threads);
     free(self);
@@ -94,18 +54,6 @@ EXPORT void outside_gil(struct outside *self, uint64_t gil, uint64_t gil_end)
 {
     self->gil = gil;
     self->gil_end = gil_end;
-}
-
-static int by_own(const void *one, const void *other)
-{
-    return ((const struct thread *)one)->own - ((const struct thread *)other)->own;
-}
-
-static struct thread *thread_of(struct outside *self, int32_t own)
-{
-    struct thread wanted = {.own = own};
-
-    return self->count ? bsearch(&wanted, self->threads, self->count, sizeof wanted, by_own) : NULL;
 }
 
 /* The threads that there are: (as the process calls it, here), in the order of the former. Returns how many that is. */
@@ -120,179 +68,23 @@ EXPORT int outside_threads(struct outside *self, const int32_t *own, const int32
     for (int i = 0; i < count; i++) {
         struct thread *before = thread_of(self, own[i]);
 
-        if (before && before->tid == tids[i])
+        if (before && before->tid == tids[i]) {
             threads[i] = *before;
-        else
-            threads[i] = (struct thread){.tid = tids[i], .own = own[i], .off = ON_CORE};
+            before->times.fd = before->call.fd = 0;
+        } else
+            threads[i] = (struct thread){.tid = tids[i], .own = own[i], .off = ON_CORE, .state = -1};
     }
     for (int i = 0; i < self->states_count; i++)
         self->states[i].own = 0;
+    for (int i = 0; i < self->count; i++)
+        let_go(&self->threads[i]);
     free(self->threads);
     self->threads = threads;
     self->count = count;
     self->first = 0;
+    name_states(self);
     return count;
 }
-
-/* -- the interpreter's list of threads ----------------------------------------------- */
-
-static uint64_t u64(const char *bytes, int32_t offset)
-{
-    uint64_t value;
-
-    memcpy(&value, bytes + offset, sizeof value);
-    return value;
-}
-
-/* Whether all thread states that were known are there still, and no others; they are read. */
-static int are_the_same(struct outside *self, uint64_t head)
-{
-    int count = self->states_count;
-
-    if (!count || self->states[0].address != head)
-        return 0;
-    for (int i = 0; i < count; i++)
-        self->from[i] = self->states[i].address;
-    reader_scatter(self->reader, self->from, self->state_bytes, STATE_BYTES, count, self->taken);
-    for (int i = 0; i < count; i++)
-        if (!self->taken[i] || u64(self->state_bytes[i], self->place.thread_next) != (i + 1 < count ? self->states[i + 1].address : 0))
-            return 0;
-    return 1;
-}
-
-static void list_states(struct outside *self)
-{
-    const struct place *place = &self->place;
-    uint64_t main, head;
-    int count = 0;
-
-    if (!reader_take(self->reader, place->main, &main, sizeof main) || !reader_take(self->reader, main + place->interpreter_threads, &head, sizeof head)) {
-        self->states_count = 0;
-        return;
-    }
-    if (are_the_same(self, head))
-        return;
-    while (head && count < MOST_STATES && reader_take(self->reader, head, self->state_bytes[count], STATE_BYTES)) {
-        self->states[count] = (struct state){.address = head};
-        head = u64(self->state_bytes[count], place->thread_next);
-        count++;
-    }
-    self->states_count = count;
-}
-
-/* Whose each thread state is. */
-static void name_states(struct outside *self)
-{
-    static const int32_t places[] = {0x2d0, 0x30}; /* where struct pthread keeps the thread id: glibc, musl (x86-64) */
-    const struct place *place = &self->place;
-
-    self->strangers = 0;
-    for (int i = 0; i < self->count; i++)
-        self->threads[i].state = -1;
-    for (int i = 0; i < self->states_count; i++) {
-        struct state *state = &self->states[i];
-        uint64_t pthread = u64(self->state_bytes[i], place->thread_pthread);
-        struct thread *thread = NULL;
-
-        if (place->thread_native_id != ABSENT)
-            state->own = u64(self->state_bytes[i], place->thread_native_id);
-        for (int at = 0; place->thread_native_id == ABSENT && (!state->own || state->pthread != pthread) && at < 2; at++) {
-            if (!reader_take(self->reader, pthread + places[at], &state->own, sizeof state->own) || !thread_of(self, state->own))
-                state->own = 0;
-            else
-                state->pthread = pthread;
-        }
-        thread = state->own ? thread_of(self, state->own) : NULL;
-        if (thread)
-            thread->state = i;
-        self->strangers += !thread;
-    }
-}
-
-/* The innermost frame of each, and the instruction that it is at. */
-static void find_innermost(struct outside *self)
-{
-    const struct place *place = &self->place;
-    int count = self->states_count;
-
-    for (int i = 0; i < count; i++)
-        self->from[i] = self->words[i] = u64(self->state_bytes[i], place->thread_frame);
-    if (place->cframe_frame != ABSENT) {
-        for (int i = 0; i < count; i++)
-            self->from[i] += self->from[i] ? place->cframe_frame : 0;
-        reader_scatter(self->reader, self->from, self->words, sizeof(uint64_t), count, self->taken);
-    }
-    for (int i = 0; i < count; i++) {
-        self->states[i].innermost = self->words[i];
-        self->from[i] = self->words[i] ? self->words[i] + place->frame_position : 0;
-    }
-    reader_scatter(self->reader, self->from, self->words, sizeof(uint64_t), count, self->taken);
-    for (int i = 0; i < count; i++)
-        self->states[i].position = self->taken[i] ? self->words[i] : 0;
-}
-
-/* -- what the kernel says ---------------------------------------------------------- */
-
-static ssize_t take_file(struct outside *self, int32_t tid, const char *name, char *text, size_t size)
-{
-    char path[40];
-    ssize_t got;
-    int fd;
-
-    snprintf(path, sizeof path, "%d/%s", tid, name);
-    fd = openat(self->place.task, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    got = read(fd, text, size - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = 0;
-    return got;
-}
-
-/* Its CPU time and its time in the run queue; and from `stat` its state. 0 = it is gone. */
-static int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state)
-{
-    unsigned long long user, system;
-    char text[1024], *fields, letter;
-
-    *queued = 0;
-    *state = UNKNOWN;
-    if (!self->place.ns_per_tick) {
-        if (take_file(self, thread->tid, "schedstat", text, sizeof text) <= 0 || sscanf(text, "%llu %llu", &user, &system) != 2)
-            return 0;
-        *on = user;
-        *queued = system;
-        return 1;
-    }
-    if (take_file(self, thread->tid, "stat", text, sizeof text) <= 0 || !(fields = strrchr(text, ')')))
-        return 0;
-    if (sscanf(fields + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu", &letter, &user, &system) != 3)
-        return 0;
-    *on = (user + system) * self->place.ns_per_tick;
-    *state = letter == 'R' ? ON_CORE : UNKNOWN;
-    return 1;
-}
-
-/* Whether it runs (or waits for a core), or what it waits for. `state`: what `stat` said, where that was read. */
-static uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state)
-{
-    char text[256], *rest;
-    uint64_t address;
-
-    if (take_file(self, thread->tid, "syscall", text, sizeof text) > 0) {
-        if (text[0] == 'r')
-            return ON_CORE;
-        if (strtol(text, &rest, 10) != FUTEX)
-            return BLOCKED;
-        address = strtoull(rest, NULL, 16);
-        return address >= self->gil && address < self->gil_end ? GIL : BLOCKED;
-    }
-    if (!self->place.ns_per_tick && take_file(self, thread->tid, "stat", text, sizeof text) > 0 && (rest = strrchr(text, ')')))
-        return rest[1] && rest[2] == 'R' ? ON_CORE : UNKNOWN;
-    return state;
-}
-
-/* -- samples ---------------------------------------------------------------------- */
 
 static int is_known(struct outside *self, uint64_t stack)
 {
@@ -326,7 +118,7 @@ static uint64_t take_stack(struct outside *self, struct thread *thread, struct f
     read->opcode = NO_OPCODE;
     if (thread->state < 0)
         return NO_FRAMES;
-    reader_stack(self->reader, self->states[thread->state].address, read);
+    reader_stack(self->reader, self->states[thread->state].address, self->states[thread->state].pthread, read);
     if (read->hash < FIRST_STACK || is_known(self, read->hash))
         return read->hash;
     found->deep += read->deep;
@@ -394,15 +186,13 @@ static void take_waiting(struct outside *self, struct thread *thread, struct fou
 }
 
 /* Looks at one thread. */
-static void look_at(struct outside *self, struct thread *thread, int index, struct found *found, uint64_t now)
+static void look_at(struct outside *self, struct thread *thread, struct found *found, uint64_t now)
 {
     const struct state *at = thread->state >= 0 ? &self->states[thread->state] : NULL;
     int stands = (at ? at->innermost : 0) == thread->innermost && (at ? at->position : 0) == thread->position;
     uint64_t on, queued, ran, waited, window, off;
     uint16_t state;
 
-    if (stands && thread->off != ON_CORE && self->count > FEW && (self->looks + index) % SELDOM)
-        return;
     if (!take_times(self, thread, &on, &queued, &state)) {
         end_interval(self, thread, found, now);
         return;
@@ -426,10 +216,12 @@ static void look_at(struct outside *self, struct thread *thread, int index, stru
         thread->off_ns += off;
         if (state == thread->off && stands && ran < window / STILL) {
             thread->off_windows_ns += window;
+            thread->still += thread->still < SELDOM;
             return;
         }
         end_interval(self, thread, found, now);
     }
+    thread->still = 0;
     if (state == ON_CORE)
         take_running(self, thread, found, now, window);
     else
@@ -465,9 +257,7 @@ EXPORT int outside_look(struct outside *self, struct found *found, uint64_t most
     if (!reader_is_alive(self->reader))
         return 0;
     self->looks++;
-    list_states(self);
-    name_states(self);
-    find_innermost(self);
+    find_states(self);
     *strangers = self->strangers;
     for (int i = 0; i < self->count; i++) {
         int index = (self->first + i) % self->count;
@@ -478,7 +268,8 @@ EXPORT int outside_look(struct outside *self, struct found *found, uint64_t most
             break;
         }
         self->threads[index].began_now = 0;
-        look_at(self, &self->threads[index], index, found, now);
+        if (self->threads[index].is_due)
+            look_at(self, &self->threads[index], found, now);
     }
     if (reader_is_alive(self->reader))
         return 1;

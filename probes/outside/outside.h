@@ -119,7 +119,7 @@ void reader_close(struct reader *reader);
 int reader_take(struct reader *reader, uint64_t from, void *to, size_t size);
 void reader_scatter(struct reader *reader, const uint64_t *from, void *to, size_t each, size_t count, uint8_t *taken);
 uint64_t reader_innermost(struct reader *reader, const char *state);
-void reader_stack(struct reader *reader, uint64_t state, struct stack_read *read);
+void reader_stack(struct reader *reader, uint64_t state, uint64_t pthread, struct stack_read *read);
 int reader_is_alive(struct reader *reader);
 
 #endif

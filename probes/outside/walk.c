@@ -305,8 +305,8 @@ static int take_codes(struct reader *reader, int count, struct stack_read *read)
     return 1;
 }
 
-/* The stack of a thread by its thread state. */
-void reader_stack(struct reader *reader, uint64_t state, struct stack_read *read)
+/* The stack of a thread by its thread state, where that is still the thread's with this pthread_t. */
+void reader_stack(struct reader *reader, uint64_t state, uint64_t pthread, struct stack_read *read)
 {
     char head[STATE_BYTES];
     uint64_t innermost;
@@ -316,7 +316,7 @@ void reader_stack(struct reader *reader, uint64_t state, struct stack_read *read
     read->deep = read->count = 0;
     for (int i = 0; i < TRIES; i++) {
         read->hash = TORN;
-        if (!reader_take(reader, state, head, STATE_BYTES))
+        if (!reader_take(reader, state, head, STATE_BYTES) || u64(head, reader->place.thread_pthread) != pthread)
             return;
         if (reader->place.thread_datastack != ABSENT && !take_snapshot(reader, state, head))
             continue;

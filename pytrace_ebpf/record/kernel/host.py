@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.rights.debugging import rootless
 
 SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by scripts/setup.sh
 _CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -87,6 +88,8 @@ def _findings() -> Iterator[Finding]:
     yield _many_uprobes()
     yield _bcc()
     yield _headers()
+    works, sentence = rootless()
+    yield Finding("rootless", "ok" if works else "warning", sentence)
 
 
 def _version() -> tuple[str, tuple[int, ...]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.processes import Processes
-from pytrace_ebpf.record.process.target import Target, living_threads, maps_libpython
+from pytrace_ebpf.record.process.target import Target, is_zombie, living_threads, maps_libpython
 from pytrace_ebpf.trace.schema import SchedKind
 
 _INTERVAL_S = 0.02  # between two looks, or longer where they take long
-_COST = 50  # the pause after a look is so many times as long: it takes 2 % of a core at most
+_COST = 100  # the pause after a look is so many times as long: it takes a percent of a core at most
 _YOUNG_S = 5.0  # so long a program may take to map its libpython
 
 _Program = tuple[int, int, bool]  # device and inode of its file; whether it has mapped a libpython
@@ -37,7 +37,7 @@ class Finding:
             if self._became_another(pid, target):
                 self._processes.found(SchedKind.EXEC, pid, 0)
             for child in _children(pid) if self._follow else ():
-                if child not in living:
+                if child not in living and not _has_ended(child):
                     copied = target is not None and _file(child) == _file(pid)
                     self._processes.found(SchedKind.FORK if copied else SchedKind.EXEC, child, pid)
         self._programs = {pid: known for pid, known in self._programs.items() if pid in living}
@@ -67,6 +67,14 @@ def _is_left(target: Target) -> bool:
     except MemoryFault:
         return not target.process.has_ended()
     return False
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether its creator has only not noticed yet."""
+    try:
+        return is_zombie(pid)
+    except OSError:
+        return True
 
 
 def _file(pid: int) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
 from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
+from pytrace_ebpf.record.rights.debugging import why_refused
 
 
 class NotPython(TargetError):  # noqa: N818 - says what it is
@@ -151,7 +152,7 @@ def _in_words(pid: int) -> Iterator[None]:
     except (FileNotFoundError, ProcessLookupError, MemoryFault):
         raise Ended(f"process {pid} does not exist, or ended while it was looked at") from None
     except PermissionError:
-        raise HostError(f"process {pid} may not be inspected by this user; run the command as root (sudo)") from None
+        raise HostError(why_refused(pid)) from None
 
 
 @contextmanager

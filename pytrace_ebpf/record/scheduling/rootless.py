@@ -11,7 +11,7 @@ from pytrace_ebpf.record.scheduling.cputime import INTERVAL_S, CpuTime
 from pytrace_ebpf.record.scheduling.perf_switches import PerfSwitches
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
 
-_SELDOM_S = 0.25
+_SELDOM_S = 0.5
 _RUNNING = "perf reports context switches of programs from their start alone"
 
 
