@@ -26,7 +26,7 @@ _NOBODY = -1
 def write(trace: Any, out: BinaryIO) -> None:
     """Write the own time of each line, and the calls made from each, of `trace` or a window of it."""
     tree = trace.tree()
-    own, calls, shown = _own(trace, tree), _calls(trace, tree), _shown(tree)
+    own, calls, shown = _own(trace, tree), _calls(trace, tree), _shown(trace, tree)
     names = _Names(trace.functions())
     out.write(_head(trace, own, shown).encode())
     callees: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -74,11 +74,11 @@ def _column(name: str, prefix: str) -> str:
     return f"{prefix or 'total_'}ns" if name == "ns" else prefix + name
 
 
-def _shown(tree: pd.DataFrame) -> list[str]:
-    """Of _EVENTS those of which something is known: the four ways, else on and off the core, or wall time alone."""
+def _shown(trace: Any, tree: pd.DataFrame) -> list[str]:
+    """Of _EVENTS those of which something is known: the four ways, where eBPF recorded them, else on and off the core, or wall time alone."""
     known = {name for name in _EVENTS if _column(name, "") in tree and tree[_column(name, "")].notna().any()}
     four = {"runq_wait_ns", "gil_wait_ns", "blocked_ns"}
-    if not four <= known:
+    if trace.scheduling["source"] != "bpf":
         known = known - four | ({"off_cpu_ns"} if "on_cpu_ns" in known else set())
     if not (tree["unknown_ns"] > 0).any():
         known -= {"unknown_ns"}
