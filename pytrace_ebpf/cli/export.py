@@ -1,7 +1,8 @@
-"""Write a trace for another viewer: perfetto (ui.perfetto.dev), speedscope (speedscope.app), folded stacks or an icicle.
+"""Write a trace for another viewer: perfetto (ui.perfetto.dev), speedscope (speedscope.app), KCachegrind (callgrind), folded stacks or an icicle.
 
 perfetto holds calls and scheduling; speedscope the calls of each thread; folded the self
 time of every distinct stack in nanoseconds, for flame graphs (--value says which time);
+callgrind the time of every function, and of every line where lines were recorded or sampled, and who called whom from which line;
 icicle is a page for any browser with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
 """
 
@@ -17,14 +18,21 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import folded, icicle, perfetto, speedscope
+from pytrace_ebpf.view.export import callgrind, folded, icicle, perfetto, speedscope
 from pytrace_ebpf.view.text import size
 
 NAME = "export"
-FORMATS = {"perfetto": perfetto.SUFFIX, "speedscope": speedscope.SUFFIX, "folded": folded.SUFFIX, "icicle": icicle.SUFFIX}
+FORMATS = {
+    "perfetto": perfetto.SUFFIX,
+    "speedscope": speedscope.SUFFIX,
+    "callgrind": callgrind.SUFFIX,
+    "folded": folded.SUFFIX,
+    "icicle": icicle.SUFFIX,
+}
 _OPEN_WITH = {
     "perfetto": "open it at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
+    "callgrind": "open it with kcachegrind, qcachegrind or callgrind_annotate",
     "folded": "feed it to flamegraph.pl --countname=ns or any flame graph viewer",
     "icicle": "open it in a browser",
 }
@@ -66,6 +74,8 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
     elif args.to == "speedscope":
         if not speedscope.write(trace, out):
             return f"; it has the paths of calls with their time: a window of at most {speedscope.MOST_CALLS:,} calls (--from, --until) has each call"
+    elif args.to == "callgrind":
+        callgrind.write(trace, out)
     elif args.to == "icicle":
         icicle.write(trace, args.tid, out)
     else:

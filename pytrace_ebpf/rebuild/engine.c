@@ -452,7 +452,7 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
     if (from_start)
         when = moment(&thread->mark);
     if (when.ns >= thread->edge) {
-        if (!window_cross(engine, thread, when.ns, step.does == ENTERS))
+        if (!window_cross(engine, thread, when.ns, step.does == ENTERS || (step.does == IS_AT && engine->wants_lines)))
             return false;
         if (thread->phase == AFTER)
             return true;

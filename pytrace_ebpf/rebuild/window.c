@@ -97,7 +97,7 @@ bool window_enter(struct engine *engine, struct thread *thread, int64_t ns)
     return thread->phase != BEFORE || ns <= engine->window.start || begin(engine, thread);
 }
 
-/* Cross the edges that lie before the moment `ns`; a call that ends at `from` is before it. */
+/* Cross the edges that lie before the moment `ns`; a call that ends at `from` is before it, what `enters` then is not. */
 bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool enters)
 {
     if (thread->phase == BEFORE && (ns > engine->window.start || (ns == engine->window.start && enters)) && !begin(engine, thread))

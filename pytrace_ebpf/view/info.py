@@ -23,8 +23,9 @@ def info(facts: dict[str, Any], width: int) -> Group:
     state = {"complete": "complete", "cut": "cut", "recording": "not finished"}[facts["state"]]
     per_call = f"{facts['bytes_per_call']:.1f} bytes a call" if facts["bytes_per_call"] else "no calls"
     what = words(facts["sampled"]) if facts["sampled"] else f"{facts['calls']:,} calls, {per_call}"
-    ns, native_ns = (facts["cost"].get(key) for key in ("ns_per_call", "native_ns_per_call"))
+    ns, native_ns, line_ns = (facts["cost"].get(key) for key in ("ns_per_call", "native_ns_per_call", "ns_per_line"))
     apart = f", {text.duration(native_ns)} a native one" if native_ns is not None else ""
+    apart += f", {text.duration(line_ns)} a line" if line_ns is not None else ""
     lines = [
         ("trace", f"{facts['trace']}   {facts['format']} format {facts['format_version']}   {state}"),
         ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'], facts['start_ns'])} in {len(facts['segments'])} segments"),

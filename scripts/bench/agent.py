@@ -41,11 +41,16 @@ def version_of(python: str, root: str | None) -> str:
 
 def viztracer_for(version: str) -> Path | None:
     """A folder with VizTracer for this version of Python, None where there is none to be had."""
-    folder = PACKAGES / f"viztracer-{version}"
+    return fetched(version, "viztracer", "objprint")
+
+
+def fetched(version: str, package: str, *others: str) -> Path | None:
+    """A folder with a package for this version of Python, and what it needs; None where there is none to be had."""
+    folder = PACKAGES / f"{package}-{version}"
     if not folder.exists():
         command = [sys.executable, "-m", "pip", "install", "-qq", "--target", str(folder), "--python-version", version]
-        subprocess.run([*command, "--only-binary=:all:", "--no-deps", "viztracer", "objprint"], stderr=subprocess.DEVNULL)
-    return folder if (folder / "viztracer").exists() else None
+        subprocess.run([*command, "--only-binary=:all:", "--no-deps", package, *others], stderr=subprocess.DEVNULL)
+    return folder if (folder / package).exists() else None
 
 
 def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:

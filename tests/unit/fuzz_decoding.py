@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pytrace_ebpf.rebuild import decoding, library
 from pytrace_ebpf.record.output.events_part import write_events
-from pytrace_ebpf.trace.schema import EVENTS
+from pytrace_ebpf.trace.schema import EVENTS, CallKind
 from tests.unit.slow_decoding import decoded
 
 RECORD = np.dtype([("stamp_line", "u8"), ("what", "u8")])
@@ -43,10 +43,11 @@ def check(rng: np.random.Generator) -> None:
     line = decoding.Line(since & (1 << 48) - 1, now, float(rng.choice([1.0, 0.3125, 0.5, 1e-6, 1000.0, rng.random()])))
     func_ids = rng.integers(-1, 1 << 31, int(rng.choice([1, 2, 1000, 1 << 20])), np.int32)
     pieces = [records(rng, int(rng.integers(0, 200)), since) for _ in range(int(rng.integers(1, 4)))]
-    rows = decoding.Rows(sum(map(len, pieces)), func_ids, line, span)
+    lines = bool(rng.random() < 0.5)
+    rows = decoding.Rows(sum(map(len, pieces)), func_ids, line, span, lines)
     at = 0
     for piece in pieces:
-        expected = decoded(piece, func_ids, line, span)
+        expected = decoded(piece, func_ids, line, span, lines)
         assert rows.take(piece) == (expected is not None)
         for name, values in (expected or {}).items():
             assert rows.columns[name][at : at + len(piece)].tolist() == values, name
@@ -58,7 +59,7 @@ def check_packed(rng: np.random.Generator) -> None:
     count = int(rng.integers(0, 700)) if rng.random() < 0.95 else 40_000
     steps = rng.integers(-(1 << 63), (1 << 63) - 1, count) >> rng.integers(0, 64, count)
     columns = {
-        "ts": np.cumsum(steps), "kind": rng.integers(0, 7, count), "frame": rng.choice(np.array([0, 1, -(1 << 63), (1 << 63) - 1]), count),
+        "ts": np.cumsum(steps), "kind": rng.integers(0, len(CallKind), count), "frame": rng.choice(np.array([0, 1, -(1 << 63), (1 << 63) - 1]), count),
         "func_id": rng.integers(0, int(rng.choice([1, 2, 256, 257, 1 << 14, 1 << 31])), count), "line": -rng.permutation(count),
     }  # fmt: skip
     arrays = [pa.array(columns.get(f.name, np.zeros(count)), f.type, safe=False) for f in EVENTS.arrow]

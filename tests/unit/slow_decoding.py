@@ -5,15 +5,17 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.rebuild.decoding import Line
+from pytrace_ebpf.trace.schema import CallKind
 
 
-def decoded(records: np.ndarray, func_ids: np.ndarray, line: Line, span: tuple[int, int]) -> dict[str, Any] | None:
-    """Lists by column; None where no agent wrote the records."""
+def decoded(records: np.ndarray, func_ids: np.ndarray, line: Line, span: tuple[int, int], lines: bool = False) -> dict[str, Any] | None:
+    """Lists by column; None where no agent wrote the records. `lines`: there may be some of lines."""
     columns: dict[str, Any] = {name: [] for name in ("ts", "kind", "func_id", "frame", "line")}
     for stamp_line, what in zip(records["stamp_line"].tolist(), records["what"].tolist(), strict=True):
         kind = what >> 52 & 7
-        if kind in (3, 7):
+        if kind in (3, 7) and not lines:
             return None
+        kind = CallKind.STANDS.value if kind == 3 else kind
         since = ((stamp_line & (1 << 48) - 1) - line.since) % (1 << 48)
         since -= 1 << 48 if since >= 1 << 47 else 0
         left = stamp_line >> 48 | what >> 55 << 16

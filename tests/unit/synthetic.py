@@ -176,6 +176,12 @@ class Script:
         self.events.append((self.now, self.pid, self.tid, CallKind.RETURN, func, frame, max(10 * func + 5, -1) if line is None else line))
         return self
 
+    def line(self, number: int, kind: CallKind = CallKind.LINE) -> "Script":
+        """The innermost function comes to a line, or STANDS at it."""
+        func, frame = self.stack[-1]
+        self.events.append((self.now, self.pid, self.tid, kind, func, frame, number))
+        return self
+
     def run(self, ns: int) -> "Script":
         """Compute."""
         self.now += ns

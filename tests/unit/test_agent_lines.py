@@ -123,6 +123,15 @@ serve()
     assert len(session.arenas()[0].events) == before
 
 
+@every_python
+def test_a_forked_child_goes_on(interpreter: str, tmp_path: Path) -> None:
+    program = "import os\ndef step():\n    a = 1\n    return a\nstep()\nif os.fork():\n    os.wait()\nelse:\n    step()\n    step()\n"
+    session = Session(tmp_path / "session", lines=1)
+    run(session, interpreter, "-c", program)
+    found = [arena.lines("<string>")["step:2:4"] for arena in session.arenas() if arena.lines("<string>")]
+    assert sorted(found) == [1, 2]
+
+
 OWN = """
 import sys
 seen = []

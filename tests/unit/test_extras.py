@@ -44,7 +44,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    [["info"], ["report"], ["report", "--by", "gil"], *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle"))],
+    [
+        ["info"],
+        ["report"],
+        ["report", "--by", "gil"],
+        *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle", "callgrind")),
+    ],
 )
 def test_reading_needs_no_extra(trace: Path, words: list[str]) -> None:
     done = subprocess.run([*without(EXTRAS), words[0], trace, *words[1:]], capture_output=True, cwd=REPOSITORY, timeout=PATIENCE_S)

@@ -151,9 +151,10 @@ def test_info_says_it_too(path: Path, whole: Path, capsys: pytest.CaptureFixture
 
 
 def test_every_export_is_written(path: Path, tmp_path: Path) -> None:
-    for name in ("perfetto", "speedscope", "folded"):
+    for name in ("perfetto", "speedscope", "folded", "callgrind"):
         assert main.main(["export", str(path), "--to", name, "-o", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size
+    assert "Gil" not in (tmp_path / "callgrind").read_text()
 
 
 def test_folded_refuses_a_value_that_is_not_known_of_all_calls(path: Path, tmp_path: Path) -> None:

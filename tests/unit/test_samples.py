@@ -210,7 +210,7 @@ def test_every_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert max(map(len, shown.splitlines())) <= int(width)
 
 
-@pytest.mark.parametrize("form", ["folded", "speedscope", "perfetto", "icicle"])
+@pytest.mark.parametrize("form", ["folded", "speedscope", "perfetto", "icicle", "callgrind"])
 def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], form: str) -> None:
     trace = sampled(tmp_path)
     assert main(["export", str(trace.directory), "--to", form, "-o", "-"]) == 0
@@ -222,6 +222,9 @@ def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixt
         }
         assert weights["<module>", "fib", "fib", "other"] == 40 * PERIOD
         assert weights["other",] == 5 * PERIOD and weights["(unknown)",] == 3 * PERIOD
+    if form == "callgrind":
+        summary = next(line for line in written.decode().splitlines() if line.startswith("summary: "))
+        assert int(summary.split()[1]) == 99 * PERIOD
     if form == "icicle":
         assert b"sampled every 1.00ms" in written and b"fib" in written
     if form == "speedscope":

@@ -54,7 +54,7 @@ def test_with_what_tracing_cost_taken_off(capsys: pytest.CaptureFixture[str], pa
     assert facts(capsys, path, *WINDOW, "--compensate")["calls"] == facts(capsys, path, *WINDOW)["calls"]
 
 
-@pytest.mark.parametrize("to", ["perfetto", "speedscope", "folded", "icicle"])
+@pytest.mark.parametrize("to", ["perfetto", "speedscope", "folded", "icicle", "callgrind"])
 def test_every_export_of_a_window(tmp_path: Path, path: Path, to: str) -> None:
     whole, piece = tmp_path / "whole", tmp_path / "piece"
     assert main(["export", str(path), "--to", to, "-o", str(whole)]) == 0

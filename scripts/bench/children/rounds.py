@@ -1,10 +1,10 @@
-"""Run in the interpreter that is measured: for each line on stdin, ns per call of fib(24), or of len(), under a tracer of its own.
+"""Run in the interpreter that is measured: for each line on stdin, ns per call of fib(24), of len(), or ns of CPU per line, under a tracer of its own.
 
-rounds.py plain|viztracer|cprofile [len]
+rounds.py plain|viztracer|cprofile|settrace|line_profiler [len|lines]
 """
 
 import sys
-from time import perf_counter
+from time import perf_counter, process_time
 
 N = 24
 CALLS = 150049
@@ -19,10 +19,25 @@ def lengths():
         len("")
 
 
+def lines(times=CALLS // 4):
+    total = 0
+    for k in range(times):
+        total += k
+        total ^= 3
+        total &= 1023
+    return total
+
+
+WORK = {"len": lengths, "lines": lines}.get(sys.argv[-1], lambda: fib(N))
+
+
+clock = process_time if WORK is lines else perf_counter
+
+
 def plain():
-    start = perf_counter()
-    lengths() if "len" in sys.argv else fib(N)
-    return perf_counter() - start
+    start = clock()
+    WORK()
+    return clock() - start
 
 
 def under_viztracer():
@@ -53,7 +68,38 @@ def under_cprofile():
     return measure
 
 
+def under_settrace():
+    hits = [0]
+
+    def on_event(_frame, event, _argument):
+        hits[0] += event == "line"
+        return on_event
+
+    def measure():
+        sys.settrace(on_event)
+        seconds = plain()
+        sys.settrace(None)
+        return seconds
+
+    return measure
+
+
+def under_line_profiler():
+    from line_profiler import LineProfiler
+
+    profiler = LineProfiler(lines)
+
+    def measure():
+        profiler.enable()
+        seconds = plain()
+        profiler.disable()
+        return seconds
+
+    return measure
+
+
+UNDER = {"viztracer": under_viztracer, "cprofile": under_cprofile, "settrace": under_settrace, "line_profiler": under_line_profiler}
 mode = sys.argv[1]
-measure = under_viztracer() if mode == "viztracer" else under_cprofile() if mode == "cprofile" else plain
+measure = UNDER[mode]() if mode in UNDER else plain
 for _ in sys.stdin:
     print(measure() / CALLS * 1e9, flush=True)

@@ -1,0 +1,139 @@
+"""The format of Callgrind, for KCachegrind, QCachegrind and callgrind_annotate: time by source line, and who called whom from which line.
+
+One position (the line) and an event for each part of the time, in nanoseconds. Own time stands at the lines that have it where lines were recorded
+(`--lines exact`) or sampled, else at the line of the function's `def`. https://valgrind.org/docs/manual/cl-format.html
+"""
+
+from collections import defaultdict
+from typing import Any, BinaryIO
+
+import pandas as pd
+
+from pytrace_ebpf.analyze.samples.by_line import by_line
+from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.view.states import with_off
+
+SUFFIX = ".callgrind"
+_EVENTS = {
+    "ns": ("Wall", "wall time"), "on_cpu_ns": ("OnCpu", "on a core"), "runq_wait_ns": ("RunQueue", "in the run queue"),
+    "gil_wait_ns": ("Gil", "waiting for the GIL"), "blocked_ns": ("Blocked", "blocked"), "off_cpu_ns": ("OffCpu", "off the core"),
+    "unknown_ns": ("Unknown", "not recorded"),
+}  # fmt: skip
+_NOBODY = -1
+
+
+def write(trace: Any, out: BinaryIO) -> None:
+    """Write the own time of each line, and the calls made from each, of `trace` or a window of it."""
+    tree = trace.tree()
+    own, calls, shown = _own(trace, tree), _calls(trace, tree), _shown(trace, tree)
+    names = _Names(trace.functions())
+    out.write(_head(trace, own, shown).encode())
+    callees: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in calls.to_dict("records"):
+        callees[row["caller_id"]].append(row)
+    for func_id, rows in own.groupby("func_id"):
+        lines = [f"\n{names.file(func_id)}\n{names.function(func_id)}\n"]
+        lines += [f"{names.line(func_id, row['line'])} {_costs(row, 'self_', shown)}\n" for row in rows.to_dict("records")]
+        for row in callees[func_id]:
+            to, first = row["func_id"], names.line(row["func_id"], None)
+            lines.append(f"{names.file(to, 'cfl')}\n{names.function(to, 'cfn')}\ncalls={row['calls']} {first}\n")
+            lines.append(f"{names.line(func_id, row['call_line'])} {_costs(row, '', shown)}\n")
+        out.write("".join(lines).encode())
+
+
+def _own(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
+    """func_id, line (null: that of the `def`), and the parts of self time."""
+    parts = _parts(tree, "self_")
+    functions = tree[tree["calls"] > 0].groupby("func_id", as_index=False)[parts].sum(min_count=1)
+    period = period_of(trace)
+    lines = by_line(trace, period, 0).assign(self_unknown_ns=0) if period else trace.lines()
+    if not len(lines):
+        return with_off(functions.assign(line=None))
+    without = functions[~functions["func_id"].isin(lines["func_id"])]
+    return with_off(pd.concat([lines[["func_id", "line", *parts]], without]))
+
+
+def _calls(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
+    """caller_id, call_line (null: not known), func_id, calls, and the parts of total time; without those that no function called."""
+    if not period_of(trace):
+        sites = trace.call_sites()
+        return with_off(sites[sites["caller_id"] != _NOBODY])
+    above = tree.set_index("node_id")["func_id"]
+    edges = tree.assign(caller_id=tree["parent_id"].map(above).fillna(_NOBODY).astype(int))
+    edges = edges[(edges["caller_id"] != _NOBODY) & edges["outermost"]]
+    sums = edges.groupby(["caller_id", "func_id"], as_index=False)[["calls", *_parts(tree, "")]].sum(min_count=1)
+    return with_off(sums.assign(call_line=None))
+
+
+def _parts(tree: pd.DataFrame, prefix: str) -> list[str]:
+    return [_column(name, prefix) for name in _EVENTS if _column(name, prefix) in tree]
+
+
+def _column(name: str, prefix: str) -> str:
+    return f"{prefix or 'total_'}ns" if name == "ns" else prefix + name
+
+
+def _shown(trace: Any, tree: pd.DataFrame) -> list[str]:
+    """Of _EVENTS those of which something is known: the four ways, where eBPF recorded them, else on and off the core, or wall time alone."""
+    known = {name for name in _EVENTS if _column(name, "") in tree and tree[_column(name, "")].notna().any()}
+    four = {"runq_wait_ns", "gil_wait_ns", "blocked_ns"}
+    if trace.scheduling["source"] != "bpf":
+        known = known - four | ({"off_cpu_ns"} if "on_cpu_ns" in known else set())
+    if not (tree["unknown_ns"] > 0).any():
+        known -= {"unknown_ns"}
+    return [name for name in _EVENTS if name in known]
+
+
+def _costs(row: dict[str, Any], prefix: str, shown: list[str]) -> str:
+    found = (row[_column(name, prefix)] for name in shown)
+    return " ".join("0" if pd.isna(each) else str(int(each)) for each in found)
+
+
+def _head(trace: Any, own: pd.DataFrame, shown: list[str]) -> str:
+    target = trace.manifest["target"]
+    events = "".join(f"event: {name} : {title} [ns]\n" for name, title in (_EVENTS[each] for each in shown))
+    sums = " ".join(str(int(own[_column(name, "self_")].sum())) for name in shown)
+    command = printable(str(target.get("command") or target.get("executable") or "?"))
+    return (
+        f"# callgrind format\nversion: 1\ncreator: pytrace-ebpf\npid: {target['pid']}\ncmd: {command}\n"
+        f"positions: line\n{events}events: {' '.join(_EVENTS[name][0] for name in shown)}\nsummary: {sums}\n"
+    )
+
+
+class _Names:
+    """Names of files and functions, written out the first time and by number from then on; and their lines."""
+
+    def __init__(self, functions: pd.DataFrame) -> None:
+        same = functions.duplicated(["qualname", "file"], keep=False)
+        self._functions = {
+            row.func_id: (
+                f"{printable(row.qualname)}:{row.first_line}" if twice else printable(row.qualname),
+                printable(row.file) or f"{row.module}",
+                max(0, int(row.first_line)),
+            )
+            for row, twice in zip(functions.itertuples(index=False), same, strict=True)
+        }
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def file(self, func_id: int, key: str = "fl") -> str:
+        """The line that says in which file a function is."""
+        return f"{key}={self._numbered('file', self._of(func_id)[1])}"
+
+    def function(self, func_id: int, key: str = "fn") -> str:
+        """The line that names a function."""
+        return f"{key}={self._numbered('function', self._of(func_id)[0])}"
+
+    def line(self, func_id: int, line: Any) -> int:
+        """A line of a function's, that of its `def` where it is not known; 0 where that is not known either."""
+        return self._of(func_id)[2] if line is None or pd.isna(line) or line < 0 else int(line)
+
+    def _of(self, func_id: int) -> tuple[str, str, int]:
+        return self._functions.get(func_id, ("(unknown)", "(unknown)", 0))
+
+    def _numbered(self, what: str, name: str) -> str:
+        known = self._numbers.get((what, name))
+        if known is not None:
+            return f"({known})"
+        self._numbers[what, name] = number = len(self._numbers) + 1
+        return f"({number}) {name}"
