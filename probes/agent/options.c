@@ -38,6 +38,8 @@ static void read_line(char *line)
         options.max_depth = strtoul(value, NULL, 10);
     else if (!strcmp(line, "c_calls"))
         options.c_calls = atoi(value);
+    else if (!strcmp(line, "memory"))
+        options.memory = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
         options.include[options.includes++] = value;
     else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)

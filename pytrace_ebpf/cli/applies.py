@@ -23,10 +23,11 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "faults", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")
+        for name in ("budget", "faults", "memory", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "args", "only the agent reads what functions are given and return"),
+    ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
 )
@@ -53,10 +54,10 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args the agent, which alone can read them."""
+    """Where function events come from: by default `auto`, with --sample none, with --args and --memory the agent, which alone can see that."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    return "agent" if asked == "auto" and given(args, "args") else asked
+    return "agent" if asked == "auto" and (given(args, "args") or given(args, "memory")) else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.allocations import Allocations
 from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.values import Values
@@ -33,6 +34,7 @@ class Traced:
     left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
     unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
     values: Values = field(default_factory=Values)
+    allocations: Allocations = field(default_factory=Allocations)
 
     def introduce(self, functions: Functions) -> None:
         """Take in the functions that were reported since the last time."""
@@ -80,4 +82,7 @@ class Traced:
         lost[LOSS_CLASSES.index("call_ring")] = self.arena.counted("dropped")
         lost[LOSS_CLASSES.index("function_map")] = self.arena.counted("unnamed")
         lost[LOSS_CLASSES.index("value_ring")] = self.arena.counted("values_dropped") + self.values.lost
+        lost[LOSS_CLASSES.index("allocation_ring")] = (
+            self.arena.counted("allocations_dropped") + self.arena.counted("untracked") + self.allocations.lost
+        )
         return lost
