@@ -186,6 +186,7 @@ struct stack_event {
 #define LOSS_SAMPLE_NATIVE 10    /* a sample's native frames end where it is not known how to get to the caller */
 #define LOSS_VALUE_RING 11       /* no chunk for an agent's value: it is missing. The agent counts these itself */
 #define LOSS_FAULT_RING 12       /* ring of page faults full */
-#define LOSS_CLASSES 13
+#define LOSS_ALLOCATION_RING 13  /* no chunk for what an agent's allocators counted between two events. The agent counts these itself */
+#define LOSS_CLASSES 14
 
 #endif

@@ -15,6 +15,7 @@ import numpy as np
 
 from pytrace_ebpf.record.agent.arena import (
     ACTIVE,
+    ALLOCATIONS,
     CALLS,
     CHUNK_SIZE,
     CHUNK_TABLE,
@@ -24,6 +25,7 @@ from pytrace_ebpf.record.agent.arena import (
     NAME,
     QUIET,
     REFUSED,
+    VALUES,
 )
 from pytrace_ebpf.record.agent.leftovers import take
 from pytrace_ebpf.record.agent.library import Library
@@ -36,6 +38,7 @@ AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
 ENTRY, OPEN, RESUME = CallKind.ENTRY.value, CallKind.OPEN.value, CallKind.RESUME.value
 LINE, STANDS = CallKind.LINE.value, 3  # EVENT_STANDS of probes/agent/agent.h
 EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
+RECORDS = {CALLS: "event", VALUES: "value", ALLOCATIONS: "allocations"}
 LAYOUT = Library(AGENT).dtypes if AGENT.exists() else {}
 
 
@@ -52,7 +55,7 @@ class Function:
 
 class Arena:
     """What an arena file holds: `header` (np.void), `chunks` of events (np.void each, in their order), `functions` and `names` by id, `threads`: tid -> array of EVENT,
-    `values`: (head of the chunk, array of struct value) each."""
+    `values`, `allocations`: (head of the chunk, array of struct value, of struct allocations) each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,12 +68,13 @@ class Arena:
                 file.seek(CHUNK_TABLE + number * CHUNK_SIZE)
                 head = np.frombuffer(file.read(CHUNK_SIZE), LAYOUT["chunk"], 1)[0]
                 file.seek(CHUNKS_START + number * int(self.header["chunk_bytes"]))
-                record = LAYOUT["event" if head["stream"] == CALLS else "value"]
+                record = LAYOUT[RECORDS[int(head["stream"])]]
                 events = np.frombuffer(file.read(record.itemsize * int(head["count"])), record)
                 if head["state"] != FREE:
                     chunks.append((head, events))
         chunks.sort(key=lambda chunk: int(chunk[0]["order"]))
-        self.values = [(head, values) for head, values in chunks if head["stream"] != CALLS]
+        self.values = [(head, values) for head, values in chunks if head["stream"] == VALUES]
+        self.allocations = [(head, records) for head, records in chunks if head["stream"] == ALLOCATIONS]
         chunks = [(head, events) for head, events in chunks if head["stream"] == CALLS]
         self.chunks = [head for head, _ in chunks]
         self.threads: dict[int, np.ndarray] = {}

@@ -47,8 +47,8 @@ enum { COMMAND_RECORD, COMMAND_STOP };
 #define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
-/* chunk.stream: what its records are. CALLS: struct event; VALUES: struct value */
-enum { STREAM_CALLS, STREAM_VALUES, STREAMS };
+/* chunk.stream: what its records are. CALLS: struct event; VALUES: struct value; ALLOCATIONS: struct allocations */
+enum { STREAM_CALLS, STREAM_VALUES, STREAM_ALLOCATIONS, STREAMS };
 enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 
 #define ARENA_FIELDS(FIELD, ARRAY) \
@@ -68,6 +68,8 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, unnamed)        /* functions for which there was no room: their events carry function 0 */ \
     FIELD(uint64_t, waited_ns)      /* time the program was held up for want of a chunk (wait_ms) */ \
     FIELD(uint64_t, values_dropped) /* values for which there was no chunk; they never wait for one */ \
+    FIELD(uint64_t, allocations_dropped) /* struct allocations likewise */ \
+    FIELD(uint64_t, untracked)      /* blocks for which the agent's table had no place: they count as allocated, and are never freed */ \
     FIELD(uint64_t, passed)         /* events that were looked at and not written: of C functions, and of what is left out */ \
     FIELD(uint32_t, left_out_done)  /* the last turn that the agent has followed */ \
     FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
@@ -140,6 +142,17 @@ enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES }
     FIELD(uint8_t, dtype) \
     ARRAY(uint8_t, data, VALUE_DATA)
 
+/* What a thread's Python memory did between its event of this number and its next one. `freed_...`: of blocks that were allocated and freed while
+ * the call was open that is innermost after that event, and no call below it was. */
+#define ALLOCATIONS_FIELDS(FIELD, ARRAY) \
+    FIELD(uint64_t, event)        /* number of the event */ \
+    FIELD(uint64_t, bytes)        /* allocated */ \
+    FIELD(uint64_t, freed_bytes) \
+    FIELD(int64_t, level)         /* growth of all that the thread has allocated and that is not freed */ \
+    FIELD(int64_t, peak)          /* the most that this was at a time, 0 at first */ \
+    FIELD(uint32_t, blocks) \
+    FIELD(uint32_t, freed_blocks)
+
 #define DECLARE_FIELD(type, name) type name;
 #define DECLARE_ARRAY(type, name, count) type name[count];
 struct arena { ARENA_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
@@ -149,6 +162,7 @@ struct function { FUNCTION_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 struct event { EVENT_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 struct value { VALUE_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 _Static_assert(sizeof(struct value) == 32 + VALUE_DATA, "");
+struct allocations { ALLOCATIONS_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 
 static inline struct event event_of(uint64_t stamp, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {

@@ -33,7 +33,7 @@ static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint32_t chunk_limit, function_ids, threads;
-static uint64_t order, values_turned_away;
+static uint64_t order, values_turned_away, allocations_turned_away;
 static volatile bool may_wait;
 static bool patient; /* the tracer came in time when it was last waited for */
 static struct writer *writers;
@@ -101,7 +101,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     madvise(arena, arena_size, MADV_DONTDUMP);
     backed = FUNCTIONS_START;
     function_ids = threads = 0;
-    order = values_turned_away = 0;
+    order = values_turned_away = allocations_turned_away = 0;
     may_wait = patient = true;
     arena->pid = getpid();
     arena->python = python;
@@ -303,6 +303,33 @@ struct value *room_for_values(struct writer *w, uint32_t count)
     return values;
 }
 
+/* They never wait either. */
+struct allocations *room_for_allocations(struct writer *w)
+{
+    uint32_t most = arena->chunk_bytes / sizeof(struct allocations);
+    if (UNLIKELY(!w->allocations || w->allocations->count == most)) {
+        if (w->allocations) {
+            w->allocations_before += w->allocations->count;
+            __atomic_store_n(&w->allocations->state, CHUNK_FULL, __ATOMIC_RELEASE);
+        }
+        w->allocations = allocations_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        if (!w->allocations) {
+            arena->allocations_dropped++;
+            return NULL;
+        }
+        allocations_turned_away = 0;
+        begin_chunk(w, w->allocations, STREAM_ALLOCATIONS, sizeof(struct allocations), w->allocations_before);
+    }
+    return (struct allocations *)((char *)arena + events_at(w->allocations - chunk_at(0))) + w->allocations->count;
+}
+
+void writers_each(void (*act)(struct writer *))
+{
+    for (struct writer *w = writers; w; w = w->link)
+        if (w->session == recording && !w->over)
+            act(w);
+}
+
 static void thread_ends(void *writer)
 {
     struct writer *w = writer;
@@ -313,6 +340,8 @@ static void thread_ends(void *writer)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
     if (good && w->values)
         __atomic_store_n(&w->values->state, CHUNK_FULL, __ATOMIC_RELEASE);
+    if (good && w->allocations)
+        __atomic_store_n(&w->allocations->state, CHUNK_FULL, __ATOMIC_RELEASE);
     w->session = NO_SESSION;
     __atomic_store_n(&w->over, true, __ATOMIC_RELEASE);
     unlock();
@@ -339,7 +368,7 @@ struct writer *writer_new(uint32_t tid, uint64_t thread)
         w = writers;
     }
     link = w->link;
-    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room};
+    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room, .marks = w->marks};
     return w;
 }
 

@@ -25,6 +25,17 @@ struct c_call {
     uint32_t frame, function;
 };
 
+/* memory.c: of a thread since its last event, and of a call that is open. */
+struct counted {
+    uint64_t blocks, bytes;
+    int64_t level, peak;
+};
+struct mark {
+    uint32_t begun; /* calls that the thread had begun when it was entered, itself included */
+    uint32_t freed_blocks;
+    uint64_t freed_bytes;
+};
+
 /* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
 struct writer {
     uint64_t session; /* it is good while this equals `recording` */
@@ -33,6 +44,12 @@ struct writer {
     struct chunk *values; /* the one for values; NULL = none yet */
     uint64_t before;     /* records in the chunks that it has filled */
     uint64_t values_before;
+    struct chunk *allocations;
+    uint64_t allocations_before;
+    struct counted counted;
+    struct mark *marks;  /* of the open calls, the outermost first; NULL = none yet */
+    uint32_t open, begun;
+    bool allocating;     /* within an allocator */
     uint32_t tid;
     uint32_t number;     /* chunk.thread */
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
@@ -58,6 +75,10 @@ extern struct arena *arena;
 /* Number of the session whose events are written now; 0 = none. A thread that finds it changed writes nothing. */
 extern uint64_t recording;
 extern _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec")));
+
+/* Allocations are counted. */
+extern bool memory_on;
+void memory_before_event(struct writer *w, uint64_t kind);
 
 static inline uint64_t clock_ns(void)
 {
@@ -109,6 +130,8 @@ static inline void writer_awaits(struct writer *writer, uint32_t frame)
     writer->open_frame = frame;
     writer->session = AWAITING;
 }
+/* Of each thread of the session. */
+void writers_each(void (*act)(struct writer *));
 /* Nobody waits for a chunk from now on until the next arena is opened. */
 void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */
@@ -130,9 +153,19 @@ static inline void values_written(struct writer *w, uint32_t count)
     __atomic_store_n(&w->values->count, w->values->count + count, __ATOMIC_RELEASE);
 }
 
+/* A place for such a record; allocations_written is to follow. NULL: there is none, which is counted. */
+struct allocations *room_for_allocations(struct writer *writer);
+
+static inline void allocations_written(struct writer *w)
+{
+    __atomic_store_n(&w->allocations->count, w->allocations->count + 1, __ATOMIC_RELEASE);
+}
+
 /* False: the event is lost, and counted. */
 static inline bool write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {
+    if (UNLIKELY(memory_on))
+        memory_before_event(w, kind);
     struct event *e = w->next;
     if (UNLIKELY(e == w->end)) {
         if (!writer_make_room(w))

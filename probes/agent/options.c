@@ -40,6 +40,8 @@ static void read_line(char *line)
         options.c_calls = atoi(value);
     else if (!strcmp(line, "lines"))
         options.lines = atoi(value);
+    else if (!strcmp(line, "memory"))
+        options.memory = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
         options.include[options.includes++] = value;
     else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)

@@ -9,6 +9,7 @@
  *     max_depth=N             calls below this depth are not written; 0 = no bound
  *     c_calls=0|1             write calls of what is written in C as well
  *     lines=0|1               write the lines that functions come to as well
+ *     memory=0|1              count allocations
  *     include=PATTERN         only these functions, any number of times
  *     exclude=PATTERN         not these, any number of times
  *     args=PATTERN            of these functions what they are given and return is written too, any number of times
@@ -30,7 +31,7 @@
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
-    bool follow, c_calls, lines;
+    bool follow, c_calls, lines, memory;
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;

@@ -18,6 +18,7 @@
 #include "functions.h"
 #include "layers.h"
 #include "left_out.h"
+#include "memory.h"
 #include "objects.h"
 #include "options.h"
 #include "sources.h"
@@ -85,6 +86,7 @@ static void call_atexit(const char *method)
 /* GIL held. */
 static void unhook(void)
 {
+    memory_stop();
     hooks->stop();
     collections_stop();
     hooks_on = false;
@@ -114,6 +116,7 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     (void)self, (void)arguments, (void)count;
     if (hooks_on && arena && phase != INHERITED) {
         uint32_t *watched = &arena->command;
+        memory_flush();
         stop_recording();
         arena_say(arena, ARENA_QUIET);
         unhook(); /* from here on the watching thread may unmap the arena */
@@ -157,6 +160,7 @@ static const char *switch_on(bool here)
     if (failure)
         return failure;
     hooks_on = true;
+    memory_start();
     recording = ++sessions;
     frames_verify();
     keep_open_frames();
@@ -173,6 +177,8 @@ static void end(bool tracer_gone)
     if (sure) {
         /* Only who holds the GIL writes, so with it the end is exact. */
         int state = py.PyGILState_Ensure();
+        if (hooks_on)
+            memory_flush();
         stop_recording();
         if (hooks_on)
             take_down();
@@ -341,6 +347,7 @@ static bool begin_here(uint32_t forked_from)
         failure = switch_on(true);
     else if (!(failure = functions_begin())) {
         left_out_begin(hooks);
+        memory_start();
         recording = ++sessions;
         phase = ACTIVE;
         arena_say(arena, ARENA_ACTIVE);

@@ -22,10 +22,11 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "faults", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+        for name in ("budget", "faults", "memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "args", "only the agent reads what functions are given and return"),
+    ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
     ("source", "usdt", "lines", "only the agent sees every line"),
@@ -56,10 +57,10 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args or --lines the agent, which alone can read them."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone can see that."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    return "agent" if asked == "auto" and (given(args, "args") or given(args, "lines")) else asked
+    return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "memory")) else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:

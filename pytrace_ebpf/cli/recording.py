@@ -80,6 +80,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
     )  # fmt: skip
     parser.add_argument(
+        "--memory", action="store_true",
+        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
+    )  # fmt: skip
+    parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
     )  # fmt: skip
@@ -148,7 +152,8 @@ def options(args: argparse.Namespace) -> Options:
         max_size=args.max_size,
         keep=args.keep,
         sample=args.sample,
-        faults=args.faults,
+        faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
+        memory=args.memory,
         requests=tuple(args.request),
         budget=args.budget,
     )

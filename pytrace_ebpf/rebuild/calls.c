@@ -197,6 +197,7 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
     call->piece = call->slices = call->owed = call->node = call->site = 0;
     call->unknown_below = call->outermost_of_site = 0;
     call->slot = 0;
+    call->level = call->highest = thread->level;
     call->busy_ns = 0;
     call->outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
     if (engine->wants_tree) {
@@ -348,7 +349,9 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
         !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &call->node))
         return engine->error = NO_MEMORY, false;
     if (!LIKELY(!call->owed) && !charges_pay(engine, call))
-        return false;
+        return engine->error = NO_MEMORY, false;
+    if (!LIKELY(call->highest == call->level) && !charges_raise(engine, thread, call))
+        return engine->error = NO_MEMORY, false;
     struct node *node = &tree->node[call->node];
     node->calls++;
     sums_add(&node->total, ended->wall, ended->split.part, ended->split.known);

@@ -1,8 +1,9 @@
 /* What is charged to calls: amounts of something, each to the call that was innermost at a moment, as of moments.c.
  *
- * An amount that has a moment `since` is what ended then, and goes to the innermost of the calls that were open all the time
- * between the two. Sums are kept by node of the tree: they say what calls used by themselves, and with those below them it is
- * the sum of the nodes below. What is used outside of calls is in no sum. */
+ * Sums are kept by node of the tree: they say what calls used by themselves, and with those below them it is the sum of the
+ * nodes below. What is used outside of calls is in no sum. Two kinds are no sums: LEVEL is by how much a level of the thread
+ * changes, and PEAK, before that, how far above where it was it has been; of them the highest that any call of a node
+ * raised the level to, from where it was at its entry, is kept in the place of PEAK. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,19 +13,6 @@
 int64_t charges_next(const struct charges *all, const struct thread *thread)
 {
     return thread->charge < thread->charge_end ? all->ts[thread->charge] : NS_NEVER;
-}
-
-static struct call *open_since(const struct thread *thread, int64_t ns)
-{
-    size_t low = 0, high = thread->depth; /* the first that began later */
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (thread->calls[middle].start_ns <= ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low ? &thread->calls[low - 1] : NULL;
 }
 
 static struct charged *of_node(struct engine *engine, uint32_t node)
@@ -58,6 +46,18 @@ static struct charged *of_unnamed(struct engine *engine, struct call *call)
     return &all->owed[call->owed];
 }
 
+/* A call ends, which raised the level of its thread to its highest. False: no memory. */
+bool charges_raise(struct engine *engine, const struct thread *thread, const struct call *call)
+{
+    struct charged *sum = of_node(engine, call->node);
+    struct call *caller = thread->depth > 1 ? &thread->calls[thread->depth - 2] : NULL;
+    if (sum && sum->of[PEAK] < call->highest - call->level)
+        sum->of[PEAK] = call->highest - call->level;
+    if (caller && caller->highest < call->highest)
+        caller->highest = call->highest;
+    return sum != NULL;
+}
+
 /* A call ends that owes something: its node is known now. False: no memory. */
 bool charges_pay(struct engine *engine, struct call *call)
 {
@@ -77,8 +77,12 @@ int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
     const struct charges *all = &engine->charges;
     for (; charges_next(all, thread) < ns; thread->charge++) {
         size_t k = thread->charge;
-        struct call *call = all->since[k] != NS_NEVER ? open_since(thread, all->since[k]) : thread->depth ? &thread->calls[thread->depth - 1] : NULL;
-        if (thread->phase != WITHIN || !call)
+        struct call *call = thread->depth ? &thread->calls[thread->depth - 1] : NULL;
+        if (all->what[k] == LEVEL)
+            thread->level += all->amount[k];
+        if (all->what[k] == PEAK && call && thread->level + all->amount[k] > call->highest)
+            call->highest = thread->level + all->amount[k];
+        if (thread->phase != WITHIN || !call || all->what[k] >= PEAK)
             continue;
         struct charged *sum = call->func < 0 ? of_unnamed(engine, call) : of_node(engine, call->node);
         if (!sum)
@@ -88,16 +92,15 @@ int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
     return charges_next(all, thread);
 }
 
-/* Charge `count` amounts, by thread (pid << 32 | tid, ascending) and in order of time, instead of those that are left: `what` is below
- * CHARGES; `since` NS_NEVER for the innermost call. The arrays have to stay allocated until the next of these calls. Asks for the moments
+/* Charge `count` amounts, by thread (pid << 32 | tid, ascending) and in order of time, instead of those that are left: `what` is at
+ * most LEVEL. The arrays have to stay allocated until the next of these calls. Asks for the moments
  * of rebuild_ask() anew. */
-OFFERED void rebuild_charge(struct engine *engine, const int64_t *key, const int64_t *ts, const int64_t *since, const uint8_t *what,
-                            const int64_t *amount, size_t count)
+OFFERED void rebuild_charge(struct engine *engine, const int64_t *key, const int64_t *ts, const uint8_t *what, const int64_t *amount,
+                            size_t count)
 {
     struct charges *all = &engine->charges;
     all->key = key;
     all->ts = ts;
-    all->since = since;
     all->what = what;
     all->amount = amount;
     all->count = count;

@@ -161,6 +161,7 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
     thread->open = (struct activations){0};
     for (size_t k = 0; k < thread->depth; k++) {
         thread->calls[k].piece = thread->calls[k].slices = thread->calls[k].owed = 0;
+        thread->calls[k].level = thread->calls[k].highest = 0;
         if (!activations_push(&thread->open, thread->calls[k].frame))
             return false;
     }

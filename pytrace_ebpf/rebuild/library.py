@@ -71,6 +71,7 @@ MEANWHILE = np.dtype([("wall", "i8"), ("busy", "i8")])
 NO_ANSWER = -2
 CHARGES = 8
 """Kinds of amounts: struct charged is one of each."""
+PEAK, LEVEL = 7, 8
 SPENT = (*NAMES, "off", "unknown", "calls")
 """Columns of rebuild_spent()."""
 
@@ -98,7 +99,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
     "settle": (None, [c_void_p, c_int64]),
-    "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
+    "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "uncharged": (None, [c_void_p, c_void_p]),
     "charged": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_edges": (None, [c_void_p]),

@@ -242,6 +242,7 @@ struct call {
     uint8_t outermost;            /* 1: of its function, 2: of its module */
     uint8_t outermost_of_site;
     /* cores.c */
+    int64_t level, highest; /* charges.c: of its thread, at its entry and since */
     uint32_t owed;   /* charges.c: what it used while its function is not known; 0 none */
     uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
     int64_t busy_ns; /* of its process up to its entry */
@@ -277,6 +278,7 @@ struct thread {
     int64_t entered_before; /* calls that ended before the window */
     size_t asked, asked_end; /* its next moment, see moments.c */
     size_t charge, charge_end; /* and its next charge, see charges.c */
+    int64_t level;             /* charges.c */
     int64_t asked_ns;          /* the earlier one of them */
     const struct busy *busy; /* of its process; NULL not known */
     size_t busy_at;          /* the piece of it that its last event lies in */
@@ -338,14 +340,16 @@ void moments_name(struct engine *engine, struct thread *thread, const struct cal
 
 /* --- charges.c --- */
 
-#define CHARGES 8 /* kinds of amounts */
+#define CHARGES 8 /* kinds of amounts that are kept */
+#define PEAK 7    /* the last of them */
+#define LEVEL 8
 
 struct charged {
     int64_t of[CHARGES];
 };
 
 struct charges {
-    const int64_t *key, *ts, *since, *amount;
+    const int64_t *key, *ts, *amount;
     const uint8_t *what;
     size_t count;
     struct charged *sum; /* by node */
@@ -357,6 +361,7 @@ struct charges {
 
 int64_t charges_next(const struct charges *all, const struct thread *thread);
 int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns);
+bool charges_raise(struct engine *engine, const struct thread *thread, const struct call *call);
 bool charges_pay(struct engine *engine, struct call *call);
 void charges_free(struct charges *charges);
 

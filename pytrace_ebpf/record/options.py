@@ -44,6 +44,7 @@ class Options:
     keep: Keep | None = None  # None: all of it
     sample: float | None = None  # stacks a second and core; None: none
     faults: bool = False  # page faults, and how the resident memory grows
+    memory: bool = False  # what Python's allocators do
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:

@@ -23,6 +23,7 @@ class Recording:
         self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
         self._events: list[Columns] = []
         self._observed: list[Columns] = []
+        self._allocations: list[Columns] = []
 
     def emit(self, columns: Columns) -> None:
         """Take in columns of `events`."""
@@ -43,6 +44,16 @@ class Recording:
         """Those since the last call."""
         observed, self._observed = self._observed, []
         return observed
+
+    def allocate(self, columns: Columns) -> None:
+        """Take in columns of `allocations`."""
+        if len(columns["ts"]):
+            self._allocations.append(columns)
+
+    def take_allocations(self) -> list[Columns]:
+        """Those since the last call."""
+        allocations, self._allocations = self._allocations, []
+        return allocations
 
     def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
         """All that is open on these threads, (pid, tid), ends at `ts`."""

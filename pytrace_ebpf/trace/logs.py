@@ -97,6 +97,10 @@ class Logs:
         """Page faults and changes of the resident memory; columns as in schema.FAULTS."""
         return self._log("faults", None, None, None, [])
 
+    def allocations(self) -> pd.DataFrame:
+        """What each thread's Python memory did between its events; columns as in schema.ALLOCATIONS."""
+        return self._log("allocations", None, None, None, [])
+
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])

@@ -22,6 +22,28 @@ FAULTS = Table(
     ),
 )
 
+ALLOCATIONS = Table(
+    "allocations",
+    "One row per event of a thread after which its Python memory changed (`--memory`): what was allocated and freed until its next event.",
+    (),
+    (
+        Column("ts", "int64", "ns", "when that event was"),
+        PID,
+        TID,
+        Column("blocks", "int64", "", "allocated; one that is resized counts as freed and allocated"),
+        Column("bytes", "int64", "bytes", "of these blocks"),
+        Column(
+            "freed_blocks",
+            "int64",
+            "",
+            "of those that were allocated and freed, whenever, while the call was open that is innermost here, and not while one below it was",
+        ),
+        Column("freed_bytes", "int64", "bytes", "of these blocks"),
+        Column("level_bytes", "int64", "bytes", "growth of all that the thread has allocated since recording began and that is not freed"),
+        Column("peak_bytes", "int64", "bytes", "the most that this growth was in between; 0 where it never grew"),
+    ),
+)
+
 
 def _of_function(name: str, unit: str, meaning: str, null: str) -> tuple[Column, Column]:
     return (
@@ -42,6 +64,17 @@ MEMORY = Table(
         *_of_function("minor_faults", "", "page faults for which nothing had to be read", "null without --faults"),
         *_of_function("major_faults", "", "page faults for which something was read", "null without --faults"),
         *_of_function("grown_bytes", "bytes", "growth of the process's resident memory", "null where that was not recorded"),
+        *_of_function("blocks", "", "blocks that Python's allocators handed out", "null without --memory"),
+        *_of_function("bytes", "bytes", "their sizes", "null without --memory"),
+        Column("kept_blocks", "int64", "", "of blocks those that were not freed within the call: they were there at its end; null as bytes", True),
+        Column("kept_bytes", "int64", "bytes", "their sizes", True),
+        Column(
+            "peak_bytes",
+            "int64",
+            "bytes",
+            "of any of its calls: the most that what its thread has allocated and is not freed grew to, from where it was at the call's start; null as bytes",
+            True,
+        ),
     ),
     derived=True,
 )

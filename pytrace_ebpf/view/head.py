@@ -30,6 +30,7 @@ LOST = {
     "sample_native": "stacks whose native frames are not known, or not all",
     "sample_torn": "stacks that were changing just when they were sampled: their time has no function",
     "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
+    "allocation_ring": "what Python's allocators did between two events: it is in no function's sums",
     "argument_ring": "tensors: those calls of operators have no shapes",
 }
 

@@ -11,8 +11,20 @@ from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named
 
-_ORDER = ("self_grown_bytes", "self_minor_faults", "self_major_faults", "grown_bytes", "minor_faults")
-_NOTHING = "What memory calls used was not recorded; --faults of run and attach records it."
+_ORDER = ("self_bytes", "self_grown_bytes", "self_minor_faults", "self_major_faults", "bytes", "grown_bytes", "minor_faults")
+_NOTHING = "What memory calls used was not recorded; --memory or --faults of run and attach record it."
+# Columns of schema.MEMORY as they are shown, where they are known: title, cells. The last ones make room first.
+_SHOWN = {
+    "self_bytes": ("self alloc", 10),
+    "bytes": ("allocated", 9),
+    "kept_bytes": ("kept", 9),
+    "peak_bytes": ("peak", 9),
+    "self_grown_bytes": ("self resident", 13),
+    "grown_bytes": ("resident", 9),
+    "minor_faults": ("faults", 9),
+    "major_faults": ("major", 6),
+    "blocks": ("blocks", 9),
+}
 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -26,23 +38,20 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """A line per row of `table` (see found)."""
-    amounts = [(name, title, cells) for name, title, cells in _AMOUNTS if table[name].notna().any()]
-    if not amounts:
+    shown = {name: of for name, of in _SHOWN.items() if table[name].notna().any()}
+    if not shown:
         return [Text(_NOTHING)]
     count_width = 7 if width < NARROW else 9
-    columns = [(count_width, "calls"), *((cells, "self " + title) for _, title, cells in amounts), *((cells, title) for _, title, cells in amounts)]
-    out = Listing(width, [(0, ""), *columns], ["function"], may_go=[title for _, title, _ in reversed(amounts)])
+    may_go = [title for title, _ in reversed(list(shown.values())[1:])]
+    out = Listing(width, [(0, ""), (count_width, "calls"), *((cells, title) for title, cells in shown.values())], ["function"], may_go=may_go)
     for row in table.head(top).to_dict("records"):
-        figures = [_shown(name, row[prefix + name], cells) for prefix in ("self_", "") for name, _, cells in amounts]
+        figures = [_figure(name, row[name], cells) for name, (_, cells) in shown.items()]
         out.add(["", text.count(row["calls"], count_width), *figures], partial(text.function, row["qualname"], row["file"], row["first_line"]))
-    note = f"{min(top, len(table)):,} of {len(table):,}; by self; resident: growth of the process's resident memory"
+    note = f"{min(top, len(table)):,} of {len(table):,}; kept: not freed within the call; peak: of one call; resident: growth of the process's memory"
     return [text.title("What memory functions used", note, width), out]
 
 
-_AMOUNTS = (("grown_bytes", "resident", 9), ("minor_faults", "faults", 9), ("major_faults", "major", 7))
-
-
-def _shown(name: str, value: Any, cells: int) -> str:
+def _figure(name: str, value: Any, cells: int) -> str:
     if not text.known(value):
         return text.NOTHING
     if not name.endswith("bytes"):

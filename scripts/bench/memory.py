@@ -1,4 +1,4 @@
-"""What it costs to record memory: `--faults` beside the agent alone, for programs that use memory in different ways.
+"""What it costs to record memory: `--faults` and `--memory` beside the agent alone, for programs that use memory in different ways.
 
 Processes of one interpreter do rounds of the same work in turn, each under a tracer of its own. CPU time of the program, and its ratio to
 that with the agent alone. Quote the ratios; the times are this machine's.
@@ -16,7 +16,7 @@ from children.measuring import Measuring
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "allocating.py"
-WAYS: dict[str, dict[str, Any] | None] = {"untraced": None, "agent": {}, "--faults": {"faults": True}}
+WAYS: dict[str, dict[str, Any] | None] = {"untraced": None, "agent": {}, "--faults": {"faults": True}, "--memory": {"faults": True, "memory": True}}
 
 
 def measure(python: str, work: str, rounds: int) -> None:

@@ -23,7 +23,7 @@ from pytrace_ebpf.record.scheduling import perf_switches, sched
 from pytrace_ebpf.record.session import Session
 from pytrace_ebpf.record.usdt import calls as usdt_calls
 from pytrace_ebpf.record.usdt.probes import UsdtProbes
-from tests.agent_arena import LAYOUT
+from tests.agent_arena import LAYOUT, RECORDS
 from tests.agent_arena import Session as AgentSession
 from tests.golden.replay import REPLAYS, plain
 
@@ -144,7 +144,7 @@ def usdt_and_sched(folder: Path) -> None:
 
 def agent(folder: Path) -> None:
     options = {"include": ["<string>"], "args": ["<string>.gives", "<string>.counts", "<string>.fails", "<string>.given"], "redact": ["password"]}
-    session = AgentSession(folder / "agent", clock="monotonic", arena_bytes=1 << 16, chunk_records=256, **options)
+    session = AgentSession(folder / "agent", clock="monotonic", arena_bytes=1 << 18, chunk_records=256, memory=1, **options)
     subprocess.run([*PYTHON, PROGRAM + GIVEN], env=session.preloaded, input="\n", text=True, check=True, stdout=subprocess.DEVNULL)
     (path,) = [each for each in (folder / "agent").iterdir() if each.stat().st_size > arena.CHUNKS_START]
     with path.open("rb") as file:
@@ -159,7 +159,7 @@ def agent(folder: Path) -> None:
         take("functions", np.frombuffer(os.pread(file.fileno(), end, arena.FUNCTIONS_START), np.uint8))
         for number in range(used):
             count = int(table["count"][number])
-            record = LAYOUT["value" if table["stream"][number] == arena.VALUES else "event"]
+            record = LAYOUT[RECORDS[int(table["stream"][number])]]
             take("chunk", np.frombuffer(os.pread(file.fileno(), record.itemsize * count, arena.CHUNKS_START + number * size), record))
         taken["arena_bytes.0"] = np.array([os.fstat(file.fileno()).st_size - arena.CHUNKS_START])
     keep("agent")

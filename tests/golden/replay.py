@@ -27,6 +27,7 @@ from pytrace_ebpf.record.usdt.calls import UsdtCalls
 Recorded = Mapping[str, np.ndarray]  # arrays by name, those of several drains with their number: calls.0, calls.1, ...
 Tables = dict[str, pa.Table]
 LONG_NS = 1 << 62
+_RECORD = {"what": "event", "data": "value", "freed_blocks": "allocations"}  # by the last field of its struct
 
 
 def batches(recorded: Recorded, name: str) -> list[np.ndarray]:
@@ -65,9 +66,7 @@ def agent(recorded: Recorded, folder: Path) -> Tables:
             file.seek(arena.CHUNKS_START + number * int(header["chunk_bytes"][0]))
             file.write(chunk.tobytes())
         file.truncate(arena.CHUNKS_START + int(recorded["arena_bytes.0"][0]))
-    dtypes = {
-        "event" if "what" in of.names and "data" not in of.names else "value": of for of in {chunk.dtype for chunk in batches(recorded, "chunk")}
-    }
+    dtypes = {_RECORD[of.names[-1]]: of for of in {chunk.dtype for chunk in batches(recorded, "chunk")}}
     dtypes |= {"arena": header.dtype, "chunk": recorded["table.0"].dtype}
     with path.open("r+b") as file:
         read = arena.Arena(Descriptor(os.dup(file.fileno())), dtypes, LONG_NS)
@@ -76,8 +75,11 @@ def agent(recorded: Recorded, folder: Path) -> Tables:
         traced.introduce(functions)
         tids = {piece.tid: piece.tid for piece in pieces}
         clock: Any = SimpleNamespace(line=Line(read.started & (1 << 48) - 1, read.started, 1.0), now_ns=LONG_NS)
-        calls, values = ([piece for piece in pieces if piece.stream == stream] for stream in (arena.CALLS, arena.VALUES))
+        calls, values, allocations = (
+            [piece for piece in pieces if piece.stream == stream] for stream in (arena.CALLS, arena.VALUES, arena.ALLOCATIONS)
+        )
         rows = {"events": list(traced.events(calls, tids, clock))}
+        rows["allocations"] = traced.allocations.take(read, allocations, tids, read.pid, traced.values.moments)
         return tables(rows | {"observed": traced.values.take(read, values, tids, read.pid)}, of=functions)
 
 

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import (
+    ALLOCATIONS,
     CALLS,
     CHUNK_SIZE,
     CHUNK_TABLE,
@@ -34,7 +36,7 @@ from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, observed_table
 from pytrace_ebpf.record.process.pinned import Descriptor
-from pytrace_ebpf.trace.schema import OBSERVED
+from pytrace_ebpf.trace.schema import OBSERVED, TABLES
 from tests.unit.agent_pythons import built
 
 pytestmark = built
@@ -89,8 +91,10 @@ def read(descriptor: int, looks: int = 2, between: Callable[[], None] = lambda: 
         traced.introduce(functions)
         assert len(traced.func_ids) <= 2 << 20 and len(traced.values._names) <= 2 << 20
         tids = {piece.tid: piece.tid for piece in pieces}
-        calls, values = ([piece for piece in pieces if piece.stream == stream] for stream in (CALLS, VALUES))
+        calls, values, allocations = ([piece for piece in pieces if piece.stream == stream] for stream in (CALLS, VALUES, ALLOCATIONS))
         taken += list(traced.events(calls, tids, clock))
+        for columns in traced.allocations.take(found, allocations, tids, 1, traced.values.moments):
+            pa.table(columns, schema=TABLES["allocations"].arrow).validate(full=True)
         for columns in traced.values.take(found, values, tids, 1):
             observed_table(OBSERVED, columns).validate(full=True)
         between()
@@ -104,8 +108,16 @@ def values(**fields: int) -> list[tuple[int, bytes]]:
     return [(TABLE, chunk(WRITING, 1, stream=VALUES, record_bytes=192)), (EVENTS, row.tobytes())] if DTYPES else []
 
 
+def allocations(**fields: int) -> list[tuple[int, bytes]]:
+    row = np.zeros(1, DTYPES["allocations"]) if DTYPES else np.zeros(1)
+    for name, number in fields.items() if DTYPES else ():
+        row[name] = number
+    return [(TABLE, chunk(WRITING, 1, stream=ALLOCATIONS, record_bytes=48)), (EVENTS, row.tobytes())]
+
+
 TABLE, FUNCTIONS, EVENTS = CHUNK_TABLE, FUNCTIONS_START, CHUNKS_START
 WRONG_VALUES = {"kind": KINDS, "what": 4, "status": 4, "size": 161, "length": -1, "position": 1 << 15}
+WRONG_ALLOCATIONS = {"bytes": 1 << 56, "freed_bytes": (1 << 64) - 1, "level": -(1 << 63), "peak": -1}
 DAMAGE = {
     "no arena": [(0, header(magic=7))],
     "another clock": [(0, header(clock=2))],
@@ -116,10 +128,13 @@ DAMAGE = {
     "an impossible process id": [(0, header(pid=1 << 31))],
     "no process": [(0, header(pid=0))],
     "an impossible thread id": [(0, header()), (TABLE, chunk(WRITING, 1, tid=1 << 31))],
-    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=2))],
+    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=3))],
     "values of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=VALUES))],
     "more values than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 192 + 1, stream=VALUES, record_bytes=192))],
     **{f"a value with a wrong {name}": [(0, header()), *values(**{name: number})] for name, number in WRONG_VALUES.items()},
+    "allocations of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=ALLOCATIONS))],
+    "more allocations than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 48 + 1, stream=ALLOCATIONS, record_bytes=48))],
+    **{f"allocations with wrong {name}": [(0, header()), *allocations(**{name: number})] for name, number in WRONG_ALLOCATIONS.items()},
     "an array whose sizes are not there": [(0, header()), *values(kind=ARRAY, length=2)],
     "a container with data": [(0, header()), *values(kind=SIZED, size=8)],
     "records of no size": [(0, header()), (TABLE, chunk(WRITING, 1, record_bytes=0))],
@@ -215,8 +230,8 @@ chunks = st.builds(
     st.integers(0, 256) | long_words,
     long_words,
     words,
-    st.sampled_from([CALLS, VALUES]) | words,
-    st.sampled_from([16, 192]) | words,
+    st.sampled_from([CALLS, VALUES, ALLOCATIONS]) | words,
+    st.sampled_from([16, 48, 192]) | words,
 )
 functions = st.builds(
     function, st.integers(1, 3) | words, st.binary(max_size=60), st.integers(-3, 3) | st.integers(-(2**31), 2**31 - 1), st.none() | words

@@ -79,6 +79,10 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--faults"), "--faults cannot go with --sample without --source: no call is recorded"),
         (("run", "--rootless", "--faults", "--", "x"), "--faults cannot go with --rootless: page faults are counted in the kernel"),
+        (
+            ("attach", "1", "--source", "usdt", "--memory"),
+            "--memory cannot go with --source usdt: only the agent can stand before Python's allocators",
+        ),
         (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--source", "usdt", "--args", "x"), "--args cannot go with --source usdt: only the agent reads"),
         (("attach", "1", "--redact", "x"), "--redact has no effect without --args; leave it out."),

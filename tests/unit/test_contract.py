@@ -121,7 +121,8 @@ def test_the_numbers_of_the_library() -> None:
     c = numbers(REBUILD / "rebuild.h")
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
-    assert (c["NO_ANSWER"], c["CHARGES"]) == (rebuild.NO_ANSWER, rebuild.CHARGES)
+    assert c["NO_ANSWER"] == rebuild.NO_ANSWER
+    assert (c["CHARGES"], c["PEAK"], c["LEVEL"]) == (rebuild.CHARGES, rebuild.PEAK, rebuild.LEVEL)
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
@@ -197,7 +198,8 @@ def test_the_agents_arena() -> None:
         }
     assert (c["COMMAND_RECORD"], c["COMMAND_STOP"]) == (arena.RECORD, arena.STOP)
     assert (c["CLOCK_IS_TSC"], c["CLOCK_IS_MONOTONIC"]) == (agent.TSC, agent.MONOTONIC)
-    assert (c["STREAM_CALLS"], c["STREAM_VALUES"], c["STREAMS"], c["NAME"]) == (arena.CALLS, arena.VALUES, 2, arena.NAME)
+    assert (c["STREAM_CALLS"], c["STREAM_VALUES"], c["STREAM_ALLOCATIONS"]) == (arena.CALLS, arena.VALUES, arena.ALLOCATIONS)
+    assert (c["STREAMS"], c["NAME"]) == (3, arena.NAME)
     assert (c["MOST_LEFT_OUT"], arena.EVERYTHING) == (MOST_OUT, 2**32 - 1)
     assert [c[name] for name in ("MOST_CHUNKS", "FUNCTIONS_START", "CHUNKS_START")] == [arena.MOST_CHUNKS, arena.FUNCTIONS_START, arena.CHUNKS_START]
     assert re.findall(r"ARENA_MAGIC (0x[0-9a-f]+)ull", text(PROBES / "agent" / "agent.h")) == [hex(arena.MAGIC)]
@@ -222,6 +224,7 @@ def test_the_agents_structs() -> None:
     assert dtypes["event"].itemsize == arena._EVENT
     assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
     assert dtypes["value"].itemsize == sources._VALUE_BYTES
+    assert dtypes["allocations"].itemsize == sources._ALLOCATIONS_BYTES
     function = dtypes["function"]
     of_python = struct.unpack("<IIiI", bytes(range(16)))
     assert np.frombuffer(bytes(range(16)), function)[0].item() == of_python and arena._RECORD.format == "<IIiI"

@@ -13,12 +13,17 @@ from pytrace_ebpf.analyze.rebuilt.passes import segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, within
 from pytrace_ebpf.analyze.time.split import thread_keys
-from pytrace_ebpf.rebuild.engine import CHARGE, INNERMOST
+from pytrace_ebpf.rebuild.engine import CHARGE
+from pytrace_ebpf.rebuild.library import LEVEL, PEAK
 from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import FAULTS, MEMORY
+from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY
 
-AMOUNTS = ("minor_faults", "major_faults", "grown_bytes")  # the first ones by their kind in schema.FAULTS
+FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in schema.FAULTS
+ALLOCATED = ("blocks", "bytes", "freed_blocks", "freed_bytes")  # columns of schema.ALLOCATIONS
+AMOUNTS = (*FAULTS_USED, *ALLOCATED)
+
+_OF_ROW = {**{name: len(FAULTS_USED) + place for place, name in enumerate(ALLOCATED)}, "peak_bytes": PEAK, "level_bytes": LEVEL}
 
 Ints = npt.NDArray[np.int64]
 Charges = npt.NDArray[np.void]
@@ -46,13 +51,19 @@ def _by_function(trace: Trace) -> pd.DataFrame:
     for what, name in enumerate(AMOUNTS):
         for prefix, values, mask in (("", total, whole), ("self_", sums.own, calls)):
             table[prefix + name] = pd.Series(summed(values[:, what], mask) if known[name] else pd.NA, table.index, "Int64")
+    for of in ("blocks", "bytes"):
+        table[f"kept_{of}"] = table[of] - table[f"freed_{of}"]
+    peak = np.zeros(len(functions), np.int64)
+    np.maximum.at(peak, place[calls], sums.own[calls, PEAK])
+    table["peak_bytes"] = pd.Series(peak if known["bytes"] else pd.NA, table.index, "Int64")
     return table[table["calls"] > 0].reset_index(drop=True)
 
 
 def _known(trace: Trace) -> dict[str, bool]:
     """Which amounts were recorded."""
     faults = trace.manifest.get("faults")
-    return {**dict.fromkeys(AMOUNTS, faults is not None), "grown_bytes": bool(faults and faults["growth"])}
+    allocated = dict.fromkeys(ALLOCATED, trace.manifest["options"].get("memory") is True)
+    return {**dict.fromkeys(FAULTS_USED, faults is not None), "grown_bytes": bool(faults and faults["growth"]), **allocated}
 
 
 class _Sums(NamedTuple):
@@ -67,7 +78,7 @@ def _charged(trace: Trace) -> _Sums:
     engine, first, last = within(trace, rows=False, nodes=MOST_NODES)
     whole, open_charges = trace.whole, np.zeros(0, CHARGE)
     for segment, (events, end_ns) in zip(whole.segments[first:last], segments(whole, engine, first, last), strict=True):
-        fresh = _faults(whole, segment["index"])
+        fresh = np.concatenate((_faults(whole, segment["index"]), _allocations(whole, segment["index"])))
         charges = np.concatenate((open_charges, fresh[(fresh["ts"] >= trace.start_ns) & (fresh["ts"] < trace.end_ns)]))
         charges = charges[np.lexsort((charges["ts"], charges["key"]))]
         engine.charge(charges)
@@ -83,9 +94,19 @@ def _faults(trace: Trace, index: int) -> Charges:
     rows = trace.part(FAULTS.name, index)
     pid, tid, ts, kind, grown = (rows[name].to_numpy() for name in ("pid", "tid", "ts", "kind", "grown_bytes"))
     out = np.zeros(len(rows), CHARGE)
-    out["key"], out["ts"], out["since"], out["what"] = thread_keys(pid, tid), ts, INNERMOST, kind
+    out["key"], out["ts"], out["what"] = thread_keys(pid, tid), ts, kind
     out["amount"] = np.where(kind == GROWN, grown, 1)
     return out[np.isin(kind, FAULT_KINDS)]
+
+
+def _allocations(trace: Trace, index: int) -> Charges:
+    rows = trace.part(ALLOCATIONS.name, index)
+    out = np.zeros((len(_OF_ROW), len(rows)), CHARGE)
+    out["key"] = thread_keys(rows["pid"].to_numpy(), rows["tid"].to_numpy())
+    out["ts"] = rows["ts"].to_numpy()
+    for of, (name, what) in zip(out, _OF_ROW.items(), strict=True):
+        of["what"], of["amount"] = what, rows[name].to_numpy()
+    return out.T.reshape(-1)  # row by row: a peak is above the level before
 
 
 def _with_those_below(nodes: npt.NDArray[np.void], own: Ints) -> Ints:

@@ -40,7 +40,16 @@ class AgentCalls(CallSource):
 
     name = "agent"
 
-    def __init__(self, recording: Recording, arena_bytes: int, filters: Filters, follow: bool, launches: bool, observed: Observed = NOTHING) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        arena_bytes: int,
+        filters: Filters,
+        follow: bool,
+        launches: bool,
+        observed: Observed = NOTHING,
+        memory: bool = False,
+    ) -> None:
         """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program."""
         self._recording, self._launches = recording, launches
         self._library = Library(agent_library())
@@ -59,6 +68,7 @@ class AgentCalls(CallSource):
             ("c_calls", int(filters.c_calls)),
             ("lines", int(filters.lines is not None)),
             *(("lines_of", pattern) for pattern in filters.lines_of),
+            ("memory", int(memory)),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
             *(("args", pattern) for pattern in observed.args),
@@ -353,6 +363,9 @@ class AgentCalls(CallSource):
             self._recording.emit(columns)
         for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
+        allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
+        for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
+            self._recording.allocate(columns)
         values = [piece for piece in by_thread if piece.stream == arena.VALUES]
         for columns in traced.values.take(traced.arena, values, tids, pid):
             known = columns["tid"] != UNKNOWN_THREAD

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.allocations import Allocations
 from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.values import Values
@@ -34,6 +35,7 @@ class Traced:
     unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
     values: Values = field(default_factory=Values)
     lines: bool = False  # were asked for
+    allocations: Allocations = field(default_factory=Allocations)
 
     def introduce(self, functions: Functions) -> None:
         """Take in the functions that were reported since the last time."""
@@ -81,4 +83,7 @@ class Traced:
         lost[LOSS_CLASSES.index("call_ring")] = self.arena.counted("dropped")
         lost[LOSS_CLASSES.index("function_map")] = self.arena.counted("unnamed")
         lost[LOSS_CLASSES.index("value_ring")] = self.arena.counted("values_dropped") + self.values.lost
+        lost[LOSS_CLASSES.index("allocation_ring")] = (
+            self.arena.counted("allocations_dropped") + self.arena.counted("untracked") + self.allocations.lost
+        )
         return lost

@@ -62,7 +62,7 @@ class Values:
             del self._last[thread]
 
     def _columns(self, thread: int, tid: int, values: np.ndarray, pid: int, again: bool) -> Columns:
-        ts = self._moments(thread, values["event"])
+        ts = self.moments(thread, values["event"])
         known = ts >= 0
         if not known.all():
             if again:
@@ -79,7 +79,7 @@ class Values:
             "record": values,
         }
 
-    def _moments(self, thread: int, numbers: np.ndarray) -> np.ndarray:
+    def moments(self, thread: int, numbers: np.ndarray) -> np.ndarray:
         """When the events of these numbers were, -1 where they were not met."""
         moments = np.full(len(numbers), -1, np.int64)
         if thread not in self._firsts:

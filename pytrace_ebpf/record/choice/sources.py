@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # slow to import, and usually only one of them is used
 
 # A tick costs as much as 30,000 events. When one tick finds a thirty-second of an arena, the next one comes soon.
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
-_BUSY_SHARE, _EVENT_BYTES, _VALUE_BYTES = 32, 16, 192
+_BUSY_SHARE, _EVENT_BYTES, _VALUE_BYTES, _ALLOCATIONS_BYTES = 32, 16, 192, 48
 _BEGINNING_S = 2
 
 
@@ -157,14 +157,16 @@ class Sources(Recorder):
     def drain(self) -> Rows:
         """The events of all sources."""
         events = [batch for source in self for batch in source.drain()["events"]] + self._recording.take_events()
-        observed = self._recording.take_observed()
-        filled = sum(len(batch["ts"]) * size for batches, size in ((events, _EVENT_BYTES), (observed, _VALUE_BYTES)) for batch in batches)
+        observed, allocations = self._recording.take_observed(), self._recording.take_allocations()
+        sizes = (events, _EVENT_BYTES), (observed, _VALUE_BYTES), (allocations, _ALLOCATIONS_BYTES)
+        filled = sum(len(batch["ts"]) * size for batches, size in sizes for batch in batches)
         self._busy = filled * _BUSY_SHARE > self._options.arena_bytes
-        return {"events": events, "observed": observed}
+        return {"events": events, "observed": observed, "allocations": allocations}
 
     def cut(self) -> Rows:
         """Rows from between two drains, such as the open frames of a process that was attached to."""
-        return {"events": self._recording.take_events(), "observed": self._recording.take_observed()}
+        recording = self._recording
+        return {"events": recording.take_events(), "observed": recording.take_observed(), "allocations": recording.take_allocations()}
 
     @property
     def passed(self) -> int:
@@ -231,7 +233,7 @@ class Sources(Recorder):
         from pytrace_ebpf.record.agent.calls import AgentCalls
 
         options = self._options
-        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches, options.observed)
+        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches, options.observed, options.memory)
 
     def _make_usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls

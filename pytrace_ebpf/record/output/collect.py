@@ -21,7 +21,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 # A probe takes the time before it reserves a place in the ring: rows younger than this at a cut go to the next segment.
 _SETTLING_NS = 5_000_000
-_WEIGHT = {"observed": 7}
+_WEIGHT = {"observed": 7, "allocations": 2}
 _COUNTED = {
     "events": "call",
     "sched": "sched",
