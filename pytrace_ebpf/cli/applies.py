@@ -22,7 +22,6 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "sample", "stacks are sampled in the kernel, which --rootless does without"),
     *(("source", "sample", name, "no call is recorded") for name in ("budget", "include", "exclude", "max_depth", "c_calls", "ring_mib", "args")),
     ("source", "usdt", "rootless", "probes need privileges"),
-    ("source", "usdt", "args", "only the agent reads what functions are given and return"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
 )
@@ -49,7 +48,7 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args the agent, which alone can read them."""
+    """Where function events come from: by default `auto`, with --sample none, with --args the agent, which reads values at a tenth of the price."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
     return "agent" if asked == "auto" and given(args, "args") else asked

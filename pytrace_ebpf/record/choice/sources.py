@@ -238,4 +238,5 @@ class Sources(Recorder):
             raise TargetError("--max-depth is the agent's; use --source agent, or leave it out")
         if self._options.filters.c_calls:
             raise TargetError("--c-calls is the agent's; use --source agent, or leave it out")
-        return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters, self._options.follow)
+        options = self._options
+        return UsdtCalls(self._recording, options.call_ring_pages, options.filters, options.follow, options.observed)
