@@ -13,6 +13,37 @@ struct arguments {
     struct operand file, name, line, frame;
 };
 
+/* Of objects: offsets, by the names that record/cpython/layout.py has for them, and what tells one from another. */
+struct object_layout {
+    /* How far an object of the interpreter's own is from PyType_Type; 1 = it is not known where it is. */
+    __s64 none, true_object, false_object, float_type, set_type, frozenset_type, bytearray_type, cell_type, wrapped_type;
+    __s64 gil; /* and how far up to 3.11 the pointer to the thread that holds the GIL is, then the one to the main interpreter */
+    __s32 frame_locals;
+    __s32 code_arguments;
+    __s32 code_keyword_only;
+    __s32 code_locals;
+    __s32 code_variables;
+    __s32 code_kinds;
+    __s32 code_cells;
+    __s32 code_cell_arguments;
+    __s32 tuple_items;
+    __s32 type_cached_keys;
+    __s32 string_length;
+    __s32 string_state;
+    __s32 string_data_wide;
+    __s32 frame_top;
+    __s32 return_opcode;
+    __s32 code_bytes;
+    __s32 thread_frame;
+    __s32 cframe_frame;
+    __s32 thread_exception;
+    __s32 interpreter_gil;
+    __s32 gil_holder;
+    __u32 is_3_12; /* or later: the count of an int's digits is behind its sign, an exception that is raised is an object */
+    __u32 tagged_references;
+    __u32 cells_at_entry; /* arguments that inner functions use are in cells when function__entry fires, not of generators alone */
+};
+
 struct settings {
     struct frame_layout layout;
     struct arguments entry, leaving; /* of function__entry and function__return; the frame's operand may be unknown */
@@ -20,11 +51,14 @@ struct settings {
     struct operand import_name;      /* of import__find__load__start */
     __u32 creation_entry;            /* creating a generator fires an entry of its own (3.15) */
     __u32 cpus;                      /* more than the highest number that a core can have */
+    struct object_layout objects;
+    __u32 observes;                  /* values are asked for */
+    __u32 pad;
 };
 LAYOUT(settings);
 #define FRAMES (&SETTINGS->layout)
 
-#include "usdt_functions.h"
+#include "usdt_values.h"
 
 /* Written by user space and, the generation, on exec. */
 struct control {
@@ -99,7 +133,11 @@ int function_entry(struct pt_regs *ctx)
 
     if (SETTINGS->creation_entry && of_generator && TAKE(__u8, frame + FRAMES->frame_owner) == OWNED_BY_THREAD)
         return 0; /* only the creation of the generator */
-    emit(ts, pid_tgid, function.id, frame, line, of_generator && resumes(FRAMES, frame) ? CALL_RESUME : CALL_ENTRY);
+    int is_resumed = of_generator && resumes(FRAMES, frame);
+
+    emit(ts, pid_tgid, function.id, frame, line, is_resumed ? CALL_RESUME : CALL_ENTRY);
+    if (SETTINGS->observes && function.flags & OBSERVABLE && !is_resumed)
+        observe_arguments(ts, pid_tgid, function.id, frame, of_generator);
     return 0;
 }
 
@@ -127,11 +165,18 @@ int function_return(struct pt_regs *ctx)
         walk(ts, pid_tgid, frame, 0);
     struct known function = identify(ts, pid_tgid, &key, line, frame);
 
-    if (SETTINGS->creation_entry && function.flags & GENERATOR) { /* throw() fires no entry that would name it: identified by the code object */
+    int observes = SETTINGS->observes && function.flags & OBSERVABLE; /* by a namesake's file and name, which are its own */
+
+    /* throw() fires no entry that would name it, and one of two namesakes may be observed: identified by the code object */
+    if (observes || (SETTINGS->creation_entry && function.flags & GENERATOR)) {
         key.line = BY_CODE | (code_of(FRAMES, frame) >> 4);
         function = identify(ts, pid_tgid, &key, line, frame);
     }
-    emit(ts, pid_tgid, function.id, frame, line, yields(FRAMES, frame) ? CALL_YIELD : CALL_RETURN);
+    __u32 kind = yields(FRAMES, frame) ? CALL_YIELD : observes && is_raised(frame) ? CALL_UNWIND : CALL_RETURN;
+
+    emit(ts, pid_tgid, function.id, frame, line, kind);
+    if (observes)
+        observe_result(ts, pid_tgid, function.id, frame, kind);
     return 0;
 }
 

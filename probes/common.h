@@ -25,13 +25,18 @@ BPF_PERCPU_ARRAY(losses, struct losses, 1);
 /* What a process has at an address; 0 where that cannot be read. */
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
-static __always_inline void count_loss(__u32 class)
+static __always_inline void count_losses(__u32 class, __u32 count)
 {
     int zero = 0;
     struct losses *counters = losses.lookup(&zero);
 
     if (counters)
-        counters->count[class]++;
+        counters->count[class] += count;
+}
+
+static __always_inline void count_loss(__u32 class)
+{
+    count_losses(class, 1);
 }
 
 #endif

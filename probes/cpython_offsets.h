@@ -33,6 +33,9 @@
     OFFSET(running_values,              2,    2,    5, NONE, NONE, NONE, NONE, NONE) /* these: bit n stands for n */ \
     OFFSET(frame_stacktop,             72,   72, NONE, NONE, NONE, NONE, NONE, NONE) \
     OFFSET(frame_position,            104,  104,   96,   56,   56,   56,   56,   56) /* f_lasti (an int), then prev_instr or instr_ptr (a pointer) */ \
+    OFFSET(frame_top,                NONE,   64, NONE,   64, NONE, NONE, NONE,   64) /* of its stack, where what was just returned still lies: f_valuestack, stacktop (an int: so many objects behind frame_locals), stackpointer */ \
+    OFFSET(return_opcode,            NONE,   83, NONE,   83, NONE, NONE, NONE,   33) /* RETURN_VALUE's number, where its object is looked for */ \
+    OFFSET(thread_exception,         NONE,   88, NONE,   96, NONE, NONE, NONE,  136) /* the one that is raised; NULL = none: curexc_type, and curexc_value behind it, then current_exception */ \
     OFFSET(object_frame,             NONE, NONE, NONE,   24,   24,   24,   24,   24) /* from the PyFrameObject to its interpreter frame */ \
     OFFSET(frame_owner,              NONE, NONE, NONE,   69,   70,   70,   74,   74) /* a char */ \
     OFFSET(owner_shim,                256,  256,  256,    3,    3,    3,    3,    3) /* owners from this value on are entries from C, no Python frames */ \
@@ -44,7 +47,7 @@
     OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive; _co_firsttraceable is 16 bytes before it */ \
     OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
     OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
-    OFFSET(code_arguments,             16,   16,   16,   56,   52,   52,   52,   52) /* co_argcount; from here to tuple_items for the agent, which reads arguments */ \
+    OFFSET(code_arguments,             16,   16,   16,   56,   52,   52,   52,   52) /* co_argcount; from here to tuple_items for who reads arguments */ \
     OFFSET(code_keyword_only,          24,   24,   24,   64,   60,   60,   60,   60) /* co_kwonlyargcount */ \
     OFFSET(code_locals,                28,   28,   28, NONE, NONE, NONE, NONE, NONE) /* co_nlocals: the cells of variables are behind so many, up to 3.10 */ \
     OFFSET(code_variables,             72,   72,   72,   96,   96,   96,   96,   96) /* co_varnames, then co_localsplusnames: a tuple that begins with the arguments */ \

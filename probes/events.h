@@ -47,7 +47,7 @@ struct function_event {
     __s32 first_line; /* co_firstlineno, -1 = not read */
     __s32 flags;      /* co_flags, 0 = not read */
     __u32 layer;      /* LAYER_* */
-    __u32 pad;
+    __u32 observable; /* 1 = by its file and name it may be one whose values are asked for */
     char file[FILE_SIZE];
     char name[NAME_SIZE];
     char qualname[QUALNAME_SIZE]; /* empty = not read */
@@ -114,6 +114,30 @@ struct tensors_event {
     __u16 count;
     __u64 pad;
     struct tensor tensors[TENSORS];
+};
+
+/* An object as it lies in memory, that an observed function is given or returns: rebuild/objects.c makes a struct value of it, as an
+ * agent writes them (agent/agent.h), where VALUE_* is explained. */
+#define OBJECT_NAME 4   /* object_event.what, beside VALUE_ARGUMENT to VALUE_RAISED: no value but the name of the argument `position` */
+#define OBJECT_TYPE 128 /* bytes */
+#define OBJECT_DATA 640 /* bytes: 160 characters of four */
+
+struct object_event {
+    __u64 ts; /* that of the call_event */
+    __u64 pid_tgid;
+    __s64 length;       /* as of a struct value, but of an int its digits */
+    __u32 func;         /* function_event.id */
+    __u16 position;
+    __u16 type_length;  /* characters of type */
+    __u8 what;
+    __u8 kind;          /* VALUE_OTHER to VALUE_TENSOR */
+    __u8 status;        /* VALUE_COMPLETE, VALUE_REDACTED or VALUE_UNREAD */
+    __u8 dtype;
+    __u8 width;         /* of a character of data; 0 = ASCII */
+    __u8 type_width;    /* of one of type; 0 = ASCII or UTF-8 */
+    __u16 pad;
+    __u8 type[OBJECT_TYPE];
+    __u8 data[OBJECT_DATA]; /* its beginning: of an int with more than 40 digits the last one, of a str characters, else as of a struct value */
 };
 
 #define ERROR_SIZE 1024
@@ -184,7 +208,7 @@ struct stack_event {
 #define LOSS_SAMPLE_RING 8       /* ring of samples or of their frames full */
 #define LOSS_SAMPLE_TORN 9       /* a sample's frames were changing just then, or not in memory: it has none */
 #define LOSS_SAMPLE_NATIVE 10    /* a sample's native frames end where it is not known how to get to the caller */
-#define LOSS_VALUE_RING 11       /* no chunk for an agent's value: it is missing. The agent counts these itself */
+#define LOSS_VALUE_RING 11       /* no room for a value: it is missing. The agent counts these itself */
 #define LOSS_FAULT_RING 12       /* ring of page faults full */
 #define LOSS_ALLOCATION_RING 13  /* no chunk for what an agent's allocators counted between two events. The agent counts these itself */
 #define LOSS_CLASSES 14

@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "frames.h"
+#include "usdt_matching.h"
 
 BPF_RINGBUF_OUTPUT(functions, RING_PAGES);
 LAYOUT(function_event);
@@ -26,7 +27,7 @@ struct key {
 struct known {
     __u64 text; /* hash of file and name where their memory may be reused for other code, else 0 */
     __u32 id;
-    __u32 flags; /* co_flags */
+    __u32 flags; /* co_flags, OBSERVABLE */
 };
 BPF_TABLE("hash", struct key, struct known, known, 131072);
 
@@ -161,6 +162,9 @@ static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const st
     } else {
         read_code(&draft->function, frame);
         answer.flags = draft->function.flags;
+        draft->function.observable = SETTINGS->observes && may_be_observed(&draft->function);
+        if (draft->function.observable)
+            answer.flags |= OBSERVABLE;
         answer.id = send(draft, number, ts, pid_tgid, line);
         if (answer.id && known.update((struct key *)key, &answer))
             count_loss(LOSS_FUNCTION_MAP);

@@ -34,12 +34,12 @@ loads_everywhere() {
 }
 
 # -fwrapv: sums of whatever a trace holds may overflow. -ffp-contract=off: the same estimates on every machine.
-if stale pytrace_ebpf/rebuild/rebuild.so pytrace_ebpf/rebuild probes/agent/agent.h probes/unwind.h; then
+if stale pytrace_ebpf/rebuild/rebuild.so pytrace_ebpf/rebuild probes/agent/agent.h probes/events.h probes/text.h probes/unwind.h; then
     build pytrace_ebpf/rebuild/rebuild.so -O3 -fwrapv -ffp-contract=off
 fi
 # -z lazy: a function that an old C library keeps elsewhere is looked for when it is called, not when a program that
 # is no Python is started with the library preloaded.
-if [ "$(uname -s)" = Linux ] && stale probes/agent/agent.so probes/agent probes/events.h probes/cpython_offsets.h; then
+if [ "$(uname -s)" = Linux ] && stale probes/agent/agent.so probes/agent probes/events.h probes/text.h probes/cpython_offsets.h; then
     build probes/agent/agent.so -Wl,-z,lazy -Wl,-soname,agent.so
 fi
 if [ "$(uname -s)" = Linux ] && stale probes/outside/outside.so probes/outside; then

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../text.h"
 #include "functions.h"
 
 /* PyTypeObject, and its tp_flags */
@@ -72,14 +73,6 @@ void *exception_traceback(PyObject *exception)
     return traceback && is_static_type(traceback->type, "traceback") ? traceback : NULL;
 }
 
-/* Characters of a str one by one, of whichever width. */
-struct characters {
-    const void *data;
-    unsigned width;
-    bool ascii;
-    size_t length;
-};
-
 /* False where it is none that can be read: before 3.12 one may not be ready. */
 static bool characters_of(PyObject *text, struct characters *of)
 {
@@ -93,45 +86,6 @@ static bool characters_of(PyObject *text, struct characters *of)
     else
         of->data = pointer_at(text, at->string_data_wide);
     return (of->width == 1 || of->width == 2 || of->width == 4) && of->data;
-}
-
-static size_t utf8(uint8_t *to, uint32_t c)
-{
-    static const char hexadecimal[] = "0123456789abcdef";
-    if (c < 0x80)
-        return to[0] = c, 1;
-    if (c < 0x800)
-        return to[0] = 0xc0 | c >> 6, to[1] = 0x80 | (c & 63), 2;
-    if (c - 0xd800 < 0x800) {
-        memcpy(to, "\\u", 2);
-        for (int i = 0; i < 4; i++)
-            to[2 + i] = hexadecimal[c >> (12 - 4 * i) & 15];
-        return 6;
-    }
-    if (c < 0x10000)
-        return to[0] = 0xe0 | c >> 12, to[1] = 0x80 | (c >> 6 & 63), to[2] = 0x80 | (c & 63), 3;
-    return to[0] = 0xf0 | c >> 18, to[1] = 0x80 | (c >> 12 & 63), to[2] = 0x80 | (c >> 6 & 63), to[3] = 0x80 | (c & 63), 4;
-}
-
-/* As many whole characters as have room; false: not all. */
-static bool copy_text(const struct characters *from, uint8_t *to, size_t room, size_t *size)
-{
-    if (from->ascii) {
-        *size = from->length < room ? from->length : room;
-        memcpy(to, from->data, *size);
-        return from->length <= room;
-    }
-    *size = 0;
-    for (size_t i = 0; i < from->length; i++) {
-        uint32_t c = from->width == 1 ? ((uint8_t *)from->data)[i] : from->width == 2 ? ((uint16_t *)from->data)[i] : ((uint32_t *)from->data)[i];
-        uint8_t one[6];
-        size_t length = utf8(one, c & 0x1fffff);
-        if (*size + length > room)
-            return false;
-        memcpy(to + *size, one, length);
-        *size += length;
-    }
-    return true;
 }
 
 const struct function *name_of_text(PyObject *text)

@@ -25,7 +25,6 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
         for name in ("budget", "faults", "memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
-    ("source", "usdt", "args", "only the agent reads what functions are given and return"),
     ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
@@ -57,7 +56,7 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone can see that."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone sees that or sees it at a tenth of the price."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
     return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "memory")) else asked

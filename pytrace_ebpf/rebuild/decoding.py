@@ -63,3 +63,29 @@ def value_texts(values: np.ndarray[Any, Any]) -> tuple[bytes, np.ndarray[Any, An
         before += size
         parts.append(room[:size].tobytes())
     return b"".join(parts), ends, has
+
+
+VALUE = np.dtype(
+    [
+        ("event", "u8"), ("name", "u4"), ("type", "u4"), ("length", "i8"), ("position", "u2"), ("size", "u2"),
+        ("what", "u1"), ("kind", "u1"), ("status", "u1"), ("dtype", "u1"), ("data", "u1", (160,)),
+    ]
+)  # fmt: skip
+"""struct value of probes/agent/agent.h"""
+_TYPE_ROOM = 4 * 128  # bytes of a type's name at most: as in objects.c
+
+
+def objects(events: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], bytes, np.ndarray[Any, Any]]:
+    """Objects that BPF read (struct object_event of probes/events.h, C-contiguous) as values, dtype VALUE.
+
+    And the names of their types, as UTF-8 one after the other, with where each ends, int64; "" where it was not read.
+    """
+    values, ends, parts, before = np.empty(len(events), VALUE), np.empty(len(events), np.int64), [], 0
+    room = np.empty(_TYPE_ROOM * min(len(events), _TEXTS_AT_ONCE), np.uint8)
+    for at in range(0, len(events), _TEXTS_AT_ONCE):
+        some = slice(at, min(at + _TEXTS_AT_ONCE, len(events)))
+        size = library().objects(events[some].ctypes.data, some.stop - at, values[some].ctypes.data, room.ctypes.data, ends[some].ctypes.data)
+        ends[some] += before
+        before += size
+        parts.append(room[:size].tobytes())
+    return values, b"".join(parts), ends

@@ -617,4 +617,7 @@ static inline uint64_t hash(uint64_t key)
     return (key ^ key >> 29) * 0x9e3779b97f4a7c15ull;
 }
 
+/* values.c: bytes as UTF-8, those that are none as \xff; returns how many it wrote, at most four for each. */
+size_t put_text(uint8_t *to, const uint8_t *from, size_t size);
+
 #endif

@@ -74,7 +74,7 @@ static size_t character(const uint8_t *at, size_t left)
     return overlong || beyond ? 0 : length;
 }
 
-static size_t put_text(uint8_t *to, const uint8_t *from, size_t size)
+size_t put_text(uint8_t *to, const uint8_t *from, size_t size)
 {
     size_t at = 0;
     for (size_t i = 0, length; i < size; i += length ? length : 1) {

@@ -40,6 +40,20 @@ class Observed:
     def __bool__(self) -> bool:
         return bool(self.args)
 
+    def wants(self, file: str, module: str, qualname: str, is_bare: bool) -> bool:
+        """Whether values of this function are recorded; `is_bare`: its class is not known, as before 3.11, so what a pattern has of it is left open."""
+        whole = f"{module}.{qualname}"
+        names = [pattern for pattern in self.args if "/" not in pattern]
+        return (
+            _matches(self.args, file, module)
+            or any(fnmatchcase(whole, pattern) for pattern in names)
+            or (is_bare and any(_matches_bare(pattern, module, qualname) for pattern in names))
+        )
+
+    def hides(self, name: str) -> bool:
+        """Whether of what has this name only the type is recorded."""
+        return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.redact)
+
 
 NOTHING = Observed()
 
@@ -48,3 +62,11 @@ def _matches(patterns: tuple[str, ...], file: str, module: str) -> bool:
     parents = module.split(".")
     modules = [".".join(parents[:end]) for end in range(1, len(parents) + 1)]
     return any(fnmatchcase(file, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in modules) for pattern in patterns)
+
+
+def _matches_bare(pattern: str, module: str, name: str) -> bool:
+    head, dot, last = pattern.rpartition(".")
+    if not dot or not fnmatchcase(name, last):
+        return False
+    parts = head.split(".")
+    return any(fnmatchcase(module, ".".join(parts[:end])) for end in range(1, len(parts) + 1))

@@ -15,8 +15,6 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import TARGETS, Python, Target
 
-pytestmark = pytest.mark.sources("agent")
-
 
 def told(trace: Trace) -> list[list]:
     """trace.values() in the order of time, as the target writes its rows."""
@@ -35,10 +33,11 @@ def test_values_are_those_that_a_decorator_sees(
     how: str, python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple], run: Callable[..., tuple]
 ) -> None:
     options = ("--source", source, "--args", "values.*seen_*")
+    words = ("--exceptions",) if source == "usdt" else ()
     if how == "attached":
-        trace, said = traced(target("values", "--wait", python=python), *options)
+        trace, said = traced(target("values", "--wait", *words, python=python), *options)
     else:
-        directory, ended = run(python.command("values"), *options)
+        directory, ended = run(python.command("values", *words), *options)
         trace, said = pytrace_ebpf.open(directory), facts(ended.stdout)
     expected = said["rows"]
     assert len(expected) > 300 and {row[-1] for row in expected} >= {"complete", "cut", "redacted"}
@@ -74,13 +73,118 @@ def test_exceptions_are_those_that_the_program_raises(
         "cleans": 17,
         "converts": 17,
     }
-    known = int(python.version.split(".")[1]) >= 12
+    known = python.minor >= 12 or source == "usdt"
     kinds = rows.groupby("name")["type"].agg(lambda kinds: set(kinds.dropna())).drop("<listcomp>", errors="ignore").to_dict()
     refused = {"Refused"} if known else set()
     assert kinds == {"raises": refused, "passes_on": refused, "cleans": refused, "converts": {"KeyError"} if known else set()}
     lines = rows.groupby("name")["line"].agg(set).to_dict()
     source_lines = (TARGETS / "exceptions.py").read_text().splitlines()
-    if known:  # else the line of `cleans` is that of its `finally`
+    if known:  # else, and by probes, the line of `cleans` is that of its `finally`
         at = {"raises": "    raise Refused", "cleans": "        passes_on()", "converts": "        raise KeyError from error"}
+        if source == "usdt":
+            del at["cleans"]
         assert {name: lines[name] for name in at} == {name: {source_lines.index(text) + 1} for name, text in at.items()}
     assert rows.loc[rows["name"] == "raises", "raised"].sum() == 34 and not rows.loc[rows["name"] == "passes_on", "raised"].sum()
+
+
+def observed(trace: Trace) -> pd.DataFrame:
+    """trace.observed(), None where there is nothing."""
+    rows = trace.observed().astype(object)
+    return rows.where(rows.notna(), None)
+
+
+@pytest.mark.sources("usdt")
+def test_forged_objects_harm_nobody(python: Python, source: str, run: Callable[..., tuple]) -> None:
+    directory, ended = run(python.command("forged"), "--source", source, "--args", "forged.seen_*")
+    assert ended.returncode == 0
+    trace, given = pytrace_ebpf.open(directory), facts(ended.stdout)["given"]
+    rows = observed(trace)
+    assert not len(trace.losses()) and len(given) > 120
+    assert rows["what"].tolist() == ["argument", "return"] * len(given)
+    for what in ("argument", "return"):
+        of = rows[rows["what"] == what]
+        for expected, status, kind, value, shape in zip(given, of["status"], of["type"], of["value"], of["shape"], strict=True):
+            assert status in ("complete", "cut", "unread")
+            assert shape is None or (np.asarray(shape) >= 0).all()
+            assert value is None or len(value.encode()) <= 4 * 160
+            if expected == "unread":
+                assert (status, value, shape) == ("unread", None, None), kind
+            elif expected == "sized":
+                assert (status, kind) == ("complete", "list")
+
+
+SECRETS = """
+class Account:
+    def login(self, user, password, Api_Key=None, *, SESSION_TOKEN=b"", **credentials): return user
+    def token(self): return "given-hunter7"
+def fails_secretly(): raise ValueError("raised-hunter8")
+def mine(pin, note): return note
+account = Account()
+for _ in range(3000):
+    account.login("me", "hunter1", Api_Key=["hunter2"], SESSION_TOKEN=b"hunter3", x="hunter4")
+    account.token()
+    try: fails_secretly()
+    except ValueError: pass
+    mine("hunter5", "said")
+"""
+
+
+@pytest.mark.sources("usdt")
+def test_a_secret_is_in_no_file(python: Python, source: str, tmp_path: Path, run: Callable[..., tuple]) -> None:
+    directory, ended = run([*python.words, "-c", SECRETS], "--source", source, "--args", "<string>", "--redact", "PIN")
+    assert ended.returncode == 0
+    trace = pytrace_ebpf.open(directory)
+    rows = observed(trace)
+    assert not len(trace.losses()) and rows["name"].notna().sum() == 3000 * (6 + 1 + 2)
+    assert ((rows["what"] != "argument") & (rows["status"] == "redacted")).sum() == 3000 * 2
+    told = {(row.name, row.type): (row.value, row.status) for row in rows.itertuples(index=False) if row.name}
+    for secret in (("password", "str"), ("Api_Key", "list"), ("SESSION_TOKEN", "bytes"), ("pin", "str"), ("credentials", "dict")):
+        assert told[secret] == (None, "redacted")
+    assert told[("user", "str")] == ("me", "complete") and told[("note", "str")] == ("said", "complete")
+    assert set(rows.loc[rows["what"] == "raised", "status"]) == {"redacted"}
+    values = rows["value"].dropna()
+    assert not values.str.contains("hunter").any() and (rows.loc[rows["type"] == "ValueError", "value"].isna()).all()
+
+
+@pytest.mark.sources("usdt")
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("shop", "abcd"),
+        ("*/shop.py", "abcd"),
+        ("shop.free", "a"),
+        ("free", ""),
+        ("shop.*.inner", "c"),
+        ("shop.nothing", ""),
+        ("sh*", "abcd"),
+        ("*.inner", "c"),
+    ],
+)
+def test_patterns_name_modules_files_and_functions(
+    python: Python, source: str, pattern: str, names: str, target: Callable[..., Target], traced: Callable[..., tuple]
+) -> None:
+    trace, _ = traced(target("shop", "--wait", python=python), "--source", source, "--args", pattern)
+    assert {name for name in trace.observed()["name"].dropna() if len(name) == 1} == set(names)
+
+
+@pytest.mark.sources("usdt")
+def test_calls_that_are_filtered_out_have_no_values(python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]) -> None:
+    trace, _ = traced(target("shop", "--wait", python=python), "--source", source, "--args", "*", "--include", "shop")
+    assert set(trace.values()["call_id"]) <= set(trace.calls(["call_id"])["call_id"])
+    assert {name for name in trace.observed()["name"].dropna() if len(name) == 1} == set("abcd")
+
+
+@pytest.mark.sources("usdt")
+def test_values_of_threads_are_those_that_were_given(
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
+) -> None:
+    trace, said = traced(target("garbage", "--wait", python=python), "--source", source, "--args", "garbage.seen_*")
+    losses = trace.losses()
+    rows = trace.values().merge(trace.calls(["call_id", "tid", "start_ns"]), on="call_id")
+    given = rows[rows["what"] == "argument"].pivot(index="call_id", columns="name", values=["type", "value", "shape"])
+    assert not len(losses) and len(given) == said["calls"] == 4000
+    number = given[("value", "number")].astype("int64")
+    assert (given[("value", "text")].str.rstrip("é€").astype("int64") == number).all()
+    assert (given[("value", "fraction")] == (number + 0.5).astype(str)).all()
+    assert (given[("shape", "many")].str[0] == number % 50).all()
+    assert (given[("type", "made")] == "Made" + (number % 7).astype(str)).all()

@@ -12,7 +12,7 @@ import sys
 from ready import done, ready
 
 ROOM = 160
-KNOWS_EXCEPTIONS = sys.version_info >= (3, 12)
+KNOWS_EXCEPTIONS = sys.version_info >= (3, 12) or "--exceptions" in sys.argv
 seen = []
 
 

@@ -84,7 +84,6 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
             "--memory cannot go with --source usdt: only the agent can stand before Python's allocators",
         ),
         (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),
-        (("attach", "1", "--source", "usdt", "--args", "x"), "--args cannot go with --source usdt: only the agent reads"),
         (("attach", "1", "--redact", "x"), "--redact has no effect without --args; leave it out."),
         (("attach", "1", "--sample", "20000"), "--sample: 20000 is not a rate; give samples a second, at most 10,000"),
         (("report", "x", "--errors", "--by", "gil"), "--errors and --by gil are two reports; ask for one of them."),

@@ -30,7 +30,8 @@ from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks
-from pytrace_ebpf.record.usdt import probes
+from pytrace_ebpf.record.usdt import matching, probes
+from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import EVENTS, LAYERS, LOSS_CLASSES, MEANINGS, STATUSES, SYSCALL_UNKNOWN, CallKind, Effect, SchedKind
@@ -218,9 +219,29 @@ def test_the_agents_values() -> None:
     assert 4 * c["VALUE_DATA"] == decoding._TEXT_ROOM and re.search(r"#define TEXT_ROOM \(4 \* VALUE_DATA\)", text(REBUILD / "values.c"))
 
 
+def test_the_objects_that_probes_read() -> None:
+    values, events, c = (
+        numbers(PROBES / "agent" / "agent.h"),
+        numbers(PROBES / "events.h"),
+        numbers(PROBES / "usdt_objects.h") | numbers(PROBES / "usdt_values.h"),
+    )
+    ours = {name: number for name, number in c.items() if name.startswith("VALUE_")}
+    assert ours and all(values[name] == number for name, number in ours.items())
+    assert events["OBJECT_NAME"] == objects_read.OBJECT_NAME == values["VALUE_WHATS"]
+    assert events["OBJECT_DATA"] == 4 * values["VALUE_DATA"] and 4 * events["OBJECT_TYPE"] == decoding._TYPE_ROOM
+    flags = {name: 1 << int(bit) for name, bit in re.findall(r"define (\w+) \(1ULL << (\d+)\)", text(PROBES / "usdt_values.h"))}
+    assert flags == {name: getattr(objects_read, name) for name in ("DECIDED", "NOT_OBSERVED", "SECRET_RESULT")}
+    assert c["MOST_OBSERVED"] == objects_read.MOST_OBSERVED <= 32
+    assert numbers(PROBES / "usdt_matching.h")["STATE_WORDS"] == matching._WORDS
+    (body,) = re.findall(r"struct object_layout \{(.*?)\};", text(PROBES / "calls_usdt.c"), re.DOTALL)
+    names = [name for names in re.findall(r"__[su](?:32|64) ([^;]+);", body) for name in names.split(", ")]
+    assert names[len(probes._OBJECTS) + 1 : -3] == list(probes._OBJECT_LAYOUT)
+
+
 @built
 def test_the_agents_structs() -> None:
     dtypes = agent.Library(agent.agent_library()).dtypes
+    assert dtypes["value"] == decoding.VALUE
     assert dtypes["event"].itemsize == arena._EVENT
     assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
     assert dtypes["value"].itemsize == sources._VALUE_BYTES

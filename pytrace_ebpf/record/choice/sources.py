@@ -244,4 +244,5 @@ class Sources(Recorder):
             raise TargetError("--c-calls is the agent's; use --source agent, or leave it out")
         if self._options.filters.lines:
             raise TargetError("--lines exact is the agent's; use --source agent, or --sample, whose lines cost less")
-        return UsdtCalls(self._recording, self._options.call_ring_pages, self._options.filters, self._options.follow)
+        options = self._options
+        return UsdtCalls(self._recording, options.call_ring_pages, options.filters, options.follow, options.observed)

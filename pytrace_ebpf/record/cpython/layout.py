@@ -41,6 +41,7 @@ class Layout:
     thread_native_id: int | None
     thread_frame: int
     thread_datastack: int | None
+    thread_exception: int | None
     cframe_frame: int | None
     # PyFrameObject up to 3.10, then _PyInterpreterFrame
     frame_previous: int
@@ -50,6 +51,9 @@ class Layout:
     frame_position: int
     frame_owner: int | None
     owner_shim: int
+    frame_locals: int
+    frame_top: int | None
+    return_opcode: int | None
     # PyCodeObject
     code_file: int
     code_name: int
@@ -59,6 +63,14 @@ class Layout:
     code_start: int | None
     code_bytes: int | None
     code_lines: int
+    code_arguments: int
+    code_keyword_only: int
+    code_locals: int | None
+    code_variables: int
+    code_kinds: int | None
+    code_cells: int | None
+    code_cell_arguments: int | None
+    tuple_items: int
     # what shows that a generator yields when its probe fires, where frame_stacktop does not
     generator_state: int | None
     yield_opcode: int | None
@@ -119,6 +131,7 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
         runtime_initialized=head - 32,  # seven fields lie between
         gil_holder=holder - gil,
         code_flags=argcount - 4,  # co_flags is just before co_argcount
+        code_arguments=argcount,
         string_data_wide=at["string_data"] + 16,  # the UTF-8 copy's length and pointer lie between
     )
 

@@ -12,11 +12,12 @@ from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
 from pytrace_ebpf.record.cpython.functions import ProbeIds, Qualify
-from pytrace_ebpf.record.filters import Filters
+from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.usdt.objects import Objects
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
@@ -28,6 +29,7 @@ class _Loaded:
     target: Target  # the first process of this interpreter
     probes: UsdtProbes
     ids: ProbeIds
+    objects: Objects
 
 
 class UsdtCalls(CallSource):
@@ -36,8 +38,8 @@ class UsdtCalls(CallSource):
     name = "usdt"
     by_function = False
 
-    def __init__(self, recording: Recording, ring_pages: int, filters: Filters, follow: bool) -> None:
-        self._recording, self._ring_pages, self._filters, self._follow = recording, ring_pages, filters, follow
+    def __init__(self, recording: Recording, ring_pages: int, filters: Filters, follow: bool, observed: Observed = NOTHING) -> None:
+        self._recording, self._ring_pages, self._filters, self._follow, self._observed = recording, ring_pages, filters, follow, observed
         self._wanted: list[bool] = []  # by func_id
         self._loaded: dict[Plan, _Loaded] = {}
         self._innermost = opening.Innermost()
@@ -195,11 +197,9 @@ class UsdtCalls(CallSource):
                 raise TargetError(
                     f"process {target.pid} runs one interpreter more than the {_MOST_INTERPRETERS} whose probes a recording can have; trace it by itself"
                 )
-            self._loaded[planned] = _Loaded(
-                target,
-                UsdtProbes(planned, self._ring_pages, self._follow),
-                ProbeIds(self._recording.functions),
-            )
+            probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
+            objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None)
+            self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects)
         return self._loaded[planned]
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
@@ -215,8 +215,16 @@ class UsdtCalls(CallSource):
         return calls
 
     def _introduce(self, loaded: _Loaded) -> None:
+        read = loaded.probes.drain_objects() if self._observed else None
         introduced = loaded.probes.drain_functions()
         loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+        if read is not None:
+            loaded.objects.introduce(introduced)
+            self._observe(loaded, read)
+
+    def _observe(self, loaded: _Loaded, read: np.ndarray) -> None:
+        columns, ids = loaded.objects.columns(read)
+        self._recording.observe(tables.where(columns, self._wants(loaded.ids.func_ids(ids))) if self._filters else columns)
 
     def _drain(self, loaded: _Loaded) -> None:
         calls = loaded.probes.drain_calls(tables.call_columns)
@@ -227,12 +235,14 @@ class UsdtCalls(CallSource):
         self._emit(self._innermost.drop_entered(calls))
 
     def _emit(self, calls: tables.Columns) -> None:
-        if self._filters:
-            places = self._recording.functions.places
-            self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
-            wanted = np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
-            calls = tables.where(calls, wanted[calls["func_id"]])
-        self._recording.emit(calls)
+        self._recording.emit(tables.where(calls, self._wants(calls["func_id"])) if self._filters else calls)
+
+    def _wants(self, func_ids: np.ndarray) -> np.ndarray:
+        """Of which of these functions calls are recorded."""
+        places = self._recording.functions.places
+        self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
+        wanted: np.ndarray = np.array([*self._wanted, True])[func_ids]  # the last for UNKNOWN, which is -1
+        return wanted
 
 
 def _no_qualname(file: str, first_line: int, name: str) -> str | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.kernel.ring import Taken
 from pytrace_ebpf.record.kernel.uprobes import Point, Uprobes
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Argument, Binary, Probe
+from pytrace_ebpf.record.usdt.matching import automaton
 
 ONLY_THE_AGENT = "use --source agent"
 _FUNCTION_RING_BYTES = 8 << 20
+_OBJECT_RING_BYTES = 64 << 20  # 82,000 objects
 # Exported functions that a healthy program never runs: a uprobe on one raises a semaphore and never traps.
 _COLD = ("Py_FatalError", "Py_EndInterpreter", "PyErr_BadInternalCall")
 
@@ -27,6 +30,17 @@ _LAYOUT = (
     "frame_code", "frame_previous", "frame_owner", "owner_shim", "frame_position", "frame_stacktop", "generator_state",
     "yield_opcode", "code_flags", "code_first_line", "code_qualname", "code_start", "string_data",
 )  # fmt: skip
+# Of struct object_layout, in calls_usdt.c: objects of the interpreter's own, then fields of Layout.
+_OBJECTS = (
+    "_Py_NoneStruct", "_Py_TrueStruct", "_Py_FalseStruct", "PyFloat_Type", "PySet_Type", "PyFrozenSet_Type", "PyByteArray_Type", "PyCell_Type",
+    "_PyAsyncGenWrappedValue_Type",
+)  # fmt: skip
+_OBJECT_LAYOUT = (
+    "frame_locals", "code_arguments", "code_keyword_only", "code_locals", "code_variables", "code_kinds", "code_cells", "code_cell_arguments",
+    "tuple_items", "type_cached_keys", "string_length", "string_state", "string_data_wide", "frame_top", "return_opcode", "code_bytes",
+    "thread_frame", "cframe_frame", "thread_exception", "interpreter_gil", "gil_holder",
+)  # fmt: skip
+_NOWHERE = 1  # no object is so near to another
 _ABSENT = -(1 << 31)
 Operand = tuple[int, int, bool, int, int]  # struct operand, in operands.h
 _UNKNOWN: Operand = (0, 0, False, 0, 0)
@@ -42,6 +56,7 @@ class Plan:
     gc_generation: Operand
     import_name: Operand
     creation_entry: bool
+    objects: tuple[int, ...]
     points: tuple[Point, ...]
 
 
@@ -78,12 +93,28 @@ def _plan(binary: Binary, layout: Layout) -> Plan:
         if served:
             points += [Point(f"{program}_start", probe.offset, probe.semaphore_offset) for probe in starts]
             points += [Point(f"{program}_done", probe.offset, probe.semaphore_offset) for probe in ends]
-    return Plan(frame_layout(layout), of_calls[0], of_calls[1], firsts[0], firsts[1], layout.version >= (3, 15), tuple(points))
+    return Plan(
+        frame_layout(layout), of_calls[0], of_calls[1], firsts[0], firsts[1], layout.version >= (3, 15), object_layout(binary, layout), tuple(points)
+    )
 
 
 def frame_layout(layout: Layout) -> tuple[int, ...]:
     """The fields of struct frame_layout, in frames.h."""
-    return (*(_ABSENT if (value := getattr(layout, name)) is None else value for name in _LAYOUT), 0)
+    return (*_offsets(layout, _LAYOUT), 0)
+
+
+def object_layout(binary: Binary, layout: Layout) -> tuple[int, ...]:
+    """The fields of struct object_layout, in calls_usdt.c."""
+    of_types, runtime = binary.symbol("PyType_Type"), binary.runtime_vaddr
+    of_gil = layout.runtime_main_interpreter if layout.runtime_gil is None else layout.runtime_gil[0] + layout.gil_holder
+    places = (*map(binary.symbol, _OBJECTS), None if runtime is None else runtime + of_gil)
+    distances = (_NOWHERE if of_types is None or place is None else place - of_types for place in places)
+    versions = layout.version >= (3, 12), layout.version >= (3, 14), layout.version == (3, 11)
+    return (*distances, *_offsets(layout, _OBJECT_LAYOUT), *versions)
+
+
+def _offsets(layout: Layout, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(_ABSENT if (value := getattr(layout, name)) is None else value for name in names)
 
 
 def _operand(argument: Argument) -> Operand:
@@ -113,7 +144,8 @@ def _arguments(probe: Probe) -> tuple[Operand, ...]:
 class UsdtProbes:
     """The loaded programs of one plan, attachable to any number of processes of that interpreter."""
 
-    def __init__(self, planned: Plan, ring_pages: int, follow: bool = True) -> None:
+    def __init__(self, planned: Plan, ring_pages: int, follow: bool = True, args: tuple[str, ...] = ()) -> None:
+        """`args`: patterns of functions whose values are read."""
         cpus = max(possible_cpus()) + 1
         settings = {
             "layout": planned.layout,
@@ -123,11 +155,20 @@ class UsdtProbes:
             "import_name": planned.import_name,
             "creation_entry": planned.creation_entry,
             "cpus": cpus,
+            "objects": planned.objects,
+            "observes": bool(args),
+            "pad": 0,
         }
         sizes = {"calls": ring_pages * 4096, "functions": _FUNCTION_RING_BYTES, "drafts": 2 * cpus}
+        if args:
+            sizes["objects"] = _OBJECT_RING_BYTES
         self._programs = Programs("calls_usdt.c", settings, sizes)
         self._calls = self._programs.ring("calls", self._programs.dtype("call_event"))
         self._functions = self._programs.ring("functions", self._programs.dtype("function_event"))
+        self._objects = self._programs.ring("objects", self._programs.dtype("object_event")) if args else None
+        if args:
+            self._programs.map("matcher").set(0, automaton(args))
+        self._observed = self._programs.map("observed")
         self._control = self._programs.map("control")
         self._walks = self._programs.map("walks")
         self._opened = self._programs.map("opened")
@@ -208,6 +249,15 @@ class UsdtProbes:
     def drain_functions(self) -> np.ndarray:
         """function_event records since the last call."""
         return self._functions.drain(np.copy)
+
+    def drain_objects(self) -> np.ndarray:
+        """object_event records since the last call. Drain the functions afterwards: then all that these name are known."""
+        return self._objects.drain(np.copy) if self._objects else np.empty(0)
+
+    def decide(self, function: int, decision: int) -> None:
+        """Say what is read of an observable function: DECIDED and its like of usdt_values.h."""
+        with suppress(OSError):  # there are too many of them: it is read, and dropped here
+            self._observed.set(function, decision)
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
