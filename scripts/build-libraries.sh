@@ -13,13 +13,13 @@ stale() {
     [ ! -e "$library" ] || [ -n "$(find "$@" "$SCRIPT" -type f ! -name "*.py*" -newer "$library")" ]
 }
 
-# build LIBRARY FLAGS...: compile all C of its folder.
+# build LIBRARY FLAGS...: compile all C of its folder, linked in one part: the old names that probes/agent/build.h gives hold for all of it.
 build() {
     local library=$1 folder
     shift
     folder=$(dirname "$library")
     trap 'rm -f "$library.new"' RETURN
-    ${CC:-gcc} -std=gnu11 -O2 -flto -g0 -Wall -Wextra -fPIC -fvisibility=hidden -shared "$@" -o "$library.new" "$folder"/*.c || return
+    ${CC:-gcc} -std=gnu11 -O2 -flto -flto-partition=one -g0 -Wall -Wextra -fPIC -fvisibility=hidden -shared "$@" -o "$library.new" "$folder"/*.c || return
     if [ "$(uname -s)" = Linux ] && ! loads_everywhere "$library.new"; then return 1; fi
     mv "$library.new" "$library"
 }

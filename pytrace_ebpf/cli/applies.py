@@ -56,7 +56,7 @@ def to_recording(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone sees that or sees it at a tenth of the price."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone can, or at a tenth of the price."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
     return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "memory")) else asked
