@@ -40,6 +40,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "values",
             "lines",
             "faults",
+            "allocations",
         )
         assert len(frame) or name in empty
 
