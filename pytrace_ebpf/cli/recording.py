@@ -94,14 +94,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--c-calls", action="store_true",
         help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
     )  # fmt: skip
-    parser.add_argument(
-        "--faults", action="store_true",
-        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
-    )  # fmt: skip
-    parser.add_argument(
-        "--memory", action="store_true",
-        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
-    )  # fmt: skip
+    _add_memory_arguments(parser)
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
@@ -124,6 +117,17 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=REQUEST)
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+
+
+def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--faults", action="store_true",
+        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--memory", action="store_true",
+        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
+    )  # fmt: skip
 
 
 def options(args: argparse.Namespace) -> Options:

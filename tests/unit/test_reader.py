@@ -39,6 +39,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "observed",
             "values",
             "faults",
+            "allocations",
         )
         assert len(frame) or name in empty
 
