@@ -75,14 +75,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     _add_filters(parser)
-    parser.add_argument(
-        "--faults", action="store_true",
-        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
-    )  # fmt: skip
-    parser.add_argument(
-        "--memory", action="store_true",
-        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
-    )  # fmt: skip
+    _add_memory_arguments(parser)
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
@@ -136,6 +129,17 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines-of", action="append", default=[], metavar="PATTERN",
         help="with --lines, those of these functions alone: of this module or file, or MODULE.FUNCTION; may be given several times",
+    )  # fmt: skip
+
+
+def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--faults", action="store_true",
+        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--memory", action="store_true",
+        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
     )  # fmt: skip
 
 

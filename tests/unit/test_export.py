@@ -83,6 +83,7 @@ class Perfetto:
         self.arrows: dict[int, list[tuple[Any, str, int]]] = defaultdict(list)
         self.behind: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self.places: dict[str, tuple[str, int]] = {}
+        self.counters: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._play()
 
     def _play(self) -> None:
@@ -112,6 +113,9 @@ class Perfetto:
                     self.arrows[flow] = ends + self.arrows[flow]
                 for flow in event.terminating_flow_ids:
                     self.arrows[flow] += ends
+            elif event.type == event.TYPE_COUNTER:
+                assert self.tracks[event.track_uuid].counter.unit == 3  # UNIT_SIZE_BYTES
+                self.counters[self.tracks[event.track_uuid].name].append((packet.timestamp, event.counter_value))
             else:
                 name, start = open_[event.track_uuid].pop()
                 self.slices[event.track_uuid].append((name, start, packet.timestamp))
@@ -141,6 +145,29 @@ def test_perfetto_holds_every_call_on_its_threads_track(trace: Trace) -> None:
     assert sorted(found) == spans(trace)
     assert shown.places["Worker.step"] == ("/app/work.py", 31)
     assert {t.thread.thread_name for t in shown.tracks.values() if t.thread.tid} == {"python3", "worker-1", "worker-2"}
+
+
+def test_perfetto_shows_memory_over_time(tmp_path: Path) -> None:
+    script = Script(7, 7, now=10).snapshot().enter(0).run(90).leave()
+    faults = [(20, 7, 7, 2, 4096), (21, 7, 7, 0, 0), (60, 7, 7, 2, -8192)]
+    allocations = [(10, 7, 7, 2, 700, 0, 0, 700, 700), (40, 7, 7, 0, 0, 1, 100, -100, 0)]
+    usage = [(5, "process", 7, 7, 0.0, 0.0, None, 40960, 99999, 1, 0, 0)]
+    path = write_trace(
+        tmp_path,
+        events=script.events,
+        sched=script.sched,
+        functions=SAMPLE_FUNCTIONS,
+        faults=faults,
+        allocations=allocations,
+        usage=usage,
+        cuts=(30,),
+    )
+    trace = pytrace_ebpf.open(path)
+    shown = in_perfetto(trace)
+    assert shown.counters == {"resident memory": [(20, 45056), (60, 36864)], "allocated by Python": [(10, 700), (40, 600)]}
+    assert in_perfetto(trace.window(30, 100)).counters == {"resident memory": [(60, 32768)], "allocated by Python": [(40, 0)]}
+    (process,) = [uuid for uuid, track in shown.tracks.items() if track.process.pid == 7]
+    assert {track.parent_uuid for track in shown.tracks.values() if track.counter.unit == 3} == {process}
 
 
 def test_perfetto_names_every_state_below_the_thread(trace: Trace) -> None:

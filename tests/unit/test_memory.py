@@ -73,6 +73,41 @@ def test_segments_make_no_difference(tmp_path: Path, cuts: tuple[int, ...]) -> N
     assert (rows[MAIN]["self_minor_faults"], rows[MAIN]["minor_faults"], rows[STEP]["self_minor_faults"]) == (20, 50, 30)
 
 
+def allocation(ts: int, blocks: int, size: int, freed: int = 0, freed_size: int = 0, level: int | None = None, peak: int = 0) -> Row:
+    return (ts, 7, 7, blocks, size, freed, freed_size, size - freed_size if level is None else level, max(peak, size))
+
+
+@pytest.mark.parametrize("cuts", [(), (33,), (25, 45), tuple(range(11, 99, 7))])
+def test_what_is_kept_and_the_peak_are_those_of_whole_calls(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    """step allocates 100 and keeps 60 of it, the step below allocates 1,000 that the upper one frees, and main frees what is left of all."""
+    rows = [
+        allocation(10, 1, 5),  # main, until it calls
+        allocation(20, 2, 100, 1, 40),  # step, until it calls
+        allocation(30, 4, 1000),  # the step below
+        allocation(40, 0, 0, 4, 1000, level=-1000),  # step, after that
+        allocation(50, 0, 0, 1, 60, level=-60),  # main, after both
+    ]
+    trace = pytrace_ebpf.open(
+        write_trace(
+            tmp_path, events=EVENTS, functions=SAMPLE_FUNCTIONS, allocations=rows, manifest={"options": {"memory": True}}, end_ns=100, cuts=cuts
+        )
+    )
+    used = trace.memory().set_index("func_id")
+    columns = ["self_blocks", "self_bytes", "blocks", "bytes", "kept_blocks", "kept_bytes", "peak_bytes"]
+    assert used.loc[STEP, columns].tolist() == [6, 1100, 6, 1100, 1, 60, 1060]
+    assert used.loc[MAIN, columns].tolist() == [1, 5, 7, 1105, 1, 5, 1065]
+    assert used["minor_faults"].isna().all()
+
+
+def test_a_call_after_another_has_a_peak_of_its_own(tmp_path: Path) -> None:
+    events = [event(ts, kind, STEP, 1) for ts, kind in ((10, ENTRY), (20, RETURN), (30, ENTRY), (40, RETURN))]
+    rows = [allocation(10, 1, 500), allocation(30, 1, 200, peak=300, level=200)]
+    trace = pytrace_ebpf.open(
+        write_trace(tmp_path, events=events, functions=SAMPLE_FUNCTIONS, allocations=rows, manifest={"options": {"memory": True}}, end_ns=100)
+    )
+    assert trace.memory()["peak_bytes"].tolist() == [500] and trace.memory()["kept_bytes"].tolist() == [700]
+
+
 def test_what_a_thread_without_events_used_is_not_kept_for_ever(tmp_path: Path) -> None:
     rows = used(
         tmp_path,
@@ -89,6 +124,7 @@ def test_each_amount_is_its_innermost_calls(tmp_path_factory: pytest.TempPathFac
     """And all of a function's calls with those below have what is theirs and what is those'."""
     told, rng = story(seed, scenario), random.Random(seed)
     told["events"] = [(*row[:4], abs(row[4]), *row[5:]) for row in told["events"]]  # an entry without a name is charged as of no function
+    told["cuts"] = ()  # a call that was open unseen is known by its end alone, and amounts wait for two segments
     last = {row[2]: row[0] for row in sorted(told["events"])} or {50: 200}
     whose = rng.choices(sorted(last), k=50)
     faults = sorted((rng.randrange(told["start_ns"], last[tid] + 1), 50, tid, GROWN, rng.randrange(-99, 99)) for tid in whose)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
+from pytrace_ebpf.view.export.counters import counters
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 
@@ -38,6 +39,7 @@ def write(trace: Any, timelines: Iterable[pd.DataFrame], out: BinaryIO) -> None:
     out.write(_clock(manifest))
     out.write(_names(functions))
     out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
+    out.writelines(counters(trace, tracks.processes))
     for piece in edges(trace):
         for block in _calls(piece, tracks):
             out.write(block.data)

@@ -52,6 +52,11 @@ class Tracks:
         """True for a thread whose exit was seen."""
         return bool(pd.notna(self.threads["end_ns"].iat[thread]))
 
+    @property
+    def processes(self) -> dict[int, int]:
+        """Uuid of each process's track, by pid."""
+        return {int(pid): 1 + i for i, pid in enumerate(self.threads["pid"].unique())}
+
     def descriptors(self, processes: pd.DataFrame) -> Iterator[bytes]:
         """The TrackDescriptor messages, parents first."""
         pids = list(self.threads["pid"].unique())
