@@ -188,3 +188,12 @@ def test_values_of_threads_are_those_that_were_given(
     assert (given[("value", "fraction")] == (number + 0.5).astype(str)).all()
     assert (given[("shape", "many")].str[0] == number % 50).all()
     assert (given[("type", "made")] == "Made" + (number % 7).astype(str)).all()
+
+
+@pytest.mark.sources("usdt")
+def test_what_a_trace_function_stops_is_not_returned(
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
+) -> None:
+    trace, _ = traced(target("stopped_returns", "--wait", python=python), "--source", source, "--args", "stopped_returns.seen_*")
+    left = observed(trace).query("what != 'argument'")
+    assert list(zip(left["what"], left["type"], left["value"], strict=True)) == [("raised", "Stop", "here"), ("return", "list", None)] * 50
