@@ -130,6 +130,25 @@ def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactor
         pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
 
 
+def test_of_sampled_cpu_time_the_last_segment_is_read_again(tmp_path: Path) -> None:
+    """The curve through its last samples needs the next one."""
+    ms = 1_000_000
+    events = [(k * ms, 7, 7, k % 2, k // 2 % 3, 1000 + k // 2, 1) for k in range(40)]
+    functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", 0) for number in range(3)]
+    samples = [(k * ms, 7, 7, k * ms // 2, k * ms // 4) for k in range(0, 40, 3)]
+    scheduling = {"scheduling": {"source": "cputime", "why": "perf was refused"}}
+    path = write_trace(tmp_path / "t", events=events, functions=functions, cputime=samples, manifest=scheduling, cuts=[10 * ms, 20 * ms, 30 * ms])
+    told_early(path)
+    for count, expected in ((1, {0}), (2, {0, 1}), (3, {1, 2}), (4, {2, 3})):
+        recorded_upto(path, count)
+        trace = pytrace_ebpf.open(path)
+        read = read_of(trace)
+        found = trace.calls()
+        assert {index for name, index in read if name == "events"} == expected
+        assert found["on_cpu_ns"].notna().any()
+        pd.testing.assert_frame_equal(found, anew(path, "calls"))
+
+
 def test_requests_are_found_anew_once_another_function_answers_one(tmp_path: Path) -> None:
     """Of what was called before by others only, no calls were kept."""
     path = with_requests(tmp_path, another_view=True)
