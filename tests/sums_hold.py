@@ -47,7 +47,7 @@ def assert_reports_agree(trace: Any) -> None:
         if kind.of_samples:
             continue
         facts = {"by": by, "sort": "self", "scheduling": trace.scheduling, "start_ns": trace.start_ns, "requests": [], "slowest": 1}
-        table, _ = kind.found(trace, trace.tree() if kind.columns is None else calls, facts)
+        table, _ = kind.found(trace, trace.tree(), facts)
         assert wrong_sums(table, overall(calls), len(calls)) == [], by
 
 

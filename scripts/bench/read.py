@@ -1,11 +1,13 @@
 """What reading a trace costs, by its size: reports, windows, exports and group-bys, each in a process of its own.
 
-    python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--viztracer PYTHON]
+    python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--most-written 30000000] [--viztracer PYTHON]
 
-Traces are made: two threads that hand each other the GIL every 5 ms and serve requests of some 40 functions, one and a quarter million calls a
-second. "first" derives, "again" answers from what is kept. Time and CPU time are of the whole command, the interpreter's start and
-imports included; peak memory is of that process. Above --most-rows calls what reads a row for every call is left out. --viztracer: a Python
-that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there and leave them.
+All sizes of docs/cost.md: --calls 1000000 25000000 100000000 300000000. Traces are made: two threads that hand each other the GIL every
+5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times. "first" derives, "again" answers
+from what is kept. Time and CPU time are of the whole command, the interpreter's start and imports included; peak memory is of that process.
+Above --most-rows calls what reads a row for every call is left out, above --most-written the exports that visit every call, but for windows.
+--viztracer: a Python that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there
+and leave them.
 """
 
 import argparse
@@ -163,6 +165,7 @@ def an_event(path: Path) -> Iterator[tuple[str, float]]:
     yield "", size / events * 2
 
 
+OF_SUMS = ("folded", "speedscope")  # exports whose size and time do not grow with the calls
 Measured = tuple[float, float, float]
 AT_END = """
 import atexit, resource, sys
@@ -187,9 +190,9 @@ def command(*words: str, program: str = COMMAND, python: str = sys.executable) -
     return spent, float(cpu), float(peak)
 
 
-def measures(path: Path, rows: bool) -> Iterator[tuple[str, Measured]]:
+def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measured]]:
     trace, middle = str(path), str(len(read_manifest(open_directory(path))[0]["segments"]) // 2)
-    for name in ("sums", "gil", "cores", "tree", "thread_times", "waits", "tasks", "operators", "calls"):
+    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls"):
         shutil.rmtree(path / name, ignore_errors=True)
     yield "report, first", command("report", trace)
     yield "report, again", command("report", trace)
@@ -201,7 +204,8 @@ def measures(path: Path, rows: bool) -> Iterator[tuple[str, Measured]]:
     yield "report --by core of a second", command("report", trace, "--by", "core", *window)
     with tempfile.TemporaryDirectory() as folder:
         for to in ("folded", "speedscope", "perfetto", "icicle"):
-            yield f"export to {to}", command("export", trace, "--to", to, "-o", f"{folder}/out")
+            if written or to in OF_SUMS:
+                yield f"export to {to}", command("export", trace, "--to", to, "-o", f"{folder}/out")
             yield f"export to {to} of a second", command("export", trace, "--to", to, "-o", f"{folder}/out", *window)
     if rows:
         yield (
@@ -239,6 +243,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, nargs="+", default=[1_000_000, 25_000_000])
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--most-rows", type=int, default=2_000_000)
+    parser.add_argument("--most-written", type=int, default=30_000_000)
     parser.add_argument("--viztracer", metavar="PYTHON")
     options = parser.parse_args()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -254,7 +259,7 @@ def main() -> None:
             if count == options.calls[0]:
                 for what, ns in an_event(path):
                     print(f"{what:45} {ns:8.1f} {'ns an event' if what and 'bytes' not in what else 'bytes'}", flush=True)
-            for what, (seconds, cpu, peak) in measures(path, made <= options.most_rows * 1.1):
+            for what, (seconds, cpu, peak) in measures(path, made <= options.most_rows * 1.4, made <= options.most_written * 1.1):
                 print(f"{what:45} {seconds:8.2f} s {cpu:8.2f} s CPU {peak:8.0f} MiB", flush=True)
     if options.viztracer:
         with tempfile.TemporaryDirectory() as folder:

@@ -17,9 +17,15 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import NAMES
 from pytrace_ebpf.view.export import icicle
-from pytrace_ebpf.view.export.icicle_blocks import PARTS, Boxes, blocks
+from pytrace_ebpf.view.export.icicle_blocks import PARTS, Boxes
 from tests.unit.callrows import frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
+
+
+def blocks(calls: pd.DataFrame, most: int) -> pd.DataFrame:
+    boxes = Boxes(most)
+    boxes.add(calls)
+    return boxes.made()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_a_second_report_reads_neither_events_nor_switches(tmp_path: Path, monke
     path = sample(tmp_path / "sample")
     rows, facts = cores.found(pytrace_ebpf.open(path), pd.DataFrame(), {})
     assert len(rows) and facts["cores"]["functions"] and rows["busy_ns"].sum() > 0
-    monkeypatch.setattr(core_sums, "timeline_of", no_timeline)
+    monkeypatch.setattr(core_sums, "intervals", no_timeline)
     again, same = cores.found(pytrace_ebpf.open(path), pd.DataFrame(), {})
     pd.testing.assert_frame_equal(again, rows)
     assert same == facts

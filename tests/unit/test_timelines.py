@@ -32,7 +32,9 @@ def same(trace: Trace, at_once: int) -> int:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trace_timeline, "_AT_ONCE", at_once)
         pieces = list(trace_timeline.timelines(trace))
+        ended = pd.concat(trace_timeline.intervals(trace)).sort_values(["pid", "tid", "start_ns"], kind="stable", ignore_index=True)
     expected = trace_timeline.timeline_of(trace)
+    pd.testing.assert_frame_equal(ended, expected, check_dtype=False)
     pd.testing.assert_frame_equal(joined(pieces), expected, check_dtype=False)
     return len(pieces)
 

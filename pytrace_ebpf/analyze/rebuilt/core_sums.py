@@ -11,11 +11,13 @@ from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
 from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.cores import parallelism
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.analyze.time.split import on_cores
+from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.trace.reader import Trace
 
 FOLDER = "cores"
 _MOST_BYTES = 1 << 28
+_SLICES = ["pid", "tid", "start_ns", "end_ns", "state", "cpu"]  # of a timeline, where a thread had a core
 _DTYPES = {
     "threads": np.dtype([(name, "<i8") for name in ("cpu", "pid", "tid", "busy_ns", "slices")]),
     "at_a_time": np.dtype([("cores", "<i8"), ("ns", "<i8")]),
@@ -70,7 +72,7 @@ def core_sums(trace: Trace) -> CoreSums:
 
 
 def _summed(trace: Trace) -> CoreSums:
-    timeline = timeline_of(trace)
+    timeline = pd.concat([on_cores(rows)[_SLICES] for rows in intervals(trace)], ignore_index=True)
     known = trace.scheduling["source"] in ("bpf", "perf")
     functions = functions_on_cores(trace, timeline) if known else pd.DataFrame(np.zeros(0, _DTYPES["functions"]))
     frames = (by_core(timeline, trace.threads()), parallelism(timeline, trace.start_ns, trace.end_ns), functions)

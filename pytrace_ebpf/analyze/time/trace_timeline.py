@@ -46,6 +46,13 @@ def timelines(trace: Trace) -> Iterator[pd.DataFrame]:
         yield _piece(states.take(SCHED.arrow.empty_table(), np.zeros(0, np.int64), [trace.end_ns]), trace)
 
 
+def intervals(trace: Trace) -> Iterator[pd.DataFrame]:
+    """The rows of timeline_of(), some at a time: each once it has ended. In bounded memory."""
+    for rows in timelines(trace):
+        ended = rows[~rows["goes_on"]]
+        yield ended.assign(start_ns=ended["began_ns"]).drop(columns=["began_ns", "goes_on"])
+
+
 def _before(trace: Trace) -> tuple[int, Known | None]:
     """How many segments lie before what has to be read for a window, and what was known there."""
     if not isinstance(trace, Window) or not trace.segments:

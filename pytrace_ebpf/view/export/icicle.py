@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.analyze.rebuilt.workers import Workers
 from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.paths import period_of
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.layers import LAYERS
@@ -21,7 +21,7 @@ from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.trace.states import NAMES, STATES
 from pytrace_ebpf.view import colours
 from pytrace_ebpf.view.export import icicle_blocks
-from pytrace_ebpf.view.export.icicle_blocks import PARTS, Boxes, blocks
+from pytrace_ebpf.view.export.icicle_blocks import PARTS, Boxes
 from pytrace_ebpf.view.text import clean, duration
 
 SUFFIX = ".html"
@@ -45,7 +45,9 @@ def write(trace: Any, tid: int | None, out: BinaryIO) -> None:
         picture.add(calls)
         count, first, last = count + len(calls), min(first, int(calls["start_ns"].min())), max(last, int(calls["end_ns"].max()))
     origin = first
-    boxes, states = picture.made(), blocks(_states(trace, pid, tid, first, last), _MOST_STATES)
+    boxes, states = picture.made(), Boxes(_MOST_STATES)
+    for rows in intervals(trace):
+        states.add(_states(trace, rows[(rows["pid"] == pid) & (rows["tid"] == tid)], first, last))
     used, number = np.unique(boxes["func_id"], return_inverse=True)
     page = {
         "title": str((trace.manifest.get("target") or {}).get("command", "")),
@@ -58,7 +60,7 @@ def write(trace: Any, tid: int | None, out: BinaryIO) -> None:
         "layers": [(name, _COLOURS[name]) for name in ORDER],
         "functions": _functions(functions, used, own.tree()),
         "rows": _rows(boxes.assign(func_id=number), origin),
-        "states": _rows(states, origin),
+        "states": _rows(states.made(), origin),
     }
     text = json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")  # nothing in it may end the script
     out.write(_PAGE.read_text(encoding="utf-8").replace(_HOLE, text).encode())
@@ -104,9 +106,8 @@ def _functions(functions: pd.DataFrame, used: Any, tree: pd.DataFrame) -> list[l
     return shown
 
 
-def _states(trace: Any, pid: int, tid: int, first: int, last: int) -> pd.DataFrame:
-    """The thread's own states while it was in calls, as rows that blocks() takes; none where no switches were recorded."""
-    rows = timeline_of(trace, pid, tid)
+def _states(trace: Any, rows: pd.DataFrame, first: int, last: int) -> pd.DataFrame:
+    """The thread's own states (rows of trace_timeline.intervals) while it was in calls, as Boxes takes them; none where no switches were recorded."""
     start, end = rows["start_ns"].clip(lower=first), rows["end_ns"].clip(upper=last)
     rows = rows.assign(start_ns=start, end_ns=end, wall_ns=end - start, depth=0, func_id=-1, worker_on_cpu_ns=0)
     # perf does not report when a thread that had left its core by itself was woken: such a wait is none of the four states.

@@ -36,7 +36,11 @@ class Boxes:
         self._merge(max(2 * self._most, ROOM))
 
     def made(self) -> pd.DataFrame:
-        """As blocks()."""
+        """One row each, level by level and in the order of time.
+
+        Columns, int64: depth, start_ns, end_ns, calls (how many the box stands for), func_id (of the one call, or that with the most wall time),
+        wall_ns, PARTS (which add up to wall_ns) and workers (worker_on_cpu_ns, 0 where unknown); the last three are sums over the box's calls.
+        """
         self._merge(self._most)
         return self._boxes.drop(columns="most_ns")
 
@@ -58,18 +62,6 @@ class Boxes:
         sums = {name: np.add.reduceat(self._boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS, "workers")}
         box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": sums.pop("calls"), "func_id": func}
         self._boxes = pd.DataFrame(box | sums | {"most_ns": ns})
-
-
-def blocks(calls: pd.DataFrame, most: int) -> pd.DataFrame:
-    """At most about `most` boxes for the calls of one thread: one row each, level by level and in the order of time.
-
-    `calls` has COLUMNS, in the order of time within each depth. Columns, int64: depth, start_ns, end_ns, calls (how many
-    the box stands for), func_id (of the one call, or that with the most wall time), wall_ns, PARTS (which add up to
-    wall_ns) and workers (worker_on_cpu_ns, 0 where unknown); the last three are sums over the box's calls.
-    """
-    boxes = Boxes(most)
-    boxes.add(calls)
-    return boxes.made()
 
 
 def _of_calls(calls: pd.DataFrame) -> pd.DataFrame:
