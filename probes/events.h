@@ -149,7 +149,7 @@ struct error_event {
 };
 
 /* The stack of a thread that had a core when it was sampled, or came back to one: its frames are reported once, in stack_events. */
-#define SAMPLE_NO_FRAMES 0 /* sample_event.stack: it runs no Python */
+#define SAMPLE_NO_FRAMES 0 /* sample_event.stack: it runs no Python, and its native frames are not known */
 #define SAMPLE_TORN 1      /* its frames were changing just then, or not in memory */
 #define OPCODE_UNKNOWN 0xffff
 

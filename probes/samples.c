@@ -7,7 +7,7 @@
  * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
  * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  *
- * The native frames of a thread that runs Python follow: from its registers by the rules of the files that are mapped where it is,
+ * The native frames follow, of a thread that runs no Python alone: from its registers by the rules of the files that are mapped where it is,
  * which user space has made of their .eh_frame (unwind.h). Nothing here relies on what those say: they lead to addresses that are read
  * as the thread itself could, or not. A frame is reported as the row that it was found by, so that a function has few of them.
  */
@@ -258,12 +258,12 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->frame = state ? TAKE(__u64, state + layout->thread_frame) : 0;
     if (walk->frame && layout->cframe_frame != ABSENT)
         walk->frame = TAKE(__u64, walk->frame + layout->cframe_frame);
-    if (walk->frame && is_left(layout, state, walk->frame)) {
-        walk->outcome = TORN;
-        walk->frame = 0;
-    }
     if (!walk->frame)
+        return NATIVE;
+    if (is_left(layout, state, walk->frame)) {
+        walk->outcome = TORN;
         return FINISH;
+    }
     walk->outcome = MORE;
     return STEP;
 }
@@ -289,8 +289,13 @@ int sample(struct bpf_perf_event_data *ctx)
     __u64 now = bpf_ktime_get_ns();
 
     missed = missed_ticks(now);
-    if (process)
-        steps.call(ctx, begin(TICK, process, now, 0, missed));
+    if (process) {
+        int next = begin(TICK, process, now, 0, missed);
+
+        steps.call(ctx, next);
+        if (next == NATIVE) /* which the kernel may have refused */
+            steps.call(ctx, FINISH);
+    }
     return 0;
 }
 
@@ -354,8 +359,13 @@ int back(struct bpf_raw_tracepoint_args *ctx)
         return 0;
     now = bpf_ktime_get_ns();
     off_ns = drawn(process, now);
-    if (off_ns)
-        steps_back.call(ctx, begin(BACK, process, now, off_ns, 0));
+    if (off_ns) {
+        int next = begin(BACK, process, now, off_ns, 0);
+
+        steps_back.call(ctx, next);
+        if (next == NATIVE)
+            steps_back.call(ctx, FINISH);
+    }
     return 0;
 }
 
@@ -633,7 +643,7 @@ static __always_inline void record(int which)
 
     if (!walk)
         return;
-    stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count ? mixed(walk->hash, walk->native) | 2 : SAMPLE_NO_FRAMES;
+    stack = walk->outcome == TORN ? SAMPLE_TORN : walk->count + walk->natives ? mixed(walk->hash, walk->native) | 2 : SAMPLE_NO_FRAMES;
     if (stack == SAMPLE_TORN)
         count_loss(LOSS_SAMPLE_TORN);
     if (walk->outcome == DEEP)

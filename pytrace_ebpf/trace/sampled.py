@@ -19,7 +19,7 @@ SAMPLES = Table(
             "stack_id",
             "int64",
             "",
-            "its frames: the row of the innermost one in stacks; -1 it ran no Python; -2 they could not be read",
+            "its frames: the row of the innermost one in stacks; -1 it ran no Python, and no native frame is known; -2 they could not be read",
         ),
         Column(
             "opcode",
@@ -54,7 +54,7 @@ SAMPLES = Table(
 STACKS = Table(
     "stacks",
     "One row per distinct stack of the samples in the same segment: its innermost frame, and the stack of that one's caller. A caller comes first. "
-    "Frames are of Python, or of native code between and below those (functions.function_layer native; name by the file's symbols, else FILE+ADDRESS).",
+    "Frames are of Python, or of native code between, below and outside of those, or alone (functions.function_layer native; name by the file's symbols, else FILE+ADDRESS).",
     (),
     (
         Column("stack_id", "int64", "", "unique in the trace"),

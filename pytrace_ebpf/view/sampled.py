@@ -30,7 +30,7 @@ def counted(trace: Any, period: int) -> dict[str, int]:
     frames were changing.
     """
     samples = missed = off = outside = unread = 0
-    for each, _ in segments(trace):
+    for each, _ in segments(trace, native=False):
         samples, off = samples + len(each), off + int((each["off_ns"] > 0).sum())
         missed += int(each["missed"].sum())
         outside, unread = outside + int((each["stack_id"] == NO_FRAMES).sum()), unread + int((each["stack_id"] == UNREAD).sum())

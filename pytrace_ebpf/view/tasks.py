@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.tasks import awaited
 from pytrace_ebpf.analyze.tasks.by_task import COLUMNS, by_task, longest_hold
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import sampled_tasks, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import in_full, named, plain
 from pytrace_ebpf.view.states import states_of
@@ -18,7 +18,9 @@ _WORTH_SAYING_NS = 10_000_000
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows, the sentence, and `awaited`: analyze.tasks.awaited's rows with the names of their functions."""
+    """The rows, the sentence, and `awaited`: analyze.tasks.awaited's rows with the names of their functions. Of samples alone sampled_tasks.found's."""
+    if facts.get("sampled"):
+        return sampled_tasks.found(trace, facts["sampled"])
     functions = trace.functions()
     waits = named(awaited.awaited(trace.tasks(columns=list(awaited.COLUMNS)), functions), functions)
     names = in_full(functions).str.replace("asyncio.tasks.", "asyncio.", regex=False)  # as programs import them
@@ -43,6 +45,8 @@ def sentence(trace: Any) -> str | None:
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see rows), then one per row of facts["awaited"]."""
+    if facts.get("sampled"):
+        return sampled_tasks.report(facts, table, width, ascii_only, top)
     if not len(table):
         return [Text("No coroutine was seen to run.")]
     states = states_of(facts)

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.tree import nodes
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -16,7 +19,7 @@ from pytrace_ebpf.record.sampling.samples import Samples
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
-from tests.conftest import HOST_PYTHON, Python, Target
+from tests.conftest import HOST_PYTHON, TARGETS, Python, Target
 
 HZ, SECONDS = 499, "4"
 SURE = 0.9  # of the samples: the others were taken while the files were being read, or in an instruction on the way
@@ -38,7 +41,7 @@ def mixed_stacks(trace: Trace) -> dict[int, Frames]:
 
 @pytest.fixture
 def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> Callable[..., tuple[Trace, list[Frames]]]:
-    """`sampled(program, python, *options)`: a trace, and the stack of each sample on a core of its target's main thread."""
+    """`sampled(program, python, *options)`: a trace, and the stack of each sample on a core of its target's main thread in Python."""
 
     def sample(program: str, python: Python, *options: str) -> tuple[Trace, list[Frames]]:
         process = target(program, "--wait", SECONDS, python=python)
@@ -48,7 +51,7 @@ def sampled(attach: Callable[..., Recorder], target: Callable[..., Target]) -> C
         trace = pytrace_ebpf.open(recorder.finish())
         samples, stacks = trace.samples(), mixed_stacks(trace)
         mine = samples[(samples["off_ns"] == 0) & (samples["tid"] == process.pid)]
-        return trace, [stacks[stack] for stack in mine["stack_id"] if stack >= 0]
+        return trace, [frames for stack in mine["stack_id"] if python_of(frames := stacks.get(stack, []))]
 
     return sample
 
@@ -91,7 +94,32 @@ def test_native_frames_stand_between_those_of_python(python: Python, sampled: Ca
 def test_what_is_not_known_is_counted(python: Python, sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:
     trace, stacks = sampled("native_below", python)
     assert trace.manifest["lost"].get("sample_native", 0) <= (1 - SURE) * len(trace.samples()) + HZ
-    assert sum(not library for frames in stacks for _, library in frames[:1]) == len(stacks)  # nothing is outside of all Python frames
+    assert sum(not library for frames in stacks for _, library in frames[:1]) == len(stacks)  # what only began the interpreter is left out
+
+
+def test_threads_of_c_have_their_stacks(tmp_path: Path, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """One that runs no Python, and outside of all Python frames one that C code called them from."""
+    library = tmp_path / "outwards.so"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-pthread", "-o", library, TARGETS / "outwards.c"], check=True)
+    process = target("outwards", str(library), SECONDS, "--wait")
+    recorder = attach(process.pid, "--sample", str(HZ))
+    process.go()
+    process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    stacks = mixed_stacks(trace)
+    found = [stacks.get(stack, []) for stack in trace.samples().query(f"off_ns == 0 and tid != {process.pid}")["stack_id"]]
+    computing = [frames for frames in found if ("computes", library.name) in frames]
+    assert len(computing) >= SURE * sum(not python_of(frames) for frames in found) >= 20
+    assert all(frames[-1] == ("computes", library.name) and not python_of(frames) for frames in computing)
+    spinning = [frames for frames in found if "spins" in python_of(frames)]
+    outside = [frames for frames in spinning if ("calls_back", library.name) in frames]
+    assert len(outside) >= SURE * len(spinning) >= 20
+    for frames in outside:
+        assert frames.index(("calls_back", library.name)) < frames.index(("spins", ""))
+        assert not any(name.startswith(("libc.so", "python")) for _, name in frames[: frames.index(("spins", ""))])
+    by_function = nodes(trace)
+    names = trace.functions().set_index("func_id")["name"]
+    assert by_function.loc[by_function["func_id"].map(names) == "computes", "self_on_cpu_ns"].sum() > 0
 
 
 def test_code_that_comes_later_is_found_or_counted(sampled: Callable[..., tuple[Trace, list[Frames]]]) -> None:

@@ -106,7 +106,7 @@ def test_a_tree_has_each_stack_once_and_callers_first() -> None:
 
 
 EVAL, CALL, NAMELESS = Native(90, evaluates=True), Native(91, calls=True), Native(92, nameless=True)
-SORT, DEFLATE, MAIN = Native(93), Native(94), Native(95)
+SORT, DEFLATE, MAIN = Native(93), Native(94), Native(95, begins=True)
 OUTER: list[Place] = [(1, 10), (0, 5)]  # innermost first
 INNER: list[Place] = [(2, 20)]
 
@@ -120,6 +120,18 @@ def test_where_the_thread_was_in_it_stays_whatever_it_is() -> None:
     assert join([INNER], [CALL, SORT, EVAL, MAIN], whole=True) == [(91, -1), (93, -1), *INNER]
     assert join([INNER], [NAMELESS, SORT, EVAL, MAIN], whole=True) == [(92, -1), (93, -1), *INNER]
     assert join([INNER], [EVAL, MAIN], whole=True) == INNER
+
+
+def test_outside_of_all_python_frames_stands_who_called_them_but_not_how_the_interpreter_began() -> None:
+    assert join([INNER, OUTER], [EVAL, MAIN, EVAL, CALL, SORT, NAMELESS, MAIN], whole=True) == [*INNER, (95, -1), *OUTER, (93, -1)]
+    assert join([INNER], [EVAL, SORT, MAIN], whole=False) == INNER
+
+
+def test_a_thread_without_python_has_all_its_native_frames() -> None:
+    assert join([], [DEFLATE, NAMELESS, MAIN], whole=True) == [(94, -1), (92, -1), (95, -1)]
+    assert join([], [DEFLATE], whole=False) == [(94, -1)]
+    assert join([], [DEFLATE, EVAL, MAIN], whole=True) is None  # it has Python's, which were not read
+    assert join([], [DEFLATE, EVAL], whole=False) is None
 
 
 def test_frames_that_do_not_fit_each_other_are_not_joined() -> None:
@@ -150,7 +162,7 @@ def test_a_reported_stack_has_both() -> None:
         return tuple(line if line > 0 else func_id for func_id, line in of.stacks[5]), 5 in of.apart
 
     assert learned(FRAME_ENTERED, False, [3, 1, 2, 1], 1) == ((30, 93, 20, 10, 94), False)
-    assert learned(0, False, [3, 1, 2], 1) == ((30, 20, 10, 94), False)
-    assert learned(0, True, [3, 1, 2, 1, 1, 2], 1) == ((30, 20, 93, 10, 94), False)  # the interpreter's function runs one frame each
+    assert learned(0, False, [3, 1, 2], 1) == ((93, 30, 20, 10, 94), False)
+    assert learned(0, True, [3, 1, 2, 1, 1, 2], 1) == ((93, 30, 20, 93, 10, 94), False)  # the interpreter's function runs one frame each
     assert learned(0, False, [3, 1, 2, 1], 1) == ((30, 20, 10), True)
     assert learned(0, False, [3, 1, 2, 1], 3) == ((30, 20, 10, 94), False)

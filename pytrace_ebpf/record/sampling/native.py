@@ -42,6 +42,7 @@ _CALLING = re.compile(
     r"|(cfunction|method|methoddescr|classmethoddescr|wrapper|type|slot_tp)_(vectorcall|call)\w*"
     r"|function_code_fastcall|object_vacall|call_function|do_call_core|vectorcall_(maybe|method|unbound)"
 )
+_LIBC = re.compile(r"(libc|libpthread|ld-[\w-]+)[.-]")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Native:
     evaluates: bool = False  # the loop that runs Python code
     calls: bool = False  # it only leads to what is called
     nameless: bool = False
+    begins: bool = False  # of the file that the interpreter is in, or of libc: outside of all Python frames it only says how that began
 
 
 class Natives(Protocol):
@@ -224,10 +226,12 @@ class NativeCode:
         except (ValueError, OSError):
             names = []
         library = file.shown.rpartition("/")[2]
+        of_interpreter = bool(file.evaluating or _LIBC.match(library))
         for begin, name in zip(begins, [*names, *[""] * len(begins)], strict=False):
             shown = name or f"{library}+{begin:#x}"
             func_id = self._functions.intern_native(NUMBERS["native"], shown, shown, library, file.shown)
-            file.natives[begin] = Native(func_id, begin in file.evaluating or name == EVAL, bool(_CALLING.fullmatch(name)), not name)
+            calls, began = bool(_CALLING.fullmatch(name)), of_interpreter or name == "_start"
+            file.natives[begin] = Native(func_id, begin in file.evaluating or name == EVAL, calls, not name, began)
 
 
 def _vdso(maps: bytes) -> range | None:

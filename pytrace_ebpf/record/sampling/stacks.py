@@ -142,8 +142,8 @@ def join(runs: list[list[Place]], natives: list[Native | None], whole: bool) -> 
     """One stack of Python frames and native ones, innermost first; None where they do not fit each other.
 
     The interpreter's C function stands for a run of Python frames, and what it called for the innermost of them is below that. `whole`: no
-    frame is missing; else only those below the innermost Python frame are certain. Left out is what lies outside of all Python frames, and what
-    the interpreter calls functions by, unless the thread was there.
+    frame is missing; else only those below the innermost Python frame are certain. Left out is what the interpreter calls functions by, unless the
+    thread was there, and outside of all Python frames what only began the interpreter or the thread. `runs` may be empty: a thread of a BLAS's pool.
     """
     segments: list[list[Native | None]] = [[]]
     for native in natives:
@@ -151,15 +151,14 @@ def join(runs: list[list[Place]], natives: list[Native | None], whole: bool) -> 
             segments.append([])
         else:
             segments[-1].append(native)
-    if whole and len(segments) - 1 != len(runs):
+    if len(segments) - 1 != len(runs) and (whole or not runs):
         return None
     found = [(native.func_id, NO_LINE) if native else _UNREAD for at, native in enumerate(segments[0]) if not (at and native and native.calls)]
-    between = segments[1:-1] if whole else []
+    outwards = segments[1:] if whole else []
     for at, run in enumerate(runs):
         found += run
-        found += (
-            [(native.func_id, NO_LINE) for native in between[at] if native and not native.calls and not native.nameless] if at < len(between) else []
-        )
+        named = [native for native in outwards[at] if native and not native.calls and not native.nameless] if at < len(outwards) else []
+        found += [(native.func_id, NO_LINE) for native in named if at + 1 < len(runs) or not native.begins]
     return found
 
 
