@@ -4,7 +4,7 @@ One program computes fib throughout. Each round runs every sampler for some seco
 rate without a sampler; printed are medians over all rounds. py-spy stops the program for each sample, which its CPU time does not
 show: so the work per second of wall time is printed too, which is less certain on a busy machine.
 
-    scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999,4999] [--py-spy PATH] [--python COMMAND] [--own "nsenter -t {pid} -m -r python3.15"]
+    scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999,4999] [--py-spy PATH] [--python COMMAND] [--own "nsenter -t {pid} -m -r python3.15"] [--threads 500]
 
 `--own`: what starts a CPython 3.15 that can attach to the program, which has to be one too.
 """
@@ -27,7 +27,9 @@ REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 20.0  # for the end of a sampler
 READY_S = 8.0  # to begin takes CPU time of its own, on a busy machine for seconds
 PROGRAM = """
-import json, sys, time
+import json, sys, threading, time
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
 def fib(n):
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 def work(seconds):
@@ -55,8 +57,9 @@ def cpu_seconds(pid: int) -> float:
 class Fib:
     """The program."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen([*command, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    def __init__(self, command: list[str], threads: int) -> None:
+        """`threads`: so many that only wait beside the one that works."""
+        self.process = subprocess.Popen([*command, "-c", PROGRAM, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self._answer()
 
     def _answer(self) -> str:
@@ -95,9 +98,11 @@ def ways(pid: int, rates: list[int], py_spy: str | None, own: str, folder: str) 
     """Commands that sample a process until Ctrl-C, by name."""
     found = {}
     for hz in rates:
-        found[f"--sample {hz}"] = [
-            sys.executable, "-m", "pytrace_ebpf", "attach", "--pid", str(pid), "-q", "--sample", str(hz), "-o", f"{folder}/{hz}-{random.random()}",
-        ]  # fmt: skip
+        for name, option in (("", []), ("--rootless ", ["--rootless"])):
+            found[f"{name}--sample {hz}"] = [
+                sys.executable, "-m", "pytrace_ebpf", "attach", "--pid", str(pid), "-q", *option, "--sample", str(hz),
+                "-o", f"{folder}/{hz}-{random.random()}",
+            ]  # fmt: skip
         if py_spy:
             found[f"py-spy {hz}"] = [py_spy, "record", "--pid", str(pid), "-r", str(hz), "-d", "3600", "-f", "raw", "-o", f"{folder}/raw"]
         if own:
@@ -117,8 +122,9 @@ def main() -> None:
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
     arguments.add_argument("--python", default="/usr/bin/python3")
     arguments.add_argument("--own", default="")
+    arguments.add_argument("--threads", type=int, default=0)
     args = arguments.parse_args()
-    fib, measurements = Fib(args.python.split()), defaultdict(list)
+    fib, measurements = Fib(args.python.split(), args.threads), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
             plain = [fib.work(args.seconds)]
@@ -131,10 +137,10 @@ def main() -> None:
             for name, (by_cpu, by_wall, share) in found.items():
                 measurements[name].append((cpu / by_cpu, wall / by_wall, share))
     fib.process.kill()
-    print(f"{'':16} {'CPU time':>9} {'wall time':>10} {'of a core':>10}   medians of {args.rounds} rounds")
+    print(f"{'':23} {'CPU time':>9} {'wall time':>10} {'of a core':>10}   medians of {args.rounds} rounds")
     for name, rows in measurements.items():
         by_cpu, by_wall, share = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"{name:16} {100 * (by_cpu - 1):+8.1f}% {100 * (by_wall - 1):+9.1f}% {100 * share:9.1f}%")
+        print(f"{name:23} {100 * (by_cpu - 1):+8.1f}% {100 * (by_wall - 1):+9.1f}% {100 * share:9.1f}%")
 
 
 if __name__ == "__main__":
