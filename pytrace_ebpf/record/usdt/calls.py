@@ -17,10 +17,11 @@ from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
-_MOST_INTERPRETERS = 16  # each has rings of its own, 72 MiB
+_MOST_INTERPRETERS = 16  # each has rings of its own, 84 MiB
 
 
 @dataclass
@@ -28,6 +29,7 @@ class _Loaded:
     target: Target  # the first process of this interpreter
     probes: UsdtProbes
     ids: ProbeIds
+    sites: CallSites
 
 
 class UsdtCalls(CallSource):
@@ -87,7 +89,7 @@ class UsdtCalls(CallSource):
         calls, unread = opening.apply(opened, recorded, self._recording.functions, self._qualnames[target.pid])
         self._unread_frames += unread
         self._innermost.expect(opened)
-        self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
+        self._emit(loaded, self._innermost.drop_entered(tables.call_columns(calls)))
         self._recording.processes.add_python(target, self.name, start_ns)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
@@ -199,6 +201,7 @@ class UsdtCalls(CallSource):
                 target,
                 UsdtProbes(planned, self._ring_pages, self._follow),
                 ProbeIds(self._recording.functions),
+                CallSites(target.layout.version),
             )
         return self._loaded[planned]
 
@@ -215,8 +218,10 @@ class UsdtCalls(CallSource):
         return calls
 
     def _introduce(self, loaded: _Loaded) -> None:
-        introduced = loaded.probes.drain_functions()
+        sites, introduced = loaded.probes.drain_sites(), loaded.probes.drain_functions()
         loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+        for rows in sites:
+            loaded.sites.introduce(rows, loaded.ids)
 
     def _drain(self, loaded: _Loaded) -> None:
         calls = loaded.probes.drain_calls(tables.call_columns)
@@ -224,14 +229,16 @@ class UsdtCalls(CallSource):
         if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
             calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
         calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
-        self._emit(self._innermost.drop_entered(calls))
+        self._emit(loaded, self._innermost.drop_entered(calls))
 
-    def _emit(self, calls: tables.Columns) -> None:
+    def _emit(self, loaded: _Loaded, calls: tables.Columns) -> None:
+        wanted = None
         if self._filters:
             places = self._recording.functions.places
             self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
             wanted = np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
             calls = tables.where(calls, wanted[calls["func_id"]])
+        calls["line"] = loaded.sites.lines(calls["kind"], calls["line"], wanted)
         self._recording.emit(calls)
 
 
