@@ -7,15 +7,15 @@
 
 #include "code_objects.h"
 
-#define NOWHERE (~0ULL - NEAR)
+#define READ_NOTHING (~0ULL - NEAR_BYTES)
 #define SHIMS 4 /* of the interpreter's own, so many frames can be between a call and its caller */
 
 /* In place of a number: */
 #define NO_CALLER 1 /* the frame is the interpreter's own, and the caller is the one behind it */
 #define TOO_LONG 2  /* the code's line table is longer than any record */
 
-#define UNREAD ~0ULL /* call_site.size */
-#define NUMBERS (1 << 18) /* so many a core gives; then they are used again, and all is asked for anew */
+#define UNREAD_TABLE ~0ULL /* call_site.size */
+#define SITE_NUMBERS (1 << 18) /* so many a core gives; then they are used again, and all is asked for anew */
 
 BPF_TABLE("lru_hash", struct code_key, struct site, sites, 131072);
 
@@ -36,8 +36,8 @@ struct place {
 BPF_PERCPU_ARRAY(places, struct place, PLACES);
 
 /* Frames that were entered and are no generators', by their address: those need not be asked at their return whether they yield. */
-#define PLAIN 8192
-BPF_ARRAY(plain, __u64, PLAIN);
+#define PLAIN_SLOTS 8192
+BPF_ARRAY(plain, __u64, PLAIN_SLOTS);
 
 struct standing {
     __u64 code;
@@ -96,7 +96,7 @@ static __always_inline int tell(const struct call_site *site, __u64 table)
             return 0;
         event->site = *site;
         if (bpf_probe_read_user(event->table, size, (void *)table))
-            event->site.size = UNREAD;
+            event->site.size = UNREAD_TABLE;
         call_sites.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
         return 1;
     }
@@ -105,7 +105,7 @@ static __always_inline int tell(const struct call_site *site, __u64 table)
         return 0;
     long_event->site = *site;
     if (size > sizeof(long_event->table) || bpf_probe_read_user(long_event->table, size, (void *)table))
-        long_event->site.size = UNREAD;
+        long_event->site.size = UNREAD_TABLE;
     long_call_sites.ringbuf_submit(long_event, BPF_RB_NO_WAKEUP);
     return 1;
 }
@@ -133,7 +133,7 @@ static __always_inline __u32 number_of(struct work *work, __u32 slot, struct con
     size = TAKE(__u64, table + BYTES_SIZE);
     if (size > sizeof(((struct long_call_site_event *)0)->table))
         return TOO_LONG;
-    if (++work->introduced == NUMBERS) {
+    if (++work->introduced == SITE_NUMBERS) {
         work->introduced = 1;
         __sync_fetch_and_add(&now->generation, 1);
     }
@@ -183,7 +183,7 @@ static __always_inline int take_frame(struct work *work, __u64 frame, struct sta
     __u64 away = frame - work->read_from;
 
     asm volatile("" : "+r"(away));
-    if (away < NEAR) {
+    if (away < NEAR_BYTES) {
         stand(found, (char *)work->frames + (away & ~7ULL));
         return 1;
     }
@@ -196,12 +196,12 @@ static __always_inline int take_frame(struct work *work, __u64 frame, struct sta
 /* Takes the frame that was entered, along with what is near. */
 static __always_inline int take_first(struct work *work, __u64 frame, struct standing *found)
 {
-    work->read_from = frame - NEAR;
-    if (FRAMES->code_start != ABSENT && !bpf_probe_read_user(work->frames, NEAR + TABLE->frame_size, (void *)work->read_from)) {
-        stand(found, (char *)work->frames + NEAR);
+    work->read_from = frame - NEAR_BYTES;
+    if (FRAMES->code_start != ABSENT && !bpf_probe_read_user(work->frames, NEAR_BYTES + TABLE->frame_size, (void *)work->read_from)) {
+        stand(found, (char *)work->frames + NEAR_BYTES);
         return 1;
     }
-    work->read_from = NOWHERE;
+    work->read_from = READ_NOTHING;
     return take_frame(work, frame, found);
 }
 

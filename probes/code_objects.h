@@ -43,14 +43,14 @@ BPF_ARRAY(renewals, struct renewals, 1);
 BPF_TABLE("lru_hash", __u32, __u64, modules, 16384);
 
 /* Direct-mapped, per CPU: that this function's was the code object entered last at its address. */
-#define ENTERED 1024
+#define ENTERED_SLOTS 1024
 struct entered {
     __u64 code;
     __u64 since; /* now_since() */
     __u32 tgid;
     __u32 func;
 };
-BPF_PERCPU_ARRAY(entered, struct entered, ENTERED);
+BPF_PERCPU_ARRAY(entered, struct entered, ENTERED_SLOTS);
 
 /* By the address of a frame, or of code. */
 #define SLOT(address, bits) ((int)((address) * 0x9e3779b97f4a7c15ULL >> (64 - (bits))))
@@ -71,7 +71,7 @@ static __always_inline __u64 now_since(const struct control *now)
 }
 
 /* Frames lie one behind the other (3.11+): the caller's, where it is no further away, is read along with the callee's. */
-#define NEAR 256
+#define NEAR_BYTES 256
 #define FRAME_MOST 128 /* bytes of one that are read at most */
 
 /* What there is no room for on a program's stack: two for each core, as of drafts. */
@@ -83,8 +83,8 @@ struct work {
     struct site site;
     struct call_site told;
     __u64 part[8];
-    __u64 read_from; /* address of the first byte of `frames`, NOWHERE */
-    __u64 frames[(NEAR + FRAME_MOST) / 8];
+    __u64 read_from; /* address of the first byte of `frames`, READ_NOTHING */
+    __u64 frames[(NEAR_BYTES + FRAME_MOST) / 8];
     __u64 frame[FRAME_MOST / 8];
 };
 BPF_ARRAY(works, struct work, 1);
