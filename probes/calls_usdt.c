@@ -9,6 +9,13 @@
 #include "frames.h"
 #include "operands.h"
 
+struct line_layout {
+    __s32 frame_size; /* bytes of a frame to read: all fields of struct frame_layout used here lie within them */
+    __s32 code_lines; /* the line table, a bytes object */
+    __s32 unit;       /* bytes that one of a frame's position stands for */
+    __s32 pad;
+};
+
 struct arguments {
     struct operand file, name, line, frame;
 };
@@ -46,6 +53,7 @@ struct object_layout {
 
 struct settings {
     struct frame_layout layout;
+    struct line_layout lines;
     struct arguments entry, leaving; /* of function__entry and function__return; the frame's operand may be unknown */
     struct operand gc_generation;    /* of gc__start */
     struct operand import_name;      /* of import__find__load__start */
@@ -58,16 +66,23 @@ struct settings {
 LAYOUT(settings);
 #define FRAMES (&SETTINGS->layout)
 
+#define GENERATOR (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
+
 #include "usdt_values.h"
 
-/* Written by user space and, the generation, on exec. */
+/* Written by user space and, the generation, by the programs. */
 struct control {
     __u32 recording;  /* 0 = no, 1 = yes */
     __u32 opening;    /* process whose threads' open frames are walked at their first event; 0 = none */
     __u32 generation; /* known functions of an older generation are asked for again */
     __u32 counting;   /* 1 = while nothing is recorded, entries are counted */
+    __u32 attached;   /* how often a process was attached to */
+    __u32 pad;
 };
 BPF_ARRAY(control, struct control, 1);
+
+#include "call_lines.h"
+
 BPF_PERCPU_ARRAY(counted, __u64, 1);
 
 /* Processes whose open frames are being reported, or were: what begins in another one began before its recording. */
@@ -75,8 +90,6 @@ BPF_HASH(opened, __u32, __u8, 65536);
 
 /* thread id -> next frame to walk; 0 = walked to the end */
 BPF_HASH(walks, __u32, __u64, 65536);
-
-#define GENERATOR (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
 #define WALK_STEP 128
 
@@ -134,8 +147,9 @@ int function_entry(struct pt_regs *ctx)
     if (SETTINGS->creation_entry && of_generator && TAKE(__u8, frame + FRAMES->frame_owner) == OWNED_BY_THREAD)
         return 0; /* only the creation of the generator */
     int is_resumed = of_generator && resumes(FRAMES, frame);
+    __u32 site = called_from(now, ts, key.tgid, frame, &function);
 
-    emit(ts, pid_tgid, function.id, frame, line, is_resumed ? CALL_RESUME : CALL_ENTRY);
+    emit(ts, pid_tgid, function.id, frame, site, is_resumed ? CALL_RESUME : CALL_ENTRY);
     if (SETTINGS->observes && function.flags & OBSERVABLE && !is_resumed)
         observe_arguments(ts, pid_tgid, function.id, frame, of_generator);
     return 0;
@@ -172,7 +186,8 @@ int function_return(struct pt_regs *ctx)
         key.line = BY_CODE | (code_of(FRAMES, frame) >> 4);
         function = identify(ts, pid_tgid, &key, line, frame);
     }
-    __u32 kind = yields(FRAMES, frame) ? CALL_YIELD : observes && is_raised(frame) ? CALL_UNWIND : CALL_RETURN;
+    int may_yield = !is_plain(frame, key.tgid, era_of(now));
+    __u32 kind = may_yield && yields(FRAMES, frame) ? CALL_YIELD : observes && is_raised(frame) ? CALL_UNWIND : CALL_RETURN;
 
     emit(ts, pid_tgid, function.id, frame, line, kind);
     if (observes)
@@ -222,7 +237,7 @@ static __always_inline void begin(__u64 ts, __u64 pid_tgid, __u64 stack, __u32 f
     struct begun key = {.stack = stack, .tid = pid_tgid};
 
     begun.update(&key, &func);
-    emit(ts, pid_tgid, func, stack, -1, CALL_ENTRY);
+    emit(ts, pid_tgid, func, stack, 0, CALL_ENTRY);
 }
 
 static __always_inline void end(__u64 ts, __u64 pid_tgid, __u64 stack)

@@ -24,7 +24,8 @@ struct call_event {
     __u64 pid_tgid; /* process id in the upper half, thread id in the lower */
     __u32 func;     /* function_event.id; 0 = unknown. CALL_OPEN: low half of the code object */
     __u32 frame;    /* low half of the interpreter frame's address >> 3; 0 = unknown */
-    __s32 line;     /* entry: first line, or the one resumed at; return: line that returned. CALL_OPEN: high half of the code object */
+    __s32 line;     /* entry: call_site.number of the place it was called from, 0 = unknown; return: line that returned.
+                       CALL_OPEN: high half of the code object */
     __u32 kind;     /* CALL_* */
 };
 
@@ -51,6 +52,25 @@ struct function_event {
     char file[FILE_SIZE];
     char name[NAME_SIZE];
     char qualname[QUALNAME_SIZE]; /* empty = not read */
+};
+
+/* A place that calls, and the line table by which user space finds its line. */
+struct call_site {
+    __u32 number;
+    __u32 caller;     /* function_event.id, 0 = unknown */
+    __u32 position;   /* of the instruction: bytes from the first one */
+    __s32 first_line; /* co_firstlineno */
+    __u64 size;       /* bytes of the table; larger than it: it could not be read */
+};
+
+struct call_site_event {
+    struct call_site site;
+    char table[488];
+};
+
+struct long_call_site_event {
+    struct call_site site;
+    char table[4072];
 };
 
 /* sched_event.kind */

@@ -25,11 +25,13 @@ struct key {
 #define AT_RETURN 0x7fffffffu
 
 struct known {
-    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0 */
+    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0; COMPILED_ANEW */
     __u32 id;
     __u32 flags; /* co_flags, OBSERVABLE */
 };
 BPF_TABLE("hash", struct key, struct known, known, 131072);
+#define COMPILED_ANEW 2  /* its code may be compiled again and again, with other lines */
+#define MODULE_OF_FILE 4 /* as a whole file's: then the functions in it may be other ones, too */
 
 /* A BPF program can be preempted by another thread's on the same core: only one of them gets the draft. */
 #define MINE(users) ({ __sync_fetch_and_add(&users, 1); *(volatile __u32 *)&users == 1; })
@@ -87,7 +89,10 @@ static __always_inline __u64 text_of_reusable(const struct function_event *funct
 #pragma unroll
     for (i = 0; i < 16; i++)
         hash = (hash ^ file[i]) * 1099511628211ULL;
-    return hash | 1;
+    hash = (hash | 1) & ~(__u64)(COMPILED_ANEW | MODULE_OF_FILE);
+    if (function->file[0] == '<')
+        return hash | COMPILED_ANEW;
+    return function->name[1] == 'm' || function->name[1] == 'c' ? hash | COMPILED_ANEW | MODULE_OF_FILE : hash; /* <module>, IPython's <cell ...> */
 }
 
 static __always_inline void read_code(struct function_event *function, __u64 frame)

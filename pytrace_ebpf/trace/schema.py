@@ -67,7 +67,7 @@ EVENTS = Table(
         Column("kind", "int8", "", "0 entry, 1 return (or left by an exception, where the source cannot tell), 2 open when recording began (outermost first, before the thread's other rows), 3 reset: the program was replaced by exec, 4 left by an exception, 5 entry of a generator or coroutine that had yielded (resumed, or thrown into), 6 yield; with `--lines exact` also 7 the innermost call came to a line, 8 it stands at a line that it had come to before (resumed, or open when recording began)"),
         Column("func_id", "int32", "", "joins functions; -1 unknown. On 1, 4 and 6 it may name a namesake in the same file: the entry's is the call's"),
         Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
-        Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from, which source usdt does not know; return, yield: the line that returned; left by an exception: the line it left from; 7 and 8: that line; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
+        Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from (source usdt: not of open); return, yield: the line that returned; left by an exception: the line it left from; 7 and 8: that line; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
     ),
 )
 
@@ -244,7 +244,7 @@ CALLS = Table(
         Column("resumed", "bool", "", "a generator or coroutine went on in it that had yielded"),
         Column("yielded", "bool", "", "it ended by yielding"),
         Column("line", "int32", "", "line that returned, yielded or that an exception left from; -1 unknown"),
-        Column("call_line", "int32", "", "line of the calling function that it was called from; null where that is not known (source usdt, native layers), where no function of Python called it, and where functions between the two were not recorded", True),
+        Column("call_line", "int32", "", "line of the calling function that it was called from; null where that is not known (native layers; source usdt: of calls that were open when recording began), where no function of Python called it, and where functions between the two were not recorded", True),
         Column("status", _DICTIONARY, "", "complete; open_at_start: began before the recording; open_at_end: had not returned when the recording or the thread ended; unwound: an exception left it (where the source can tell: agent) or exec discarded it; repaired: one of its ends was not reported and was inferred; in_loss: events were lost while it ran"),
     ),
     derived=True,

@@ -15,7 +15,7 @@ from pytrace_ebpf.view.states import figures, states_of, titles
 
 _MOST_LINES = 10**6  # of a file that is one
 _NO_CALLS = "No function called another one."
-_NO_LINES = "The lines are not known: probes (usdt) do not read them; --source agent does."
+_NO_LINES = "The lines are not known: this trace does not have them, or the callers are left out."
 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:

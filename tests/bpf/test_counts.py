@@ -50,7 +50,6 @@ def test_calls_of_a_launched_program_too(
     assert found == expected
 
 
-@pytest.mark.sources("agent")
 @pytest.mark.parametrize("program", ["call_sites", "callbacks", "exceptions", "generated", "many_threads"])
 def test_call_sites_equal_what_the_interpreter_counts(
     program: str,
@@ -71,7 +70,18 @@ def test_call_sites_equal_what_the_interpreter_counts(
     callers = sites["caller_id"].map(names) + ":" + sites["call_line"].fillna(0).astype(str)
     counts = Counter(dict(zip(callers + " > " + sites["func_id"].map(names), sites["calls"], strict=True)))
     truly = between({f"{left}:{name}:{line}": number for (left, name, line), number in expected.items()}, program, python)
-    assert truly and between(counts, program, python) == truly
+    found = between(counts, program, python)
+    if source == "usdt":
+        truly = dict(sum((Counter({without_a_line(site): number}) for site, number in truly.items()), Counter()))
+    if source == "usdt" and python.version == "3.15":  # whose probes do not report throw()
+        found, truly = ({site: number for site, number in sites.items() if "thr" not in site.partition(".py:")[2]} for sites in (found, truly))
+    assert truly and found == truly
+
+
+def without_a_line(site: str) -> str:
+    """A site as it is where its caller is so long that the probes do not read its line table."""
+    caller, _, callee = site.partition(" > ")
+    return f"{caller.rpartition(':')[0]}:0 > {callee}" if ":many_lines:" in caller else site
 
 
 def between(sites: dict[str, int], program: str, python: Python) -> dict[str, int]:

@@ -108,7 +108,7 @@ def attach(command: list[str], options: Options) -> None:
 
 
 def usdt_and_sched(folder: Path) -> None:
-    drain_calls, drain_functions = UsdtProbes.drain_calls, UsdtProbes.drain_functions
+    drain_calls, drain_sites, drain_functions = UsdtProbes.drain_calls, UsdtProbes.drain_sites, UsdtProbes.drain_functions
     columns, of_sched = usdt_calls.tables.call_columns, sched.sched_columns
     rings: dict[str, np.ndarray] = {}
 
@@ -118,6 +118,11 @@ def usdt_and_sched(folder: Path) -> None:
             return how(records)
 
         return drain_calls(self, copied)
+
+    def sites(self: UsdtProbes) -> list[np.ndarray]:
+        short, long = drain_sites(self)
+        take("sites", short)
+        return [short, long]
 
     def functions(self: UsdtProbes) -> np.ndarray:
         take("functions", records := drain_functions(self))
@@ -129,14 +134,16 @@ def usdt_and_sched(folder: Path) -> None:
         return of_sched(records)
 
     UsdtProbes.drain_calls, UsdtProbes.drain_functions = calls, functions  # type: ignore[method-assign,assignment]
+    UsdtProbes.drain_sites = sites  # type: ignore[method-assign]
     sched.sched_columns = scheduling
     attach([*PYTHON, PROGRAM], Options(folder / "usdt", "usdt"))
     UsdtProbes.drain_calls, UsdtProbes.drain_functions = drain_calls, drain_functions  # type: ignore[method-assign]
+    UsdtProbes.drain_sites = drain_sites  # type: ignore[method-assign]
     sched.sched_columns, usdt_calls.tables.call_columns = of_sched, columns
     empty = [name for name, records in taken.items() if not len(records)]
     both = [name.partition(".")[2] for name in empty if name.startswith("calls") and f"functions.{name.partition('.')[2]}" in empty]
     for number in both:
-        del taken[f"calls.{number}"], taken[f"functions.{number}"]
+        del taken[f"calls.{number}"], taken[f"functions.{number}"], taken[f"sites.{number}"]
     keep("usdt")
     taken.update(rings)
     keep("sched")

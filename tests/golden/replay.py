@@ -22,6 +22,7 @@ from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.scheduling.perf_switches import PerfSwitches
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.calls import UsdtCalls
 
 Recorded = Mapping[str, np.ndarray]  # arrays by name, those of several drains with their number: calls.0, calls.1, ...
@@ -49,9 +50,12 @@ def usdt(recorded: Recorded, folder: Path) -> Tables:
     """Rings of calls_usdt.c."""
     functions = Functions()
     source = UsdtCalls(Recording(functions, Processes()), 1, Filters(), follow=True)
-    calls, introduced = batches(recorded, "calls"), batches(recorded, "functions")
-    probes = SimpleNamespace(drain_calls=lambda take: take(calls.pop(0)), drain_functions=lambda: introduced.pop(0))
-    source._loaded["replayed"] = SimpleNamespace(probes=probes, ids=ProbeIds(functions), target=None)  # type: ignore[index,assignment]
+    calls, sites, introduced = (batches(recorded, name) for name in ("calls", "sites", "functions"))
+    probes = SimpleNamespace(
+        drain_calls=lambda take: take(calls.pop(0)), drain_sites=lambda: [sites.pop(0)], drain_functions=lambda: introduced.pop(0)
+    )
+    loaded = SimpleNamespace(probes=probes, ids=ProbeIds(functions), sites=CallSites((3, 11)), target=None)
+    source._loaded["replayed"] = loaded  # type: ignore[index,assignment]
     return tables(*[source.drain() for _ in range(len(calls))], of=functions)
 
 

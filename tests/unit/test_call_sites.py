@@ -170,4 +170,4 @@ def test_lines_that_a_source_does_not_know(tmp_path: Path, capsys: pytest.Captur
     path = sample(tmp_path)
     manifest = json.loads((path / MANIFEST).read_text())
     (path / MANIFEST).write_text(json.dumps(manifest | {"entry_line": None}))
-    assert "--source agent does" in shown(capsys, "report", "--by", "line", str(path))
+    assert "The lines are not known" in shown(capsys, "report", "--by", "line", str(path))

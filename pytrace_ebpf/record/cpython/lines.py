@@ -6,6 +6,7 @@ and 3.10, Objects/locations.md of 3.11.
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,17 @@ def identity_of(memory: Memory, layout: Layout, address: int, first_line: int) -
         mixed = (mixed ^ value) * _MIX & _MASK
         mixed ^= mixed >> 32
     return mixed & 0xFFFFFFFF
+
+
+def line_at(version: tuple[int, int], table: bytes, first_line: int, position: int) -> int:
+    """The line of the instruction at `position` by a line table, of which anything may be wrong; NO_LINE: it has none, or none that can be."""
+    found = NO_LINE
+    with suppress(IndexError):  # it ends in the middle
+        for begins, line in decoded(version, table, first_line):
+            if begins > position:
+                break
+            found = line
+    return found if 0 < found < 1 << 31 else NO_LINE
 
 
 def decoded(version: tuple[int, int], table: bytes, first_line: int) -> Iterator[Range]:

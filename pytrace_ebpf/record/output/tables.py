@@ -14,22 +14,17 @@ from pytrace_ebpf.trace.schema import CallKind, SchedKind
 
 Columns = dict[str, np.ndarray]  # of one table, all of the same length
 
-_IS_BEGINNING = np.isin(np.arange(256), schema.BEGINNINGS)  # by the kind of an event
-
 _LONG_RUN = 100  # rows of one thread: so many are sliced in less time than copied
 
 
 def call_columns(records: np.ndarray) -> Columns:
-    """call_event records as columns of `events`, func_id being what `func` is; cheapest right at the drain, in cache.
-
-    The line of an entry is the function's own there, not its caller's, which is what `events` has: it is left out.
-    """
+    """call_event records as columns of `events`, func_id being what `func` is; cheapest right at the drain, in cache."""
     return {
         **when_and_who(records),
         "kind": records["kind"].astype(np.int8),
         "func_id": records["func"].astype(np.int32),
         "frame": records["frame"].astype(np.int64),
-        "line": np.where(_IS_BEGINNING[records["kind"]], np.int32(-1), records["line"]),
+        "line": records["line"].astype(np.int32),
     }
 
 

@@ -17,11 +17,12 @@ from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.objects import Objects
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
-_MOST_INTERPRETERS = 16  # each has rings of its own, 72 MiB
+_MOST_INTERPRETERS = 16  # each has rings of its own, 84 MiB
 
 
 @dataclass
@@ -30,6 +31,7 @@ class _Loaded:
     probes: UsdtProbes
     ids: ProbeIds
     objects: Objects
+    sites: CallSites
 
 
 class UsdtCalls(CallSource):
@@ -89,7 +91,7 @@ class UsdtCalls(CallSource):
         calls, unread = opening.apply(opened, recorded, self._recording.functions, self._qualnames[target.pid])
         self._unread_frames += unread
         self._innermost.expect(opened)
-        self._emit(self._innermost.drop_entered(tables.call_columns(calls)))
+        self._emit(loaded, self._innermost.drop_entered(tables.call_columns(calls)))
         self._recording.processes.add_python(target, self.name, start_ns)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
@@ -199,7 +201,7 @@ class UsdtCalls(CallSource):
                 )
             probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
             objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None)
-            self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects)
+            self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects, CallSites(target.layout.version))
         return self._loaded[planned]
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
@@ -216,15 +218,17 @@ class UsdtCalls(CallSource):
 
     def _introduce(self, loaded: _Loaded) -> None:
         read = loaded.probes.drain_objects() if self._observed else None
-        introduced = loaded.probes.drain_functions()
+        sites, introduced = loaded.probes.drain_sites(), loaded.probes.drain_functions()
         loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+        for rows in sites:
+            loaded.sites.introduce(rows, loaded.ids)
         if read is not None:
             loaded.objects.introduce(introduced)
             self._observe(loaded, read)
 
     def _observe(self, loaded: _Loaded, read: np.ndarray) -> None:
         columns, ids = loaded.objects.columns(read)
-        self._recording.observe(tables.where(columns, self._wants(loaded.ids.func_ids(ids))) if self._filters else columns)
+        self._recording.observe(tables.where(columns, self._wanted_functions()[loaded.ids.func_ids(ids)]) if self._filters else columns)
 
     def _drain(self, loaded: _Loaded) -> None:
         calls = loaded.probes.drain_calls(tables.call_columns)
@@ -232,17 +236,21 @@ class UsdtCalls(CallSource):
         if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
             calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
         calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
-        self._emit(self._innermost.drop_entered(calls))
+        self._emit(loaded, self._innermost.drop_entered(calls))
 
-    def _emit(self, calls: tables.Columns) -> None:
-        self._recording.emit(tables.where(calls, self._wants(calls["func_id"])) if self._filters else calls)
+    def _emit(self, loaded: _Loaded, calls: tables.Columns) -> None:
+        wanted = None
+        if self._filters:
+            wanted = self._wanted_functions()
+            calls = tables.where(calls, wanted[calls["func_id"]])
+        calls["line"] = loaded.sites.lines(calls["kind"], calls["line"], wanted)
+        self._recording.emit(calls)
 
-    def _wants(self, func_ids: np.ndarray) -> np.ndarray:
-        """Of which of these functions calls are recorded."""
+    def _wanted_functions(self) -> np.ndarray:
+        """Of which functions calls are recorded, by func_id."""
         places = self._recording.functions.places
         self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
-        wanted: np.ndarray = np.array([*self._wanted, True])[func_ids]  # the last for UNKNOWN, which is -1
-        return wanted
+        return np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
 
 
 def _no_qualname(file: str, first_line: int, name: str) -> str | None:

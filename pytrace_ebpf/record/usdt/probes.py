@@ -19,7 +19,7 @@ from pytrace_ebpf.record.parsing.elf import PT_REGS, Argument, Binary, Probe
 from pytrace_ebpf.record.usdt.matching import automaton
 
 ONLY_THE_AGENT = "use --source agent"
-_FUNCTION_RING_BYTES = 8 << 20
+_RINGS = {"functions": 8 << 20, "call_sites": 8 << 20, "long_call_sites": 4 << 20}  # bytes
 _OBJECT_RING_BYTES = 64 << 20  # 82,000 objects
 # Exported functions that a healthy program never runs: a uprobe on one raises a semaphore and never traps.
 _COLD = ("Py_FatalError", "Py_EndInterpreter", "PyErr_BadInternalCall")
@@ -51,12 +51,13 @@ class Plan:
     """What to load and attach for one interpreter binary: the settings of calls_usdt.c and the uprobes."""
 
     layout: tuple[int, ...]
+    lines: tuple[int, ...]
+    objects: tuple[int, ...]
     entry: tuple[Operand, ...]  # of the file, the name, the line and the frame
     leaving: tuple[Operand, ...]
     gc_generation: Operand
     import_name: Operand
     creation_entry: bool
-    objects: tuple[int, ...]
     points: tuple[Point, ...]
 
 
@@ -93,9 +94,8 @@ def _plan(binary: Binary, layout: Layout) -> Plan:
         if served:
             points += [Point(f"{program}_start", probe.offset, probe.semaphore_offset) for probe in starts]
             points += [Point(f"{program}_done", probe.offset, probe.semaphore_offset) for probe in ends]
-    return Plan(
-        frame_layout(layout), of_calls[0], of_calls[1], firsts[0], firsts[1], layout.version >= (3, 15), object_layout(binary, layout), tuple(points)
-    )
+    layouts = frame_layout(layout), _line_layout(layout), object_layout(binary, layout)
+    return Plan(*layouts, of_calls[0], of_calls[1], firsts[0], firsts[1], layout.version >= (3, 15), tuple(points))
 
 
 def frame_layout(layout: Layout) -> tuple[int, ...]:
@@ -115,6 +115,12 @@ def object_layout(binary: Binary, layout: Layout) -> tuple[int, ...]:
 
 def _offsets(layout: Layout, names: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(_ABSENT if (value := getattr(layout, name)) is None else value for name in names)
+
+
+def _line_layout(layout: Layout) -> tuple[int, ...]:
+    """The fields of struct line_layout, in calls_usdt.c."""
+    ends = (layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1)
+    return (max(ends) + 7 & ~7, layout.code_lines, 2 if layout.version == (3, 10) else 1, 0)
 
 
 def _operand(argument: Argument) -> Operand:
@@ -149,6 +155,7 @@ class UsdtProbes:
         cpus = max(possible_cpus()) + 1
         settings = {
             "layout": planned.layout,
+            "lines": planned.lines,
             "entry": planned.entry,
             "leaving": planned.leaving,
             "gc_generation": planned.gc_generation,
@@ -159,12 +166,13 @@ class UsdtProbes:
             "observes": bool(args),
             "pad": 0,
         }
-        sizes = {"calls": ring_pages * 4096, "functions": _FUNCTION_RING_BYTES, "drafts": 2 * cpus}
+        sizes = {"calls": ring_pages * 4096, **_RINGS, "drafts": 2 * cpus, "works": 2 * cpus}
         if args:
             sizes["objects"] = _OBJECT_RING_BYTES
         self._programs = Programs("calls_usdt.c", settings, sizes)
         self._calls = self._programs.ring("calls", self._programs.dtype("call_event"))
         self._functions = self._programs.ring("functions", self._programs.dtype("function_event"))
+        self._sites = [self._programs.ring(f"{name}s", self._programs.dtype(f"{name}_event")) for name in ("call_site", "long_call_site")]
         self._objects = self._programs.ring("objects", self._programs.dtype("object_event")) if args else None
         if args:
             self._programs.map("matcher").set(0, automaton(args))
@@ -179,6 +187,7 @@ class UsdtProbes:
 
     def attach(self, pid: int, path: str) -> None:
         """Attach to `pid`, whose interpreter is the file at `path`. Raises TargetError; leaves nothing behind then."""
+        self._set(attached=int(self._control.get(0)["attached"]) + 1)
         try:
             self.attached[pid] = self._uprobes.attach(pid, path)
         except OSError as error:
@@ -242,9 +251,13 @@ class UsdtProbes:
     def drain_calls(self, take: Callable[[np.ndarray], Taken]) -> Taken:
         """What `take` makes of the call_event records since the last call; see Ring.drain.
 
-        Drain the functions afterwards: then all that these name are known.
+        Drain the call sites afterwards, and then the functions: then all that these name are known.
         """
         return self._calls.drain(take)
+
+    def drain_sites(self) -> list[np.ndarray]:
+        """call_site_event and long_call_site_event records since the last call."""
+        return [ring.drain(np.copy) for ring in self._sites]
 
     def drain_functions(self) -> np.ndarray:
         """function_event records since the last call."""
