@@ -13,6 +13,7 @@ from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
+from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import sampled, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
@@ -25,7 +26,7 @@ _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
     table = of_tree(tree, trace.functions(), facts["by"])
-    if facts["by"] == "function" and any(each["source"] == "agent" for each in trace.manifest["sources"]):  # which alone knows lines
+    if facts["by"] == "function" and trace.manifest.get("entry_line") == CALLER and trace.manifest["sources"]:
         table = table.join(hottest(by_call_site(trace.call_sites(), trace.functions())), on="func_id")
     alone = [row for row in facts.get("left_out", ()) if row["qualname"] is not None]
     if alone and facts["by"] == "function":
