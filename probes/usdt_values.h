@@ -49,7 +49,7 @@ static __always_inline __u64 variable(__u64 frame, __u32 place)
     return (bits & 3) == 3 ? 0 : bits & ~3ULL;
 }
 
-static __always_inline __u64 content_of(__u64 cell)
+static __always_inline __u64 content_of_cell(__u64 cell)
 {
     __u64 type = cell ? TAKE(__u64, cell + OBJECT_TYPE_POINTER) : 0;
 
@@ -67,7 +67,7 @@ static __always_inline __u64 argument_in_cell(__u64 code, __u64 frame, __u32 pla
         if (i >= TAKE(__u64, TAKE(__u64, code + SETTINGS->objects.code_cells) + SIZE))
             return 0;
         if (TAKE(__u64, argument_of + 8 * i) == place)
-            return content_of(variable(frame, TAKE(__u32, code + SETTINGS->objects.code_locals) + i));
+            return content_of_cell(variable(frame, TAKE(__u32, code + SETTINGS->objects.code_locals) + i));
     }
     return 0;
 }
@@ -80,7 +80,7 @@ static __always_inline __u64 argument(__u64 code, __u64 frame, __u32 place, int 
         return object ? object : argument_in_cell(code, frame, place);
     if (!has_cells || !(TAKE(__u8, TAKE(__u64, code + SETTINGS->objects.code_kinds) + BYTES_START + place) & IS_CELL))
         return object;
-    return content_of(object);
+    return content_of_cell(object);
 }
 
 static __always_inline __u32 arguments_of(__u64 code)
