@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[2]
 LATE = (
     *("pyarrow", "pandas", "psutil", "rich", "statistics"),
     *("pytrace_ebpf.record.native.layers", "pytrace_ebpf.record.output.horizon"),
-    *("pytrace_ebpf.record.sampling.samples", "pytrace_ebpf.record.cpython.lines"),
+    "pytrace_ebpf.record.sampling.samples",
 )
 
 
