@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import SAMPLE_FUNCTIONS, sample, write_trace
 from test_calls_properties import SCENARIOS, seeds, story
@@ -41,6 +41,7 @@ def same(trace: Trace, at_once: int) -> int:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS), st.integers(90, 400), st.integers(0, 300))
+@example(0, "mixed", 100, 281)  # a wait that ends, and whose waker is known, a segment after the window
 def test_they_are_those_at_once(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, start: int, length: int) -> None:
     rows = story(seed, scenario)
     rows["sched"] = [r for r in rows["sched"] if r[3] != SchedKind.SNAPSHOT]  # which the row after it explains, of the same segment
