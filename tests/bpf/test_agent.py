@@ -169,6 +169,7 @@ def test_signals_and_exit_codes_are_the_programs_own(number: signal.Signals | No
     assert process.stdout.readline() == "ready\n"
     if number is not None:
         process.send_signal(number)
+        process.wait(PATIENCE_S)  # the program waits for a line, so that it does not end by itself before the signal was passed on
     said, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == code
     assert said.startswith("done") == (code == 0)

@@ -50,7 +50,7 @@ def produce():
 def work():
     total = 0
     for size in produce():
-        total += math.gcd(size, 12)
+        total += math.hypot(size, 12)
     ordered = sorted(range(ROWS), key=key)
     names = [word for row in range(ROWS) for word in WORD.findall(f"row {row}")]
     first = list(map(itemgetter(0), names))

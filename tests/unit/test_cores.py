@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import pytrace_ebpf
@@ -73,7 +73,8 @@ def compared(trace: Trace) -> None:
     timeline, calls = timeline_of(trace), trace.calls()
     found, expected = functions_on_cores(trace, timeline), cores_reference.by_function(calls, timeline)
     own = calls[calls["first_cpu"].notna()].groupby("func_id")["self_on_cpu_ns"].sum()
-    assert found.groupby("func_id")["self_on_cpu_ns"].sum().to_dict() == own[own != 0].to_dict()
+    sums = found.groupby("func_id")["self_on_cpu_ns"].sum()
+    assert sums[sums != 0].to_dict() == own[own != 0].to_dict()
     # Of a call that was begun later than it began, only the last core that was left is known, where no row of that is missing.
     late = calls["status"].isin(("repaired", "open_at_start", "in_loss")) & (calls["migrations"] > 0)
     if late.any() or expected["self_on_cpu_ns"].sum() != own.sum():  # the other: a snapshot is read by what follows it in its segment
@@ -99,6 +100,7 @@ def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.M
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from([name for name in SCENARIOS if name != "perf"]))
+@example(17601, "half")  # a call that was begun late takes its time from another core than it was on
 def test_whatever_was_recorded(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
     trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("cores") / "trace", **story(seed, scenario)))
     compared(trace)
