@@ -216,7 +216,8 @@ def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
     native = cost["native_calls"] or 0
     apart = f", and {native:,} native ones x {text.duration(cost['native_ns_per_call'])}" if native else ""
     if cost.get("lines"):
-        apart += f", and about {cost['lines']:,} lines x {text.duration(cost['ns_per_line'])}"
+        each = "lines, of which one took less than could be measured" if cost["ns_per_line"] == 0 else f"lines x {text.duration(cost['ns_per_line'])}"
+        apart += f", and about {cost['lines']:,} {each}"
     return (
         f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."

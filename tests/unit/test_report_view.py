@@ -156,7 +156,19 @@ def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureF
     assert any("133µs" in line and "980ns" in line for line in lines)
     assert any(line == "32 % of `Worker.step` is waiting for the GIL." for line in lines)
     (worker,) = [line.split() for line in lines if "work.py:31" in line]
-    assert worker[1:] == ["9", "62.8ms", "62.7ms", "41.8ms", "820µs", "20.0ms", "0", "Worker.step", "/app/work.py:31", "Worker.run", "/app/work.py:31"]
+    assert worker[1:] == [
+        "9",
+        "62.8ms",
+        "62.7ms",
+        "41.8ms",
+        "820µs",
+        "20.0ms",
+        "0",
+        "Worker.step",
+        "/app/work.py:31",
+        "Worker.run",
+        "/app/work.py:31",
+    ]
 
 
 def test_what_is_not_known_is_a_dash_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
