@@ -28,7 +28,11 @@ OURS = {
     "calls": (),
     "calls, usdt": ("--source", "usdt"),
     "--args": ("--args", "{functions}"),
+    "--args, usdt": ("--source", "usdt", "--args", "{functions}"),
     "--c-calls": ("--c-calls",),
+    "--lines exact": ("--lines", "exact"),
+    "--faults": ("--faults",),
+    "--memory": ("--memory",),
     "--sample": ("--sample",),
 }
 PEERS = {  # what each adds to the interpreter's command line
