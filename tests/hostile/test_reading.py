@@ -20,7 +20,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.trace.schema import MANIFEST, WAITS
+from pytrace_ebpf.trace.schema import MANIFEST, WAITS, CallKind
 from tests.conftest import PATIENCE_S
 from tests.hostile import USER, as_user, needs_root
 from tests.unit.synthetic import sample
@@ -138,7 +138,7 @@ def not_utf8(name: str) -> Callable[[pa.Table], pa.Table]:
 
 
 DAMAGES = {
-    "kind that is none": ("events", column("kind", 7)),
+    "kind that is none": ("events", column("kind", len(CallKind))),
     "negative kind": ("sched", column("kind", -1)),
     "negative function": ("events", column("func_id", -2)),
     "negative time": ("events", column("ts", -(1 << 62))),

@@ -162,9 +162,9 @@ def test_requests_are_found_anew_once_another_function_answers_one(tmp_path: Pat
         pd.testing.assert_frame_equal(found, anew(path, "requests"))
 
 
-@pytest.mark.parametrize("by", sorted(set(BY) - {"core", "opcode"}))
+@pytest.mark.parametrize("by", sorted(set(BY) - {"core", "memory", "opcode"}))
 def test_no_report_reads_what_one_before_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    """But `--by core`, which keeps its sums of a complete trace only."""
+    """But `--by core` and `--by memory`, which keep their sums of a complete trace only."""
     path, read = told_early(sample(tmp_path)), set[tuple[str, int]]()
     part, parts, batches, log = Trace.part, Trace.parts, Trace.batches, Trace._log
     monkeypatch.setattr(Trace, "part", lambda self, name, index, *more: (read.add((name, index)), part(self, name, index, *more))[1])

@@ -13,12 +13,13 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.test_samples import LEAST_TAKEN, MOST_MIXED, SIGMAS, assert_shares, on_core, stacks_of
+from tests.bpf.test_samples import MOST_MIXED, SIGMAS, assert_shares, on_core, stacks_of
 from tests.conftest import PATIENCE_S, REPOSITORY, TARGETS, Python
 from tests.unit.test_rootless import NO_PERF, NOBODY, PYTHON, Run
 
 OUTSIDE = REPOSITORY / "probes" / "outside" / "outside.so"
 HZ = "199"
+LEAST_TAKEN = 0.7  # a core that the hypervisor gives to others takes nobody's samples
 QUEUED, GIL, BLOCKED = 1, 2, 3  # of samples.state
 
 pytestmark = [
