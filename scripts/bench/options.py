@@ -21,7 +21,7 @@ from agent import PACKAGES, version_of
 from children.pytorch import KEEP_MEMORY, torch_python
 
 WORK = Path(__file__).parent / "children" / "work.py"
-PIECES = {"fib": 900, "orders": 150, "kim_cnn": 12}
+PIECES = {"fib": 250, "orders": 60, "kim_cnn": 12}
 FUNCTIONS = {"fib": "work.fib", "orders": "orders.*", "kim_cnn": "kim_cnn.*"}  # for --args
 FILES = {"fib": WORK, "orders": WORK.parent / "orders.py", "kim_cnn": WORK.parents[2] / "workloads" / "kim_cnn.py"}  # for line_profiler
 OURS = {
