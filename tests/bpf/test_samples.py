@@ -55,14 +55,14 @@ def on_core(trace: Trace) -> pd.DataFrame:
     return samples[samples["off_ns"] == 0]
 
 
-def assert_shares(samples: dict[str, int], spent: dict[str, int], of: int) -> None:
+def assert_shares(samples: dict[str, int], spent: dict[str, int], of: int, mixed: float = MOST_MIXED) -> None:
     """The share of samples that each has is that of the time that it said, as far as chance allows."""
     whole = sum(spent.values())
     assert of >= LEAST_SAMPLES
     for name, ns in spent.items():
         expected = ns / whole * of
         off = abs(samples.get(name, 0) - expected)
-        assert off <= SIGMAS * float(standard_error(expected, of)) + MOST_MIXED * of, (name, samples, spent)
+        assert off <= SIGMAS * float(standard_error(expected, of)) + mixed * of, (name, samples, spent)
 
 
 @every_python

@@ -19,6 +19,7 @@ from tests.unit.test_rootless import NO_PERF, NOBODY, PYTHON, Run
 
 OUTSIDE = REPOSITORY / "probes" / "outside" / "outside.so"
 HZ = "199"
+MOST_LATE = 0.2  # of all samples: a look that comes late finds another function, and on busy cores late ones are not the same for all functions
 LEAST_TAKEN = 0.7  # a core that the hypervisor gives to others takes nobody's samples
 QUEUED, GIL, BLOCKED = 1, 2, 3  # of samples.state
 
@@ -143,7 +144,7 @@ def assert_told(trace: Trace, spent: dict[str, int]) -> None:
         told["lines" if "+" in name else name.partition(":")[2] or name] += ns
     counts = Counter(name for stack in samples["stack_id"] for name in {name for name, _ in stacks.get(stack, [])} & {*names})
     of = sum(counts.values())
-    assert_shares(counts, {name: told[name] for name in names}, of)
+    assert_shares(counts, {name: told[name] for name in names}, of, MOST_LATE)
     expected = sum(told[name] for name in names) / trace.manifest["sampling"]["period_ns"]
     chance = SIGMAS * expected**0.5 + MOST_MIXED * expected
     assert LEAST_TAKEN * expected - chance <= of <= expected * 1.2 + chance, (of, expected)
@@ -271,7 +272,7 @@ def test_a_trace_says_how_it_was_made(run: Callable[..., Run], before: list[str]
 
 
 def test_samples_beside_all_calls(user: list[str], public_path: Path) -> None:
-    ended = Run(public_path, user, [PYTHON, str(TARGETS / "fib.py"), "24"], ("--sample", HZ, "--source", "agent")).end()
+    ended = Run(public_path, user, [PYTHON, str(TARGETS / "fib.py"), "29"], ("--sample", HZ, "--source", "agent")).end()
     assert ended.process.returncode == 0, ended.err
     trace = ended.trace
     assert trace.manifest["events"]["call"] >= 2 * ended.done["calls"]["fib"]

@@ -42,6 +42,7 @@ def same(trace: Trace, at_once: int) -> int:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS), st.integers(90, 400), st.integers(0, 300))
 @example(0, "mixed", 100, 281)  # a wait that ends, and whose waker is known, a segment after the window
+@example(374, "everything", 90, 146)  # and one whose end is the window's
 def test_they_are_those_at_once(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, start: int, length: int) -> None:
     rows = story(seed, scenario)
     rows["sched"] = [r for r in rows["sched"] if r[3] != SchedKind.SNAPSHOT]  # which the row after it explains, of the same segment

@@ -67,7 +67,7 @@ def _before(trace: Trace) -> tuple[int, Known | None]:
 
 def _own(rows: pd.DataFrame, trace: Trace, pid: int | None = None, tid: int | None = None) -> pd.DataFrame:
     """Cut at a window's edges, and of its threads alone. What goes on at its end has not been woken yet."""
-    ended = rows["end_ns"] <= trace.end_ns
+    ended = rows["end_ns"] < trace.end_ns if isinstance(trace, Window) else rows["end_ns"] <= trace.end_ns
     rows = rows.assign(
         start_ns=rows["start_ns"].clip(lower=trace.start_ns),
         end_ns=rows["end_ns"].clip(upper=trace.end_ns),
