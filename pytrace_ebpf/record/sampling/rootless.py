@@ -26,7 +26,7 @@ from pytrace_ebpf.record.scheduling.cputime import queue_time_is_known
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_INTERVAL_S, _CALM_S = 0.25, 1.0
+_INTERVAL_S, _CALM_S = 0.1, 0.2  # a program that takes the place of a traced one is found as soon
 _HASTE_S, _HASTE_WITHIN_S = 0.02, 5.0  # while a program that was launched is no Python yet
 _ALERT_S = 0.05  # code that is discarded before its name was read stays unnamed, so new stacks are read soon
 _REFRESH_S, _FEW = 0.1, 50  # between two looks at which threads there are; of so many, and in proportion for more
