@@ -24,7 +24,6 @@ class Finding:
         """`follow`: children, too."""
         self._processes, self._follow = processes, follow
         self._programs: dict[int, tuple[_Program, float]] = {}  # of processes that are no Python: what they are, and since when
-        self._stacks: dict[int, int] = {}  # of the others, where their stack begins: elsewhere in another program
         self._next_s = 0.0
 
     def look(self) -> None:
@@ -36,21 +35,18 @@ class Finding:
         for pid in living:
             target = self._processes.targets.get(pid)
             if self._became_another(pid, target):
-                self._stacks.pop(pid, None)
                 self._processes.found(SchedKind.EXEC, pid, 0)
             for child in _children(pid) if self._follow else ():
                 if child not in living and not _has_ended(child):
                     copied = target is not None and _file(child) == _file(pid)
                     self._processes.found(SchedKind.FORK if copied else SchedKind.EXEC, child, pid)
         self._programs = {pid: known for pid, known in self._programs.items() if pid in living}
-        self._stacks = {pid: stack for pid, stack in self._stacks.items() if pid in living}
         self._next_s = began_s + max(_INTERVAL_S, _COST * (time.thread_time() - spent_s))
 
     def _became_another(self, pid: int, target: Target | None) -> bool:
         if target is not None:
             self._programs.pop(pid, None)
-            stack = _stack(pid)
-            return self._stacks.setdefault(pid, stack) != stack or _is_left(target)
+            return _is_left(target)
         known, since_s = self._programs.get(pid, (None, time.monotonic()))
         file = _file(pid)
         if file is None or (known and known[:2] == file and (known[2] or time.monotonic() - since_s > _YOUNG_S)):
@@ -71,14 +67,6 @@ def _is_left(target: Target) -> bool:
     except MemoryFault:
         return not target.process.has_ended()
     return False
-
-
-def _stack(pid: int) -> int:
-    """Where the stack of a process's first thread begins, which the kernel chooses at random for each program; -1: it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[25])
-    except (OSError, IndexError, ValueError):
-        return -1
 
 
 def _has_ended(pid: int) -> bool:
