@@ -110,7 +110,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--args", action="append", default=[], metavar="PATTERN",
         help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
-        "several times. '*' for all. A value costs about as much as a call does (by the agent 0.16 us each, by --source usdt about 2 us), and may be a secret",
+        "several times. '*' for all. A value costs about as much as a call does (by the agent up to 0.16 us each, by --source usdt 1.6 us), and may be a secret",
     )  # fmt: skip
     parser.add_argument(
         "--redact", action="append", default=[], metavar="NAME",

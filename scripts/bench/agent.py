@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from children.measuring import Measuring
+from children.measuring import Measuring, in_turn
 from record import Recording
 
 from pytrace_ebpf.record.filters import Observed
@@ -63,10 +63,7 @@ def measure(python: str, root: str | None, rounds: int, seconds: float) -> None:
         traced = children["agent"].pid
         recording = Recording(traced, Path(scratch) / "cost", "agent")
         with_values = Recording(children["values"].pid, Path(scratch) / "values", "agent", observed=Observed(("rounds.fib",)))
-        taken: dict[str, list[float]] = {mode: [] for mode in modes}
-        for _ in range(rounds):
-            for mode in modes:
-                taken[mode].append(children[mode].round())
+        taken = in_turn(children, rounds)
         figures, of_values = recording.stop(), with_values.stop()
         recording = Recording(traced, Path(scratch) / "load", "agent")
         end = time.monotonic() + seconds

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from children.measuring import Measuring
+from children.measuring import Measuring, in_turn
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "allocating.py"
@@ -24,10 +24,7 @@ def measure(python: str, work: str, rounds: int) -> None:
     children = {way: Measuring([python, str(CHILD), work]) for way in WAYS}
     with tempfile.TemporaryDirectory() as scratch:
         recordings = {way: Recording(children[way].pid, Path(scratch) / way, "agent", **more) for way, more in WAYS.items() if more is not None}
-        taken: dict[str, list[float]] = {way: [] for way in WAYS}
-        for _ in range(rounds):
-            for way, child in children.items():
-                taken[way].append(child.round())
+        taken = in_turn(children, rounds)
         ended = {way: recording.stop() for way, recording in recordings.items()}
     for child in children.values():
         child.close()

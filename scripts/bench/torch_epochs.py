@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from agent import viztracer_for
-from children.measuring import Measuring
+from children.measuring import Measuring, in_turn
 from children.pytorch import KEEP_MEMORY, torch_python
 from record import Recording
 
@@ -39,10 +39,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as scratch:
         recordings = [Recording(children[source].pid, Path(scratch) / source, source, ("operator",)) for source in SOURCES]
-        taken: dict[str, list[float]] = {mode: [] for mode in children}
-        for _ in range(args.epochs):
-            for mode, child in children.items():
-                taken[mode].append(child.round())
+        taken = in_turn(children, args.epochs)
         collected = [recording.stop() for recording in recordings]
         for child in children.values():
             child.close()

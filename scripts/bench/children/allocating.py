@@ -4,13 +4,7 @@ import json
 import sys
 import time
 
-RATES = {"book": 0.07, "food": 0.07, "tool": 0.19}
-
-
-def price(item: dict) -> float:
-    """Of one item of an order."""
-    net = item["count"] * item["price"]
-    return round(net * (1 + RATES[item["kind"]]), 2)
+import orders
 
 
 def fib(n: int) -> int:
@@ -18,11 +12,11 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-def orders(times: int) -> None:
+def answer(times: int) -> None:
     """What a web service does: small objects that come and go."""
-    order = json.dumps([{"name": f"item {i}", "kind": ("book", "food", "tool")[i % 3], "count": i % 40, "price": i + 0.99} for i in range(500)])
+    order = json.dumps(orders.ITEMS).encode()
     for _ in range(times):
-        json.dumps([{**item, "total": price(item)} for item in json.loads(order)])
+        orders.answer(order)
 
 
 def fill(times: int) -> None:
@@ -31,7 +25,7 @@ def fill(times: int) -> None:
         bytearray(b"x") * (40 << 20)
 
 
-WORK = {"fib": lambda: fib(24), "orders": lambda: orders(20), "blocks": lambda: fill(3)}
+WORK = {"fib": lambda: fib(24), "orders": lambda: answer(20), "blocks": lambda: fill(3)}
 
 for _ in sys.stdin:
     began = time.process_time_ns()

@@ -31,3 +31,12 @@ class Measuring:
     def close(self) -> None:
         """It ends with its input."""
         self.process.communicate()
+
+
+def in_turn(children: dict[str, Measuring], rounds: int) -> dict[str, list[float]]:
+    """What the rounds of each took, one of each after the other."""
+    taken: dict[str, list[float]] = {mode: [] for mode in children}
+    for _ in range(rounds):
+        for mode, child in children.items():
+            taken[mode].append(child.round())
+    return taken
