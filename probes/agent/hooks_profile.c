@@ -87,16 +87,22 @@ static bool traced_by(void *state, void *function)
     return pointer_at(state, at->thread_profile + TRACE) == function;
 }
 
-static void set_trace(void *state, profile_function function)
+/* `of_thread` is missing in 3.8, which knows the current thread only. */
+static void set_hook(void *state, profile_function function, int (*of_thread)(void *, profile_function, PyObject *), void (*of_current)(profile_function, PyObject *))
 {
-    if (py._PyEval_SetTrace) {
-        if (py._PyEval_SetTrace(state, function, NULL))
+    if (of_thread) {
+        if (of_thread(state, function, NULL))
             py.PyErr_Clear();
         return;
     }
-    void *self = py.PyThreadState_Swap(state); /* 3.8 knows the current thread only */
-    py.PyEval_SetTrace(function, NULL);
+    void *self = py.PyThreadState_Swap(state);
+    of_current(function, NULL);
     py.PyThreadState_Swap(self);
+}
+
+static void set_trace(void *state, profile_function function)
+{
+    set_hook(state, function, py._PyEval_SetTrace, py.PyEval_SetTrace);
 }
 
 /* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
@@ -162,14 +168,7 @@ static bool profiled_by(void *state, void *function)
 
 static void set_profile(void *state, profile_function function)
 {
-    if (py._PyEval_SetProfile) {
-        if (py._PyEval_SetProfile(state, function, NULL))
-            py.PyErr_Clear();
-        return;
-    }
-    void *self = py.PyThreadState_Swap(state); /* 3.8 knows the current thread only */
-    py.PyEval_SetProfile(function, NULL);
-    py.PyThreadState_Swap(self);
+    set_hook(state, function, py._PyEval_SetProfile, py.PyEval_SetProfile);
 }
 
 /* A thread's events come, or come no more. */
