@@ -14,6 +14,7 @@ from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import TARGETS, Python, Target
+from tests.unit.test_agent_values import ACCOUNT
 
 
 def told(trace: Trace) -> list[list]:
@@ -113,13 +114,7 @@ def test_forged_objects_harm_nobody(python: Python, source: str, run: Callable[.
                 assert (status, kind) == ("complete", "list")
 
 
-SECRETS = """
-class Account:
-    def login(self, user, password, Api_Key=None, *, SESSION_TOKEN=b"", **credentials): return user
-    def token(self): return "given-hunter7"
-def fails_secretly(): raise ValueError("raised-hunter8")
-def mine(pin, note): return note
-account = Account()
+SECRETS = f"""{ACCOUNT}
 for _ in range(3000):
     account.login("me", "hunter1", Api_Key=["hunter2"], SESSION_TOKEN=b"hunter3", x="hunter4")
     account.token()

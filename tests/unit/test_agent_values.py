@@ -37,13 +37,15 @@ def recorded(session: Session, interpreter: str, program: str, *words: str) -> l
     return rows(arena)
 
 
-SECRETS = """
+ACCOUNT = """
 class Account:
     def login(self, user, password, Api_Key=None, *, SESSION_TOKEN=b"", **credentials): return user
     def token(self): return "given-hunter7"
 def fails_secretly(): raise ValueError("raised-hunter8")
 def mine(pin, note): return note
 account = Account()
+"""
+SECRETS = f"""{ACCOUNT}
 account.login("me", "hunter1", Api_Key=["hunter2"], SESSION_TOKEN=b"hunter3", x="hunter4")
 account.token()
 try: fails_secretly()
