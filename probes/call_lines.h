@@ -1,4 +1,4 @@
-/* The place that a call was made from: where its caller's frame stands. User space is told once of each, with the line table of its code.
+/* The place that a call was made from: where its caller's frame stands. Each is reported to user space once, with the line table of its code.
  *
  * A place is known by its code object and instruction. Of a frame that is entered it is noted, too, that it is no generator's.
  */
@@ -82,8 +82,8 @@ static __always_inline void stand(struct standing *found, const char *head)
         found->position = (__s64)IN(head, __s32, FRAMES->frame_position) * TABLE->unit;
 }
 
-/* Tells user space of a place; 0 = the ring is full. */
-static __always_inline int tell(const struct call_site *site, __u64 table)
+/* Reports a place to user space; 0 = the ring is full. */
+static __always_inline int report(const struct call_site *site, __u64 table)
 {
     struct call_site_event *event;
     struct long_call_site_event *long_event;
@@ -110,7 +110,7 @@ static __always_inline int tell(const struct call_site *site, __u64 table)
     return 1;
 }
 
-/* The number of a place, which user space is told of where it is new; 0 = it could not be. */
+/* The number of a place, which is reported to user space where it is new; 0 = it could not be. */
 static __always_inline __u32 number_of(struct work *work, __u32 slot, struct control *now, __u64 ts, __u32 era, struct code_key *key)
 {
     struct code *code;
@@ -137,18 +137,18 @@ static __always_inline __u32 number_of(struct work *work, __u32 slot, struct con
         work->introduced = 1;
         __sync_fetch_and_add(&now->generation, 1);
     }
-    work->told = (struct call_site){
+    work->reported = (struct call_site){
         .number = (work->introduced + 1) * DRAFTS + slot,
         .caller = code->func,
         .position = key->position,
         .first_line = TAKE(__s32, key->code + FRAMES->code_first_line),
         .size = size,
     };
-    if (!tell(&work->told, table + BYTES_DATA))
+    if (!report(&work->reported, table + BYTES_DATA))
         return 0;
-    work->site = (struct site){.version = code->version, .number = work->told.number};
+    work->site = (struct site){.version = code->version, .number = work->reported.number};
     sites.update(key, &work->site);
-    return work->told.number;
+    return work->reported.number;
 }
 
 /* For the next time that this core is there. */

@@ -20,7 +20,7 @@ struct arguments {
     struct operand file, name, line, frame;
 };
 
-/* Of objects: offsets, by the names that record/cpython/layout.py has for them, and what tells one from another. */
+/* Of objects: offsets, by the names that record/cpython/layout.py has for them, and what distinguishes them. */
 struct object_layout {
     /* How far an object of the interpreter's own is from PyType_Type; 1 = it is not known where it is. */
     __s64 none, true_object, false_object, float_type, set_type, frozenset_type, bytearray_type, cell_type, wrapped_type;

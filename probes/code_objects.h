@@ -81,7 +81,7 @@ struct work {
     struct code_key of_code;
     struct code fresh;
     struct site site;
-    struct call_site told;
+    struct call_site reported;
     __u64 part[8];
     __u64 read_from; /* address of the first byte of `frames`, READ_NOTHING */
     __u64 frames[(NEAR_BYTES + FRAME_MOST) / 8];

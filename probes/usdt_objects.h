@@ -182,7 +182,7 @@ static __always_inline int is_array(__u64 type)
     return !((name.words[0] ^ array.words[0]) | (name.words[1] ^ array.words[1]));
 }
 
-/* By the types that its type is derived from, whose layout is its own. They are told by their distance from `type`, their own type. */
+/* By the types that its type is derived from, whose layout is its own. They are recognised by their distance from `type`, their own type. */
 static __always_inline int take_by_bases(struct object_event *to, __u64 object, __u64 type)
 {
     const struct object_layout *known = &SETTINGS->objects;

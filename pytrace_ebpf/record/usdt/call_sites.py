@@ -10,7 +10,7 @@ _IS_BEGINNING = np.isin(np.arange(256), schema.BEGINNINGS)  # by the kind of an 
 
 
 class CallSites:
-    """The line of each place that one BPF program told of, and the function that it is in."""
+    """The line of each place that one BPF program reported, and the function that it is in."""
 
     def __init__(self, version: tuple[int, int]) -> None:
         """`version`: of the Python whose line tables they are."""
