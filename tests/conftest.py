@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
@@ -257,6 +258,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "usually(*names): those of them that are enough where --matrix is not asked for")
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
     config.addinivalue_line("markers", "measured: compares with another clock of this machine, whose cores others may take meanwhile")
+    # The usual tests say the same of the same code each time; the matrix looks for new examples.
+    hypothesis.settings.register_profile("usual", derandomize=not config.getoption("--matrix"))
+    hypothesis.settings.load_profile("usual")
     config.stash[_REASON] = why_not_bpf()
     config.pluginmanager.register(BpfTests(config.stash[_REASON]))
 
