@@ -22,6 +22,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         cost,
         *([_native(options, recording)] if options.layers else []),
         *([_samples(recording, options)] if options.sample else []),
+        *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling)] if options.faults else []),
         Neighbours(processes),
         Usage(processes),
@@ -56,6 +57,12 @@ def _samples(recording: Recording, options: Options) -> Recorder:
     from pytrace_ebpf.record.sampling.samples import Samples
 
     return Samples(recording, hz, options.follow)
+
+
+def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
+    from pytrace_ebpf.record.native.blocks import Blocks
+
+    return Blocks(recording, sample_bytes)
 
 
 def _faults(scheduling: Recorder) -> Recorder:
