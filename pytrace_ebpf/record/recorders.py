@@ -23,7 +23,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_native(options, recording)] if options.layers else []),
         *([_samples(recording, options)] if options.sample else []),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
-        *([_faults(scheduling)] if options.faults else []),
+        *([_faults(scheduling, not options.memory)] if options.faults else []),
         Neighbours(processes),
         Usage(processes),
     ]
@@ -65,9 +65,9 @@ def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
     return Blocks(recording, sample_bytes)
 
 
-def _faults(scheduling: Recorder) -> Recorder:
+def _faults(scheduling: Recorder, required: bool) -> Recorder:
     from pytrace_ebpf.record.scheduling.faults import Faults
     from pytrace_ebpf.record.scheduling.sched import SchedProbes
 
     assert isinstance(scheduling, SchedProbes)
-    return Faults(scheduling.programs)
+    return Faults(scheduling.programs, required)
