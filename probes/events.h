@@ -113,6 +113,16 @@ struct fault_event {
     __u16 foreign; /* RESIDENT: 1 = another program's thread changed it */
 };
 
+/* A block of malloc's that was sampled. */
+struct block_event {
+    __u64 ts;
+    __u64 pid_tgid;
+    __s64 level;         /* by so many bytes what is allocated changes, as estimated: below 0 where the block was freed */
+    __u64 size;          /* of the block, as asked for */
+    __u64 allocated_ts;  /* freed: when it was allocated */
+    __u64 allocated_tid; /* and by whom */
+};
+
 /* Tensors that a native call gets or returns. */
 #define TENSORS 8      /* so many of a call are read */
 #define TENSOR_DIMS 5  /* as many as a TensorImpl holds in itself */
@@ -231,6 +241,8 @@ struct stack_event {
 #define LOSS_VALUE_RING 11       /* no room for a value: it is missing. The agent counts these itself */
 #define LOSS_FAULT_RING 12       /* ring of page faults full */
 #define LOSS_ALLOCATION_RING 13  /* no chunk for what an agent's allocators counted between two events. The agent counts these itself */
-#define LOSS_CLASSES 14
+#define LOSS_BLOCK_RING 14       /* ring of sampled blocks full */
+#define LOSS_BLOCK_MAP 15        /* too many sampled blocks at a time: that this one is freed is not seen */
+#define LOSS_CLASSES 16
 
 #endif

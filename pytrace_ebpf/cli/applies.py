@@ -19,10 +19,11 @@ EXPORT: Applies = {"value": ("folded",)}
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
+    ("rootless", True, "native_memory", "malloc is seen by probes, which --rootless does without"),
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "faults", "memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+        for name in ("budget", "faults", "memory", "native_memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),

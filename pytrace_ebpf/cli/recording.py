@@ -29,6 +29,7 @@ _SENTENCES = 3  # of processes without calls: more of them say the same
 _MUCH, _LITTLE = 0.2, 0.05  # of the program's CPU time, which of one that does little means little; of a core
 SOURCES = ("auto", "usdt", "agent")
 BUDGET = "--budget bounds it"
+_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
 _HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
@@ -141,6 +142,11 @@ def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", action="store_true",
         help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
     )  # fmt: skip
+    parser.add_argument(
+        "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
+        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: a sample about every SIZE bytes (512KiB), of larger "
+        "blocks each, with 1 each block of all; every malloc and every free costs about 1.4 us",
+    )  # fmt: skip
 
 
 def options(args: argparse.Namespace) -> Options:
@@ -158,6 +164,7 @@ def options(args: argparse.Namespace) -> Options:
         sample=args.sample,
         faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
         memory=args.memory,
+        native_memory=args.native_memory,
         requests=tuple(args.request),
         budget=args.budget,
     )
@@ -221,6 +228,13 @@ def _size(text: str) -> int:
     size = int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
     if not size:
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
+    return size
+
+
+def _sample_bytes(text: str) -> int:
+    size = _size(text)
+    if size > _MOST_SAMPLE_BYTES:
+        raise argparse.ArgumentTypeError(f"{text} is too much: of a program that allocates less nothing would be seen; give 1GiB at most")
     return size
 
 

@@ -3,7 +3,8 @@
  * Sums are kept by node of the tree: they say what calls used by themselves, and with those below them it is the sum of the
  * nodes below. What is used outside of calls is in no sum. Two kinds are no sums: LEVEL is by how much a level of the thread
  * changes, and PEAK, before that, how far above where it was it has been; of them the highest that any call of a node
- * raised the level to, from where it was at its entry, is kept in the place of PEAK. */
+ * raised the level to, from where it was at its entry, is kept in the place of PEAK. An amount of GONE_SINCE takes back one of
+ * an earlier moment, `since`: it is charged to the call that is innermost of those that were open then already. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,14 @@ bool charges_pay(struct engine *engine, struct call *call)
     return sum != NULL;
 }
 
+static struct call *open_since(struct thread *thread, int64_t ns)
+{
+    size_t depth = thread->depth;
+    while (depth && thread->calls[depth - 1].start_ns > ns)
+        depth--;
+    return depth ? &thread->calls[depth - 1] : NULL;
+}
+
 /* Charges what the thread used before the moment `ns`, when its stack changes. Returns when its next charge is. */
 int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
 {
@@ -82,6 +91,8 @@ int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
             thread->level += all->amount[k];
         if (all->what[k] == PEAK && call && thread->level + all->amount[k] > call->highest)
             call->highest = thread->level + all->amount[k];
+        if (all->what[k] == GONE_SINCE)
+            call = open_since(thread, all->since[k]);
         if (thread->phase != WITHIN || !call || all->what[k] >= PEAK)
             continue;
         struct charged *sum = call->func < 0 ? of_unnamed(engine, call) : of_node(engine, call->node);
@@ -96,13 +107,14 @@ int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
  * most LEVEL. The arrays have to stay allocated until the next of these calls. Asks for the moments
  * of rebuild_ask() anew. */
 OFFERED void rebuild_charge(struct engine *engine, const int64_t *key, const int64_t *ts, const uint8_t *what, const int64_t *amount,
-                            size_t count)
+                            const int64_t *since, size_t count)
 {
     struct charges *all = &engine->charges;
     all->key = key;
     all->ts = ts;
     all->what = what;
     all->amount = amount;
+    all->since = since;
     all->count = count;
     for (size_t k = 0; k < engine->threads; k++)
         moments_open(engine, engine->thread[k]);

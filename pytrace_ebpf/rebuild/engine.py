@@ -39,8 +39,8 @@ Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
 
 
-CHARGE = np.dtype([("key", "i8"), ("ts", "i8"), ("amount", "i8"), ("what", "u1")])
-"""An amount that is charged to a call: of which thread (pid << 32 | tid), when, how much of what."""
+CHARGE = np.dtype([("key", "i8"), ("ts", "i8"), ("amount", "i8"), ("since", "i8"), ("what", "u1")])
+"""An amount that is charged to a call: of which thread (pid << 32 | tid), when, how much of what; GONE_SINCE: since when."""
 
 
 class Answers(NamedTuple):
@@ -191,10 +191,10 @@ class Engine:
     def charge(self, charges: npt.NDArray[np.void]) -> None:
         """Have these amounts (CHARGE), by key and in the order of time, charged to calls while events are taken, instead of those that are left.
 
-        Each goes to the call that is innermost on its thread at the moment ts. Counted is what lies within the window. Amounts of PEAK
-        and LEVEL are no sums: charges.c says what they are.
+        Each goes to the call that is innermost on its thread at the moment ts. Counted is what lies within the window. Amounts of PEAK,
+        LEVEL and GONE_SINCE are others: charges.c says what they are.
         """
-        self._charges = [np.ascontiguousarray(charges[name]) for name in ("key", "ts", "what", "amount")]  # they have to stay where they are
+        self._charges = [np.ascontiguousarray(charges[name]) for name in ("key", "ts", "what", "amount", "since")]  # they have to stay where they are
         self._library.charge(self._engine, *(column.ctypes.data for column in self._charges), len(charges))
 
     def uncharged(self) -> npt.NDArray[np.bool_]:

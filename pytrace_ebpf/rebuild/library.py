@@ -69,9 +69,9 @@ ON_CORE = np.dtype([("ns", "i8"), ("func_id", "i4"), ("cpu", "i4")])
 MEANWHILE = np.dtype([("wall", "i8"), ("busy", "i8")])
 """struct meanwhile"""
 NO_ANSWER = -2
-CHARGES = 8
+CHARGES = 10
 """Kinds of amounts: struct charged is one of each."""
-PEAK, LEVEL = 7, 8
+GONE_SINCE, PEAK, LEVEL = 8, 9, 10
 SPENT = (*NAMES, "off", "unknown", "calls")
 """Columns of rebuild_spent()."""
 
@@ -99,7 +99,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
     "settle": (None, [c_void_p, c_int64]),
-    "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
+    "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "uncharged": (None, [c_void_p, c_void_p]),
     "charged": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_edges": (None, [c_void_p]),

@@ -340,16 +340,17 @@ void moments_name(struct engine *engine, struct thread *thread, const struct cal
 
 /* --- charges.c --- */
 
-#define CHARGES 8 /* kinds of amounts that are kept */
-#define PEAK 7    /* the last of them */
-#define LEVEL 8
+#define CHARGES 10   /* kinds of amounts that are kept */
+#define GONE_SINCE 8
+#define PEAK 9       /* the last of them */
+#define LEVEL 10
 
 struct charged {
     int64_t of[CHARGES];
 };
 
 struct charges {
-    const int64_t *key, *ts, *amount;
+    const int64_t *key, *ts, *amount, *since;
     const uint8_t *what;
     size_t count;
     struct charged *sum; /* by node */

@@ -45,6 +45,7 @@ class Options:
     sample: float | None = None  # stacks a second and core; None: none
     faults: bool = False  # page faults, and how the resident memory grows
     memory: bool = False  # what Python's allocators do
+    native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:

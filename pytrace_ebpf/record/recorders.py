@@ -22,7 +22,8 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         cost,
         *([_native(options, recording)] if options.layers else []),
         *([_samples(recording, options)] if options.sample else []),
-        *([_faults(scheduling)] if options.faults else []),
+        *([_blocks(recording, options.native_memory)] if options.native_memory else []),
+        *([_faults(scheduling, not options.memory)] if options.faults else []),
         Neighbours(processes),
         Usage(processes),
     ]
@@ -58,9 +59,15 @@ def _samples(recording: Recording, options: Options) -> Recorder:
     return Samples(recording, hz, options.follow)
 
 
-def _faults(scheduling: Recorder) -> Recorder:
+def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
+    from pytrace_ebpf.record.native.blocks import Blocks
+
+    return Blocks(recording, sample_bytes)
+
+
+def _faults(scheduling: Recorder, required: bool) -> Recorder:
     from pytrace_ebpf.record.scheduling.faults import Faults
     from pytrace_ebpf.record.scheduling.sched import SchedProbes
 
     assert isinstance(scheduling, SchedProbes)
-    return Faults(scheduling.programs)
+    return Faults(scheduling.programs, required)

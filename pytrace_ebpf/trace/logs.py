@@ -101,6 +101,10 @@ class Logs:
         """What each thread's Python memory did between its events; columns as in schema.ALLOCATIONS."""
         return self._log("allocations", None, None, None, [])
 
+    def native_blocks(self) -> pd.DataFrame:
+        """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
+        return self._log("native_blocks", None, None, None, [])
+
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])

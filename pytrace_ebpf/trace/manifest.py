@@ -51,7 +51,7 @@ SHAPE = Fields(
         "entry_line": Maybe(One(CALLER)),
         "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
-        "faults": Maybe(Fields({"growth": WHOLE})),
+        "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})),
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1

@@ -44,6 +44,27 @@ ALLOCATIONS = Table(
     ),
 )
 
+NATIVE_BLOCKS = Table(
+    "native_blocks",
+    "One row per block of malloc's that was sampled when it was allocated (`--native-memory`), and one per such block that was freed.",
+    (),
+    (
+        Column("ts", "int64", "ns", "when"),
+        PID,
+        TID,
+        Column(
+            "level_bytes",
+            "int64",
+            "bytes",
+            "by so much what is allocated grew, as estimated: a block smaller than `native_memory.sample_bytes` of the manifest stands for so many bytes, as of its kind "
+            "one in sample_bytes / block_bytes is sampled; a larger one for itself. Below 0: it was freed",
+        ),
+        Column("block_bytes", "int64", "bytes", "size of the block, as asked for; one that is resized counts as freed and allocated"),
+        Column("allocated_ns", "int64", "ns", "of a block that was freed: when it was allocated; else 0"),
+        Column("allocated_tid", "int32", "", "and by which thread; else 0"),
+    ),
+)
+
 
 def _of_function(name: str, unit: str, meaning: str, null: str) -> tuple[Column, Column]:
     return (
@@ -75,6 +96,10 @@ MEMORY = Table(
             "of any of its calls: the most that what its thread has allocated and is not freed grew to, from where it was at the call's start; null as bytes",
             True,
         ),
+        *_of_function(
+            "native_bytes", "bytes", "sizes of the blocks that malloc and the like handed out, estimated from samples", "null without --native-memory"
+        ),
+        Column("native_kept_bytes", "int64", "bytes", "of these those that were not freed within the call by its thread; null as native_bytes", True),
     ),
     derived=True,
 )

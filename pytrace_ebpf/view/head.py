@@ -31,6 +31,8 @@ LOST = {
     "sample_torn": "stacks that were changing just when they were sampled: their time has no function",
     "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
     "allocation_ring": "what Python's allocators did between two events: it is in no function's sums",
+    "block_ring": "sampled blocks of malloc's: they are in no function's sums",
+    "block_map": "sampled blocks of malloc's that seem never to be freed: they were too many at a time",
     "argument_ring": "tensors: those calls of operators have no shapes",
 }
 

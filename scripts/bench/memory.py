@@ -1,4 +1,4 @@
-"""What it costs to record memory: `--faults` and `--memory` beside the agent alone, for programs that use memory in different ways.
+"""What it costs to record memory: `--faults`, `--memory` and `--native-memory` beside the agent alone, for programs that use memory in different ways.
 
 Processes of one interpreter do rounds of the same work in turn, each under a tracer of its own. CPU time of the program, and its ratio to
 that with the agent alone. Quote the ratios; the times are this machine's.
@@ -16,7 +16,13 @@ from children.measuring import Measuring, in_turn
 from record import Recording
 
 CHILD = Path(__file__).parent / "children" / "allocating.py"
-WAYS: dict[str, dict[str, Any] | None] = {"untraced": None, "agent": {}, "--faults": {"faults": True}, "--memory": {"faults": True, "memory": True}}
+WAYS: dict[str, dict[str, Any] | None] = {
+    "untraced": None,
+    "agent": {},
+    "--faults": {"faults": True},
+    "--memory": {"faults": True, "memory": True},
+    "--native-memory": {"native_memory": 512 << 10},
+}
 
 
 def measure(python: str, work: str, rounds: int) -> None:
@@ -32,7 +38,7 @@ def measure(python: str, work: str, rounds: int) -> None:
     for way, own in taken.items():
         shares = [a / b for a, b in zip(own, taken["agent"], strict=True)]
         lost = f", {ended[way]['lost']:.0f} lost" if way in ended else ""
-        print(f"  {way:10} {statistics.median(own) / 1e6:8.1f} ms of CPU, {statistics.median(shares):.3f} of the agent alone{lost}")
+        print(f"  {way:15} {statistics.median(own) / 1e6:8.1f} ms of CPU, {statistics.median(shares):.3f} of the agent alone{lost}")
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ OURS = {
     "--lines exact": ("--lines", "exact"),
     "--faults": ("--faults",),
     "--memory": ("--memory",),
+    "--native-memory": ("--native-memory",),
     "--sample": ("--sample",),
 }
 PEERS = {  # what each adds to the interpreter's command line

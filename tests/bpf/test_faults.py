@@ -1,15 +1,25 @@
 """Page faults and growth of the resident memory, by function: a program that touches known numbers of pages."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import pytrace_ebpf
+from pytrace_ebpf.record.scheduling.faults import Faults
+from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.reader import Trace
-from tests.conftest import Python, Target
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from tests.bpf.conftest import COMMAND
+from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target
 
+NO_PERF = [sys.executable, str(REPOSITORY / "tests" / "no_perf.py")]
 _FEW = 100  # pages that what else these functions do may touch
 
 
@@ -62,3 +72,42 @@ def test_a_window_has_what_was_touched_within(touched: tuple[Trace, dict[str, An
     whole = by_name(trace)["self_minor_faults"]
     halves = [by_name(trace.window(*edges))["self_minor_faults"].get("touch", 0) for edges in ((None, middle), (middle, None))]
     assert sum(halves) == whole["touch"] and min(halves) > 0
+
+
+def test_what_has_no_room_in_the_ring_is_counted(target: Callable[..., Target]) -> None:
+    """All that happened is in the ring or lost: as many as with a ring that has room."""
+    counts = []
+    for ring_bytes in (16 << 20, 16 << 10):
+        process = target("touches", "--wait")
+        scheduling = SchedProbes(256, True, ring_bytes)
+        try:
+            faults = Faults(scheduling.programs)
+            faults.add(process.pid)
+            scheduling.add(process.pid)
+            process.go()
+            process.done()
+            process.wait()
+            rows = sum(len(batch["ts"]) for batch in faults.drain().get("faults", ()))
+            lost = int(scheduling.losses()[LOSS_CLASSES.index("fault_ring")])
+            faults.close()
+        finally:
+            scheduling.close()
+        counts.append((rows, lost))
+    (whole, none), (some, lost) = counts
+    assert none == 0 and 0 < some <= (16 << 10) // (8 + 32)  # a record's header, and struct fault_event
+    assert np.isclose(some + lost, whole, rtol=0.05)
+
+
+def test_memory_is_recorded_without_faults_where_perf_events_are_refused(tmp_path: Path, python: Python) -> None:
+    """As under a container's seccomp filter; page faults alone cannot be had there."""
+
+    def run(option: str) -> "subprocess.CompletedProcess[str]":
+        words = [*NO_PERF, *COMMAND, "run", "-o", str(tmp_path / option), "--source", "agent", option, "--", *python.command("allocates")]
+        return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    refused, done = run("--faults"), run("--memory")
+    assert refused.returncode == 4 and "the kernel refuses to count page faults (Operation not permitted)" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert "page faults and how the resident memory grows are not recorded: the kernel refuses to count them" in done.stderr
+    used = pytrace_ebpf.open(tmp_path / "--memory").memory()
+    assert used["bytes"].sum() > 0 and used[["minor_faults", "major_faults", "grown_bytes"]].isna().all(axis=None)

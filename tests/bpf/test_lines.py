@@ -5,12 +5,19 @@ import subprocess
 from collections.abc import Callable
 
 import pandas as pd
+import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.by_line import by_line
+from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 from tests.bpf.conftest import Recorder
 from tests.conftest import PATIENCE_S, Python, Target
+
+HZ, SIGMAS = 997, 5
+LINE_NS = 1_000  # what recording one costs at most
+MOST_MIXED = 0.02  # of a share: two runs of one program, which measures itself
 
 
 def assert_sums(trace: Trace) -> None:
@@ -45,3 +52,34 @@ def test_attached_for_some_functions_alone(python: Python, target: Callable[...,
     calls = trace.tree().query("calls > 0").groupby("func_id")["calls"].sum()
     assert lines["hits"].max() == calls[lines["func_id"].iloc[0]]
     assert_sums(trace)
+
+
+@pytest.mark.sources("agent")
+@pytest.mark.measured
+def test_shares_of_sampled_lines_are_those_of_exact_ones(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """Of lines that take 1 : 2 : 4, in two runs of a program, which measures them itself."""
+
+    def recorded(*options: str) -> tuple[Trace, pd.Series]:
+        """And what the program says that its lines took."""
+        process = target("shares", "3", "--wait", python=python)
+        recorder = attach(process.pid, *options)
+        process.go()
+        said = process.done()
+        took = {said["first_line"] + 2 + int(name[5:]): ns for name, ns in said["spent"].items() if name.startswith("line+")}
+        return pytrace_ebpf.open(recorder.finish()), pd.Series(took, dtype=float)
+
+    def of_lines(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+        return table[table["func_id"].isin(trace.functions().query("name == 'lines'")["func_id"])].set_index("line").loc[took.index]
+
+    trace, took = recorded("--lines", "exact", "--lines-of", "shares.lines")
+    exact = of_lines(trace.lines(), trace)
+    own_cost = LINE_NS * exact["hits"].sum() / exact["self_on_cpu_ns"].sum()
+    shares = (exact["self_on_cpu_ns"] / exact["self_on_cpu_ns"].sum()).astype(float)
+    assert exact["hits"].nunique() == 1 and own_cost < 0.01  # of lines that take a millisecond
+    assert ((shares - took / took.sum()).abs() < MOST_MIXED).all(), (shares, took)
+    trace, took = recorded("--sample", str(HZ))
+    period = trace.manifest["sampling"]["period_ns"]
+    samples = of_lines(by_line(trace, period, len(trace.samples())), trace)["self_on_cpu_ns"] / period
+    count = samples.sum()
+    off = (samples - shares * count).abs()
+    assert count > 50 and (off <= SIGMAS * standard_error(shares * count, count) + MOST_MIXED * count).all(), (samples, shares, took)

@@ -79,6 +79,10 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--faults"), "--faults cannot go with --sample without --source: no call is recorded"),
         (("run", "--rootless", "--faults", "--", "x"), "--faults cannot go with --rootless: page faults are counted in the kernel"),
+        (("attach", "1", "--sample", "--native-memory"), "--native-memory cannot go with --sample without --source: no call is recorded"),
+        (("run", "--rootless", "--native-memory", "1", "--", "x"), "--native-memory cannot go with --rootless: malloc is seen by probes"),
+        (("attach", "1", "--native-memory", "2GiB"), "--native-memory: 2GiB is too much"),
+        (("attach", "1", "--native-memory", "some"), "--native-memory: some is not a size"),
         (
             ("attach", "1", "--source", "usdt", "--memory"),
             "--memory cannot go with --source usdt: only the agent can stand before Python's allocators",

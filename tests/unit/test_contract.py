@@ -25,7 +25,7 @@ from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
-from pytrace_ebpf.record.native import code, layers, signature, tensors, unwinding
+from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors, unwinding
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.sampling import native as native_code
@@ -123,7 +123,7 @@ def test_the_numbers_of_the_library() -> None:
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
     assert c["NO_ANSWER"] == rebuild.NO_ANSWER
-    assert (c["CHARGES"], c["PEAK"], c["LEVEL"]) == (rebuild.CHARGES, rebuild.PEAK, rebuild.LEVEL)
+    assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
@@ -283,6 +283,12 @@ def test_tensors_of_native_calls() -> None:
     assert (events["TENSORS"], events["TENSOR_ABSENT"]) == (signature.MOST, tensors._ABSENT)
     assert {how.name: c[how.name] for how in signature.How} == {how.name: how.value for how in signature.How}
     assert (c["AFTER_RETURN"], c["STACK_SHIFT"], c["BY_FRAME_POINTER"]) == (layers._AFTER_RETURN, layers._STACK_SHIFT, code.BY_FRAME_POINTER)
+
+
+def test_functions_of_malloc() -> None:
+    c = numbers(PROBES / "blocks.c")
+    names = ("MALLOC", "CALLOC", "REALLOC", "MEMALIGN", "POSIX_MEMALIGN")
+    assert [c[name] for name in names] == [getattr(blocks, name) for name in names]
 
 
 def test_frames_as_the_probes_read_them() -> None:

@@ -159,13 +159,22 @@ def test_perfetto_shows_memory_over_time(tmp_path: Path) -> None:
         functions=SAMPLE_FUNCTIONS,
         faults=faults,
         allocations=allocations,
+        native_blocks=[(22, 7, 7, 512, 100, 0, 0), (61, 7, 7, -512, 100, 22, 7)],
         usage=usage,
         cuts=(30,),
     )
     trace = pytrace_ebpf.open(path)
     shown = in_perfetto(trace)
-    assert shown.counters == {"resident memory": [(20, 45056), (60, 36864)], "allocated by Python": [(10, 700), (40, 600)]}
-    assert in_perfetto(trace.window(30, 100)).counters == {"resident memory": [(60, 32768)], "allocated by Python": [(40, 0)]}
+    assert shown.counters == {
+        "resident memory": [(20, 45056), (60, 36864)],
+        "allocated by Python": [(10, 700), (40, 600)],
+        "allocated by malloc": [(22, 512), (61, 0)],
+    }
+    assert in_perfetto(trace.window(30, 100)).counters == {
+        "resident memory": [(60, 32768)],
+        "allocated by Python": [(40, 0)],
+        "allocated by malloc": [(61, 0)],
+    }
     (process,) = [uuid for uuid, track in shown.tracks.items() if track.process.pid == 7]
     assert {track.parent_uuid for track in shown.tracks.values() if track.counter.unit == 3} == {process}
 

@@ -99,6 +99,44 @@ def test_what_is_kept_and_the_peak_are_those_of_whole_calls(tmp_path: Path, cuts
     assert used["minor_faults"].isna().all()
 
 
+SAMPLED = {"native_memory": {"sample_bytes": 100}}
+
+
+def block(ts: int, size: int, since: int = 0, tid: int = 7, by: int = 7) -> Row:
+    """One of native_blocks: allocated, or, `size` below 0, freed, which thread `by` had allocated `since`."""
+    return (ts, 7, tid, size, abs(size), since, by if size < 0 else 0)
+
+
+@pytest.mark.parametrize("cuts", [(), (33,), (25, 45), tuple(range(11, 99, 7))])
+def test_of_malloc_that_is_kept_which_the_same_call_and_thread_did_not_free(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    """By the call that was open at both moments: main, the step that it calls, and the one below that."""
+    rows = [
+        *(block(15, 1000), block(22, 100), block(32, 10), block(34, 20), block(33, 40)),
+        block(38, -10, since=32),  # within the step below
+        block(36, -100, since=22),  # of the step above, while the one below is open
+        block(45, -20, since=34),  # of the step below, which has ended
+        block(55, -40, since=33, by=8),  # of another thread
+        block(52, -500, since=5),  # of before all calls
+    ]
+    trace = pytrace_ebpf.open(
+        write_trace(tmp_path, events=EVENTS, functions=SAMPLE_FUNCTIONS, native_blocks=rows, manifest=SAMPLED, end_ns=100, cuts=cuts)
+    )
+    used = trace.memory().set_index("func_id")
+    columns = ["self_native_bytes", "native_bytes", "native_kept_bytes"]
+    assert used.loc[MAIN, columns].tolist() == [1000, 1170, 1040]
+    assert used.loc[STEP, columns].tolist() == [170, 170, 40]
+    assert used["bytes"].isna().all() and len(trace.native_blocks()) == 10
+    window = trace.window(30, None).memory().set_index("func_id")
+    assert window.loc[MAIN, columns].tolist() == [0, 70, 40]  # what was allocated before it is not kept less
+
+
+def test_what_malloc_did_stands_in_the_report_with_how_it_was_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_trace(tmp_path, events=EVENTS, functions=SAMPLE_FUNCTIONS, native_blocks=[block(25, 3_000_000)], manifest=SAMPLED, end_ns=100)
+    assert main.main(["report", str(tmp_path), "--by", "memory"]) == 0
+    said = capsys.readouterr().out
+    assert "self native" in said and "3.00 MB" in said and "native: malloc's, estimated by a sample about every 100 B" in " ".join(said.split())
+
+
 def test_a_call_after_another_has_a_peak_of_its_own(tmp_path: Path) -> None:
     events = [event(ts, kind, STEP, 1) for ts, kind in ((10, ENTRY), (20, RETURN), (30, ENTRY), (40, RETURN))]
     rows = [allocation(10, 1, 500), allocation(30, 1, 200, peak=300, level=200)]

@@ -41,6 +41,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "lines",
             "faults",
             "allocations",
+            "native_blocks",
         )
         assert len(frame) or name in empty
 

@@ -14,14 +14,15 @@ from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, within
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.rebuild.engine import CHARGE
-from pytrace_ebpf.rebuild.library import LEVEL, PEAK
+from pytrace_ebpf.rebuild.library import GONE_SINCE, LEVEL, PEAK
 from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY
+from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY, NATIVE_BLOCKS
 
 FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in schema.FAULTS
 ALLOCATED = ("blocks", "bytes", "freed_blocks", "freed_bytes")  # columns of schema.ALLOCATIONS
-AMOUNTS = (*FAULTS_USED, *ALLOCATED)
+NATIVE = ("native_bytes", "native_freed_bytes")  # the second is GONE_SINCE
+AMOUNTS = (*FAULTS_USED, *ALLOCATED, *NATIVE)
 
 _OF_ROW = {**{name: len(FAULTS_USED) + place for place, name in enumerate(ALLOCATED)}, "peak_bytes": PEAK, "level_bytes": LEVEL}
 
@@ -53,6 +54,7 @@ def _by_function(trace: Trace) -> pd.DataFrame:
             table[prefix + name] = pd.Series(summed(values[:, what], mask) if known[name] else pd.NA, table.index, "Int64")
     for of in ("blocks", "bytes"):
         table[f"kept_{of}"] = table[of] - table[f"freed_{of}"]
+    table["native_kept_bytes"] = table["native_bytes"] - table["native_freed_bytes"]
     peak = np.zeros(len(functions), np.int64)
     np.maximum.at(peak, place[calls], sums.own[calls, PEAK])
     table["peak_bytes"] = pd.Series(peak if known["bytes"] else pd.NA, table.index, "Int64")
@@ -63,7 +65,8 @@ def _known(trace: Trace) -> dict[str, bool]:
     """Which amounts were recorded."""
     faults = trace.manifest.get("faults")
     allocated = dict.fromkeys(ALLOCATED, trace.manifest["options"].get("memory") is True)
-    return {**dict.fromkeys(FAULTS_USED, faults is not None), "grown_bytes": bool(faults and faults["growth"]), **allocated}
+    native = dict.fromkeys(NATIVE, trace.manifest.get("native_memory") is not None)
+    return {**dict.fromkeys(FAULTS_USED, faults is not None), "grown_bytes": bool(faults and faults["growth"]), **allocated, **native}
 
 
 class _Sums(NamedTuple):
@@ -78,8 +81,10 @@ def _charged(trace: Trace) -> _Sums:
     engine, first, last = within(trace, rows=False, nodes=MOST_NODES)
     whole, open_charges = trace.whole, np.zeros(0, CHARGE)
     for segment, (events, end_ns) in zip(whole.segments[first:last], segments(whole, engine, first, last), strict=True):
-        fresh = np.concatenate((_faults(whole, segment["index"]), _allocations(whole, segment["index"])))
-        charges = np.concatenate((open_charges, fresh[(fresh["ts"] >= trace.start_ns) & (fresh["ts"] < trace.end_ns)]))
+        fresh = np.concatenate([read(whole, segment["index"]) for read in (_faults, _allocations, _native_blocks)])
+        within_window = (fresh["ts"] >= trace.start_ns) & (fresh["ts"] < trace.end_ns)
+        within_window &= (fresh["what"] != GONE_SINCE) | (fresh["since"] >= trace.start_ns)
+        charges = np.concatenate((open_charges, fresh[within_window]))
         charges = charges[np.lexsort((charges["ts"], charges["key"]))]
         engine.charge(charges)
         for _ in engine.take(events, end_ns, PIECE):
@@ -107,6 +112,15 @@ def _allocations(trace: Trace, index: int) -> Charges:
     for of, (name, what) in zip(out, _OF_ROW.items(), strict=True):
         of["what"], of["amount"] = what, rows[name].to_numpy()
     return out.T.reshape(-1)  # row by row: a peak is above the level before
+
+
+def _native_blocks(trace: Trace, index: int) -> Charges:
+    rows = trace.part(NATIVE_BLOCKS.name, index)
+    pid, tid, ts, level, since, whose = (rows[name].to_numpy() for name in ("pid", "tid", "ts", "level_bytes", "allocated_ns", "allocated_tid"))
+    out = np.zeros(len(rows), CHARGE)
+    out["key"], out["ts"], out["amount"], out["since"] = thread_keys(pid, tid), ts, np.abs(level), since
+    out["what"] = np.where(level < 0, GONE_SINCE, AMOUNTS.index("native_bytes"))
+    return out[(level >= 0) | (whose == tid)]  # as of Python's memory: what another thread frees is kept
 
 
 def _with_those_below(nodes: npt.NDArray[np.void], own: Ints) -> Ints:

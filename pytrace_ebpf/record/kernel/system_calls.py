@@ -14,7 +14,7 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
 KPROBE, TRACEPOINT, PERF_EVENT, RAW_TRACEPOINT = 2, 5, 7, 17  # program types; the first is that of uprobes, too
-UPROBE_MULTI = 48  # attach type
+UPROBE_MULTI, UPROBE_SESSION = 48, 57  # attach types
 
 _BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _PROG_LOAD = range(6)
@@ -93,13 +93,15 @@ def open_raw_tracepoint(name: str, program: int) -> int:
     return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("<QI", ctypes.addressof(buffer), program))
 
 
-def link_uprobes(program: int, path: str, offsets: list[int], cookies: list[int], semaphores: list[int], flags: int, pid: int) -> int:
-    """A link of kind uprobe_multi (Linux 6.6); returns the descriptor whose closing detaches. Raises OSError."""
+def link_uprobes(
+    program: int, path: str, offsets: list[int], cookies: list[int], semaphores: list[int], flags: int, pid: int, attach_type: int = UPROBE_MULTI
+) -> int:
+    """A link of kind uprobe_multi (Linux 6.6); returns the descriptor whose closing detaches. `attach_type`: the program's. Raises OSError."""
     count = len(offsets)
     at, cookie, semaphore = ((ctypes.c_uint64 * count)(*column) for column in (offsets, cookies, semaphores))
     name = ctypes.create_string_buffer(path.encode())
     addresses = ctypes.addressof(name), ctypes.addressof(at), ctypes.addressof(semaphore), ctypes.addressof(cookie)
-    return bpf(_LINK_CREATE, struct.pack("<IIIIQQQQIII", program, 0, UPROBE_MULTI, 0, *addresses, count, flags, pid))
+    return bpf(_LINK_CREATE, struct.pack("<IIIIQQQQIII", program, 0, attach_type, 0, *addresses, count, flags, pid))
 
 
 def open_uprobe(program: int, path: str, offset: int, pid: int, semaphore: int) -> int:

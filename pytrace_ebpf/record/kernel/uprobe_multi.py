@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from pytrace_ebpf.errors import HostError
@@ -22,21 +23,41 @@ class Uprobe(NamedTuple):
     semaphore: int = 0
 
 
-def load(programs: Programs, name: str) -> int:
-    """Load one of the programs for attach(); returns its descriptor, which is theirs. Raises HostError."""
+def load(programs: Programs, name: str, what: str = "tracing native layers") -> int:
+    """Load one of the programs for attach(); returns its descriptor, which is theirs. Raises HostError, which says `what` needs it."""
     try:
         return programs.program(name, attach_type=system_calls.UPROBE_MULTI)
     except HostError as error:
-        raise HostError(f"{error}; tracing native layers needs Linux 6.6 or later") from error
+        raise HostError(f"{error}; {what} needs Linux 6.6 or later") from error
 
 
 def attach(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_return: bool = False) -> int:
     """Attach to one process; returns a descriptor, whose closing detaches. Raises OSError."""
+    return _link(program, path, uprobes, pid, _RETURN if at_return else 0, system_calls.UPROBE_MULTI)
+
+
+def load_session(programs: Programs, name: str) -> int | None:
+    """Load a program for attach_session(); None where the kernel has no such links (before Linux 6.13)."""
+    with suppress(HostError):
+        program = programs.program(name, attach_type=system_calls.UPROBE_SESSION)
+        try:  # refused before it looks at the file, which is not valid either
+            os.close(attach_session(program, "/", [Uprobe(1)], 0))
+        except OSError as error:
+            return program if error.errno == errno.EBADF else None
+    return None
+
+
+def attach_session(program: int, path: str, uprobes: Sequence[Uprobe], pid: int) -> int:
+    """The same as attach(), at the functions' beginnings and, where the program returns 0 there, at their returns."""
+    return _link(program, path, uprobes, pid, 0, system_calls.UPROBE_SESSION)
+
+
+def _link(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, flags: int, attach_type: int) -> int:
     offsets, cookies, semaphores = ([uprobe[i] for uprobe in uprobes] for i in range(3))
-    return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, _RETURN if at_return else 0, pid)
+    return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, flags, pid, attach_type)
 
 
-def require(program: int) -> None:
+def require(program: int, what: str = "native layers", option: str = "--layers") -> None:
     """Raise HostError where the kernel has no uprobe_multi, or one that sees only the first thread of a process."""
     # A kernel that checks the process id refuses this one before it looks at the file, which is not valid either.
     for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
@@ -46,7 +67,7 @@ def require(program: int) -> None:
             if error.errno == expected:
                 continue
         raise HostError(
-            "native layers need uprobes that Linux 6.10 and later have, and 6.6 with its later updates; boot such a kernel, or leave --layers out"
+            f"{what} need uprobes that Linux 6.10 and later have, and 6.6 with its later updates; boot such a kernel, or leave {option} out"
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from pytrace_ebpf.record.cpython import frames, lines, thread_names
-from pytrace_ebpf.record.parsing import disassembly, elf, source_index
+from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, source_index
 from pytrace_ebpf.record.parsing.shape import encode
 
 
@@ -26,8 +26,13 @@ def _needed(_: dict[str, Any], files: list[int]) -> Any:
     return encode(elf.needed(file_of(files[0])))
 
 
+def _beginnings(given: dict[str, Any], files: list[int]) -> Any:
+    return beginnings.beginnings(file_of(files[0]), given["names"])
+
+
 disassembly.disassembler()  # a library, which cannot be loaded any more when it is needed
 TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
+    "beginnings": _beginnings,
     "binary": _binary,
     "needed": _needed,
     "open_frames": frames.walk_frames,

@@ -30,12 +30,12 @@ class Faults(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, programs: Programs) -> None:
-        """`programs`: those of sched.c. Raises HostError where the kernel refuses."""
+    def __init__(self, programs: Programs, required: bool = True) -> None:
+        """`programs`: those of sched.c. Where the kernel refuses to count, nothing is recorded; HostError is raised where it is `required`."""
         self._ring = programs.ring("faults", programs.dtype("fault_event"))
         self._resident: dict[tuple[int, int], int] = {}  # bytes, by process and sort
         self._descriptors: list[int] = []
-        self._why_not = ""
+        self._why_not, self._counts = "", True
         try:
             for major, name in enumerate(("fault_minor", "fault_major")):
                 program = programs.program(name, system_calls.PERF_EVENT)
@@ -47,7 +47,10 @@ class Faults(Recorder):
                 self._descriptors.append(system_calls.open_tracepoint(programs.program("resident", system_calls.TRACEPOINT), number))
         except OSError as error:
             self.close()
-            raise HostError(f"the kernel refuses to count page faults ({error.strerror}); see pytrace-ebpf doctor") from error
+            if required:
+                raise HostError(f"the kernel refuses to count page faults ({error.strerror}); see pytrace-ebpf doctor") from error
+            self._counts = False
+            self._why_not = f"page faults and how the resident memory grows are not recorded: the kernel refuses to count them ({error.strerror})"
 
     def add(self, pid: int) -> None:
         """What is resident now is no growth. The threads are those of the scheduling."""
@@ -80,12 +83,12 @@ class Faults(Recorder):
         return {**columns, "kind": records["kind"].astype(np.int8), "grown_bytes": grown}
 
     def missing(self) -> tuple[str, ...]:
-        """Why growth is not recorded, where it is not."""
+        """Why growth, or all of it, is not recorded, where it is not."""
         return (self._why_not,) if self._why_not else ()
 
     def facts(self) -> dict[str, Any]:
-        """The manifest's `faults`; `growth`: 1 = that of the resident memory is recorded."""
-        return {"faults": {"growth": int(not self._why_not)}}
+        """The manifest's `faults`, None where nothing is recorded; `growth`: 1 = that of the resident memory is."""
+        return {"faults": {"growth": int(not self._why_not)} if self._counts else None}
 
     def stop(self) -> None:
         """Count no more."""

@@ -1,4 +1,4 @@
-"""Memory over time, for Perfetto: of each process two tracks of counters beside its threads, resident memory and what Python has allocated."""
+"""Memory over time, for Perfetto: of each process tracks of counters beside its threads: resident memory, what Python has allocated, and malloc."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS
+from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, NATIVE_BLOCKS
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 
 _COUNTER, _BYTES = 4, 3  # TrackEvent.Type; CounterDescriptor.Unit
 _BASE = 1 << 40  # uuids, beyond those of tracks.py
 # Of each table the column that adds up, and what the track is called.
-_SUMMED = {FAULTS.name: ("grown_bytes", "resident memory"), ALLOCATIONS.name: ("level_bytes", "allocated by Python")}
+_SUMMED = {
+    FAULTS.name: ("grown_bytes", "resident memory"),
+    ALLOCATIONS.name: ("level_bytes", "allocated by Python"),
+    NATIVE_BLOCKS.name: ("level_bytes", "allocated by malloc"),
+}
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,7 +37,7 @@ def counters(trace: Any, process: dict[int, int]) -> Iterator[bytes | memoryview
             rows = trace.part(table, segment["index"], ["ts", "pid", column])
             ts, pid, change = (rows[each].to_numpy() for each in ("ts", "pid", column))
             for one in np.unique(pid).tolist():
-                uuid = _BASE + 2 * one + place
+                uuid = _BASE + len(_SUMMED) * one + place
                 if (table, one) not in begun:
                     begun[table, one] = int(first.get(one, 0)) if table == FAULTS.name else 0
                     track = number(1, uuid) + number(5, process.get(one, 0)) + data(2, name) + data(8, number(3, _BYTES))
