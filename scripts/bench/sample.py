@@ -1,7 +1,7 @@
 """What sampling costs a program and the sampler, in the steady state: ours beside py-spy's and CPython 3.15's, in one run.
 
-The programs are fib, a web service under load, and processes that wait. Each sampler has some seconds to begin, then some are measured, and the
-program works without one before and after. Printed is by how many percent more CPU time and wall time the program takes for the same work, against
+The programs are fib, a web service under load, and processes that wait. Each sampler is given time until what it takes stays the same, then some seconds
+are measured, and the program works without one before and after. Printed is by how many percent more CPU time and wall time the program takes for the same work, against
 the mean of the two; and the CPU time that the sampler takes, of a core. The row without a sampler says how much two such measurements differ. py-spy
 stops the program for each sample, which its CPU time does not show. Of ours it is also printed what the kernel counted of each BPF program: runs a
 second, and how long one takes; that depends little on what else the machine does. This is of the whole host, and without the interruptions themselves.
@@ -35,8 +35,10 @@ from switches import run_times, run_times_counted
 
 REPOSITORY, CHILDREN = Path(__file__).parents[2], Path(__file__).parent / "children"
 PATIENCE_S = 20.0  # for the end of a sampler
-READY_S = 8.0  # to begin takes CPU time of its own, on a busy machine for seconds
-COUNTED_S = 3.0  # for which the kernel counts how long BPF programs run
+BEGINNING_S, STEADY_S, MOST_BEGINNING_S = 5.0, 1.5, 40.0  # to begin takes CPU time of its own, on a busy machine for long
+STEADY = 1.3  # times as much CPU time in one such interval as in the next, and 1 % of a core
+PLAIN_S = 3.0  # without a sampler, between two
+COUNTED_S = 2.0  # for which the kernel counts how long BPF programs run
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 Rates = tuple[float, float]  # work per second of CPU time, and of wall time; nan: it does none
 
@@ -103,14 +105,27 @@ class Measured:
     programs: dict[str, tuple[float, float]]  # of ours, by BPF program: runs a second, ns of one
 
 
+def begin(program: Program, sampler: "subprocess.Popen[bytes]", name: str) -> None:
+    """Let the program work until the sampler takes the same share of a core from one interval to the next."""
+    program.work(BEGINNING_S)
+    before, end_s = math.inf, time.monotonic() + MOST_BEGINNING_S
+    while time.monotonic() < end_s:
+        if sampler.poll() is not None:
+            raise SystemExit(f"{name} ended with {sampler.returncode} before anything was measured")
+        used = cpu_seconds(sampler.pid)
+        program.work(STEADY_S)
+        used = cpu_seconds(sampler.pid) - used
+        if before <= STEADY * used + 0.01 * STEADY_S:
+            return
+        before = used
+
+
 def measured(program: Program, command: list[str], seconds: float, many: int = 1) -> Measured:
     """`many`: one of so many samplers that would be needed."""
     sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
     counted = {}
     try:
-        program.work(READY_S)
-        if sampler.poll() is not None:
-            raise SystemExit(f"{command[0]} ended with {sampler.returncode} before anything was measured")
+        begin(program, sampler, command[0])
         before, began = cpu_seconds(sampler.pid), time.monotonic()
         rates = program.work(seconds)
         core = many * (cpu_seconds(sampler.pid) - before) / (time.monotonic() - began)
@@ -167,13 +182,13 @@ def ways(program: Program, hz: int, args: argparse.Namespace, folder: str) -> di
 def rounds(program: Program, args: argparse.Namespace, folder: str) -> tuple[dict[str, list[Measured]], list[Rates]]:
     """What was measured by sampler and rate, its rates against those without a sampler; and of these one against the next."""
     found, twice = defaultdict[str, list[Measured]](list), list[Rates]()
-    plain = program.work(args.seconds / 2)
+    plain = program.work(PLAIN_S)
     for _ in range(args.rounds):
         order = [(f"{name} {hz}", *way) for hz in args.rates for name, way in ways(program, hz, args, folder).items()]
         random.shuffle(order)
         for name, command, many in order:
             one, before = measured(program, command, args.seconds, many), plain
-            plain = program.work(args.seconds / 2)
+            plain = program.work(PLAIN_S)
             one.rates = tuple((a + b) / 2 / rate for a, b, rate in zip(before, plain, one.rates, strict=True))
             found[name].append(one)
             twice.append(tuple(max(a, b) / min(a, b) for a, b in zip(before, plain, strict=True)))
