@@ -85,6 +85,19 @@ BPF_HASH_OF_MAPS(spans, __u32, "spans_one", 16384); /* by struct sampled's numbe
 BPF_F_TABLE("array", __u32, struct unwind_rule, rules_one, 1, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(rules, "rules_one", MOST_FILES); /* by the file's number */
 
+/* The rules last used on this core, by address: a program calls from few places again and again, and to search takes most of a walk. They hold for what
+ * user space had described by then, which has a number. */
+struct route {
+    __u64 place;
+    __u32 program;
+    __u32 described;
+    __u32 file;
+    struct unwind_rule rule;
+};
+#define ROUTES 1024
+BPF_PERCPU_ARRAY(routes, struct route, 2 * ROUTES); /* of TICK, and of BACK */
+BPF_ARRAY(described, __u32, 1);
+
 /* Process ids of which an instruction lies where user space knows nothing to be mapped -> its address. */
 BPF_TABLE("lru_hash", __u32, __u64, strays, 1024);
 
@@ -133,6 +146,7 @@ struct walk {
     __u64 sp;
     __u64 fp;
     struct span span; /* the one last used */
+    __u32 described;
     __u32 natives;
     __u32 native; /* NATIVE_* */
     char head[HEAD + 8];
@@ -490,17 +504,13 @@ static __always_inline int find_span(struct walk *walk, void *of_process, __u64 
     return 1;
 }
 
-/* Takes the next native frame, and finds its caller. */
-static __always_inline int take_native(struct walk *walk, void *of_process)
+/* Finds the rule for an address of the process; returns how the walk ends if there is none. */
+static __always_inline int find_rule(struct walk *walk, void *of_process, __u64 place, struct route *found)
 {
-    __u64 place = walk->ip - !!walk->natives, cfa, above, at = walk->count + walk->natives; /* a return address may be another function's */
     __u32 zero = walk->span.pad, row = zero, step, next, pc;
     struct unwind_rule *rule;
-    struct sample_frame *taken;
     void *of_file;
 
-    if (walk->natives >= NATIVE_FRAMES)
-        return NATIVE_CUT;
     if (!find_span(walk, of_process, place)) {
         __u32 pid = walk->pid_tgid >> 32;
 
@@ -518,11 +528,41 @@ static __always_inline int take_native(struct walk *walk, void *of_process)
             row = next;
     }
     rule = bpf_map_lookup_elem(of_file, &row);
-    if (!rule || rule->pc > pc || at >= SAMPLE_FRAMES + NATIVE_FRAMES)
+    if (!rule || rule->pc > pc)
+        return NATIVE_BROKEN;
+    found->place = place;
+    found->program = walk->program;
+    found->described = walk->described;
+    found->file = walk->span.file;
+    found->rule = *rule;
+    return NATIVE_MORE;
+}
+
+/* Takes the next native frame, and finds its caller. */
+static __always_inline int take_native(struct walk *walk, void *of_process, int which)
+{
+    __u64 place = walk->ip - !!walk->natives, cfa, above, at = walk->count + walk->natives; /* a return address may be another function's */
+    __u32 slot = which * ROUTES + (mixed(MIX, place) & (ROUTES - 1));
+    struct route *route = routes.lookup(&slot);
+    struct unwind_rule *rule;
+    struct sample_frame *taken;
+
+    if (walk->natives >= NATIVE_FRAMES)
+        return NATIVE_CUT;
+    if (!route)
+        return NATIVE_BROKEN;
+    if (route->place != place || route->program != walk->program || route->described != walk->described) {
+        int now = find_rule(walk, of_process, place, route);
+
+        if (now != NATIVE_MORE)
+            return now;
+    }
+    rule = &route->rule;
+    if (at >= SAMPLE_FRAMES + NATIVE_FRAMES)
         return NATIVE_BROKEN;
     if (rule->kind != UNWIND_NONE) {
         taken = &walk->frames[at];
-        taken->code = FRAME_NATIVE | (__u64)walk->span.file << 32 | rule->pc;
+        taken->code = FRAME_NATIVE | (__u64)route->file << 32 | rule->pc;
         taken->identity = 0;
         taken->position = 0;
         walk->hash = mixed(walk->hash, taken->code);
@@ -556,12 +596,15 @@ static __always_inline int take_native(struct walk *walk, void *of_process)
 /* Takes some native frames; returns the step to go on with. */
 static __always_inline int natives_on(int which)
 {
-    int i, now = NATIVE_MORE;
+    int i, now = NATIVE_MORE, zero = 0;
     struct walk *walk = walks.lookup(&which);
+    __u32 *known;
     void *of_process;
 
     if (!walk)
         return NO_STEP;
+    known = described.lookup(&zero);
+    walk->described = known ? *known : 0;
     of_process = spans.lookup(&walk->program);
     if (!of_process) {
         __u32 pid = walk->pid_tgid >> 32;
@@ -571,7 +614,7 @@ static __always_inline int natives_on(int which)
         return FINISH;
     }
     for (i = 0; i < NATIVES_A_STEP; i++) {
-        now = take_native(walk, of_process);
+        now = take_native(walk, of_process, which);
         if (now != NATIVE_MORE)
             break;
     }

@@ -1,10 +1,13 @@
 """Whether samples tell the truth: of one program at one time beside other samplers, and against exact calls of the same seconds.
 
 A program that measures what each of its functions took (tests/targets/shares.py) is sampled by `--sample`, by py-spy and, where it runs on CPython 3.15,
-by that one's own profiling.sampling, all at once. Printed is each function's share of the time on a core, in percent, by its own clock and by each
-sampler, ours with one standard error, for the main thread. With --trace it is the functions of a trace that has both calls and samples (--sample --source agent).
+by that one's own profiling.sampling, all at once. Printed is each function's share in percent, of the main thread: of its time on a core and of its time
+by the wall clock, as it measured both, and by each sampler, with one standard error and by how many of those it differs: ours from the time on a core,
+the others' from the wall clock's, as they sample by that, and to them a thread that waits for a core runs. Where other programs want the cores the two
+are not the same, nor where py-spy stops the program, which 3.15's does not count as running. With --trace it is the functions of a trace that has both
+calls and samples (--sample --source agent).
 
-    scripts/bench/agreement.py [--python PATH] [--root ROOT] [--seconds 20] [--hz 199] [--py-spy PATH]
+    scripts/bench/agreement.py [--python PATH] [--root ROOT] [--seconds 20] [--hz 199] [--depth 1000] [--threads] [--py-spy PATH]
     scripts/bench/agreement.py --trace DIR [--top 15]
 """
 
@@ -31,7 +34,8 @@ from pytrace_ebpf.trace.reader import Trace
 REPOSITORY = Path(__file__).parents[2]
 TARGETS = REPOSITORY / "tests" / "targets"
 FUNCTIONS = ("short", "long", "generated", "deep", "hashed")
-READY_S = 5.0  # for all samplers to have begun
+ON_CORE, BY_WALL = "on a core", "by the wall clock"  # as the program measured it
+READY_S = 8.0  # for all samplers to have begun
 
 
 def ours(trace: Trace, pid: int) -> Counter[str]:
@@ -61,8 +65,9 @@ def sampled(args: argparse.Namespace, folder: Path) -> None:
     """Start the program and every sampler, and print the table."""
     inside = [str(REPOSITORY / "scripts" / "in-root.sh"), "--at", str(TARGETS), "--at", str(folder), args.root] if args.root else []
     program = subprocess.Popen(
-        [*inside, args.python, str(TARGETS / "shares.py"), "--wait", str(args.seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [*inside, args.python, str(TARGETS / "shares.py"), "--wait", str(args.seconds), str(args.depth), *([] if args.threads else ["--alone"])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert program.stdin and program.stdout and program.stdout.readline().startswith("ready")
     pid, rate, length = str(program.pid), str(args.hz), str(round(args.seconds + READY_S + 5))
     commands = {
@@ -79,7 +84,7 @@ def sampled(args: argparse.Namespace, folder: Path) -> None:
     program.stdin.flush()
     said = json.loads(program.stdout.readline().removeprefix("done "))
     program.wait()
-    columns = {"by itself": Counter({name: ns for name, ns in said["spent"].items() if name in FUNCTIONS})}
+    columns = {known: Counter({name: said[key][name] for name in FUNCTIONS}) for known, key in ((ON_CORE, "spent"), (BY_WALL, "wall"))}
     for process in running.values():
         try:
             process.wait(60)
@@ -98,15 +103,17 @@ def sampled(args: argparse.Namespace, folder: Path) -> None:
 
 def table(columns: dict[str, Counter[str]]) -> None:
     """One line for each function."""
-    print(f"{'percent of a core':12}" + "".join(f"{name:>16}" for name in columns))
+    print(f"{'percent':10}" + "".join(f"{name:>21}" for name in columns))
     for function in FUNCTIONS:
-        cells = []
+        shares, cells = {name: 100 * counts[function] / max(counts.total(), 1) for name, counts in columns.items()}, []
         for name, counts in columns.items():
-            of, one = counts.total(), counts[function]
-            error = 100 * float(standard_error(one, of)) / of if name != "by itself" and of else None
-            cells.append(f"{100 * one / max(of, 1):8.1f}" + (f" ±{error:5.1f}" if error is not None else " " * 7))
-        print(f"{function:17}" + "".join(f"{cell:>16}" for cell in cells))
-    print(f"{'samples':17}" + "".join(f"{counts.total() if name != 'by itself' else '':>16}" for name, counts in columns.items()))
+            cells.append(f"{shares[name]:6.1f}")
+            if name not in (ON_CORE, BY_WALL) and counts.total():
+                error = 100 * float(standard_error(max(counts[function], 1), counts.total())) / counts.total()
+                off = abs(shares[name] - shares[ON_CORE if name == "--sample" else BY_WALL]) / error
+                cells[-1] += f" ±{error:4.1f} {off:4.1f} σ"
+        print(f"{function:10}" + "".join(f"{cell:>21}" for cell in cells))
+    print(f"{'samples':10}" + "".join(f"{counts.total() if name not in (ON_CORE, BY_WALL) else '':>21}" for name, counts in columns.items()))
 
 
 def of_calls(trace: Trace) -> pd.DataFrame:
@@ -165,6 +172,8 @@ def main() -> None:
     arguments.add_argument("--root")
     arguments.add_argument("--seconds", type=float, default=20)
     arguments.add_argument("--hz", type=int, default=199)
+    arguments.add_argument("--depth", type=int, default=1000, help="of the deepest function's stack")
+    arguments.add_argument("--threads", action="store_true", help="with another thread that wants the GIL, too")
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
     arguments.add_argument("--trace", type=Path)
     arguments.add_argument("--top", type=int, default=15)

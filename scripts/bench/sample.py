@@ -1,16 +1,20 @@
-"""What sampling costs: the program, by its work per second of CPU time, and the sampler, in shares of a core; ours beside py-spy's and CPython 3.15's.
+"""What sampling costs a program and the sampler, in the steady state: ours beside py-spy's and CPython 3.15's, in one run.
 
-One program computes fib throughout. Each round runs every sampler for some seconds, in random order. Ratios are to the same round's
-rate without a sampler; printed are medians over all rounds. py-spy stops the program for each sample, which its CPU time does not
-show: so the work per second of wall time is printed too, which is less certain on a busy machine.
+The programs are fib, a web service under load, and processes that wait. Each sampler is given time until what it takes stays the same, then some seconds
+are measured, and the program works without one before and after. Printed is by how many percent more CPU time and wall time the program takes for the same work, against
+the mean of the two; and the CPU time that the sampler takes, of a core. The row without a sampler says how much two such measurements differ. py-spy
+stops the program for each sample, which its CPU time does not show. Of ours it is also printed what the kernel counted of each BPF program: runs a
+second, and how long one takes; that depends little on what else the machine does. This is of the whole host, and without the interruptions themselves.
 
-    scripts/bench/sample.py [--rounds 7] [--seconds 4] [--rates 99,999,4999] [--py-spy PATH] [--python COMMAND] [--own "nsenter -t {pid} -m -r python3.15"] [--threads 500]
+    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 8] [--rounds 1] [--python PATH] [--root ROOT]
+                            [--py-spy PATH] [--threads 0] [--processes 100] [--clients 4] [--rootless]
 
-`--own`: what starts a CPython 3.15 that can attach to the program, which has to be one too.
+3.15's sampler is measured where the programs run on CPython 3.15. It serves one process: of those that wait its CPU time is measured for one, and multiplied.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -21,69 +25,119 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from children.measuring import IN_ROOT
+from service import Clients
+from switches import run_times, run_times_counted
+
+REPOSITORY, CHILDREN = Path(__file__).parents[2], Path(__file__).parent / "children"
 PATIENCE_S = 20.0  # for the end of a sampler
-READY_S = 8.0  # to begin takes CPU time of its own, on a busy machine for seconds
-PROGRAM = """
-import json, sys, threading, time
-for _ in range(int(sys.argv[1])):
-    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-def fib(n):
-    return n if n < 2 else fib(n - 1) + fib(n - 2)
-def work(seconds):
-    done, wall, cpu = 0, time.monotonic(), time.process_time()
-    while time.monotonic() - wall < seconds:
-        fib(16)
-        done += 1
-    return done, time.monotonic() - wall, time.process_time() - cpu
-print("ready", flush=True)
-for line in sys.stdin:
-    print(json.dumps(work(float(line))), flush=True)
-"""
+BEGINNING_S, STEADY_S, MOST_BEGINNING_S = 5.0, 1.5, 40.0  # to begin takes CPU time of its own, on a busy machine for long
+STEADY = 1.3  # times as much CPU time in one such interval as in the next, and 1 % of a core
+PLAIN_S = 3.0  # without a sampler, between two
+COUNTED_S = 2.0  # for which the kernel counts how long BPF programs run
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+Rates = tuple[float, float]  # work per second of CPU time, and of wall time; nan: it does none
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and the children that it waited for, and of its living children."""
-    total = 0.0
-    for folder in (Path(f"/proc/{pid}"), *(Path(f"/proc/{child}") for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        total += sum(map(int, fields[11 : 15 if folder.name == str(pid) else 13])) * TICK_S
+    """CPU time of a process, of its living children, and of those that it waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    total = sum(map(int, fields[13:15])) * TICK_S
+    for each in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
+        with suppress(OSError):  # it has ended meanwhile
+            total += time.clock_gettime(~each << 3 | 2)  # CPUCLOCK_SCHED of a process
     return total
 
 
-class Fib:
-    """The program."""
+class Sampled:
+    """A program of children/sampled.py."""
 
-    def __init__(self, command: list[str], threads: int) -> None:
-        """`threads`: so many that only wait beside the one that works."""
-        self.process = subprocess.Popen([*command, "-c", PROGRAM, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    def __init__(self, python: list[str], kind: str, number: int) -> None:
+        """`number`: of its threads or processes that wait."""
+        command = [*python, str(CHILDREN / "sampled.py"), kind, str(number)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.pid, self.processes = self.process.pid, number if kind == "idle" else 1
         self._answer()
 
     def _answer(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def work(self, seconds: float) -> tuple[float, float]:
-        """Rounds per second of CPU time, and of wall time."""
+    def work(self, seconds: float) -> Rates:
+        """Its rates for so long."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{seconds}\n")
         done, wall, cpu = json.loads(self._answer())
-        return done / cpu, done / wall
+        return (done / cpu, done / wall) if done else (math.nan, math.nan)
 
 
-def measured(fib: Fib, command: list[str], seconds: float) -> tuple[float, float, float]:
-    """The program's two rates beside a sampler, and the CPU time that this takes of a core."""
-    sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
-    try:
-        time.sleep(READY_S)
+class Service:
+    """The web service of service.py, and its clients, who go on asking."""
+
+    processes = 1
+
+    def __init__(self, python: list[str], clients: int) -> None:
+        self.process = subprocess.Popen([*python, str(CHILDREN / "shop.py")], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        self.pid = self.process.pid
+        self._clients = Clients(self.pid, int(self.process.stdout.readline()), clients)
+        self._clients.over(1.0)
+
+    def work(self, seconds: float) -> Rates:
+        """Its rates for so long."""
+        answers, _, cpu_ms = self._clients.over(seconds)
+        return 1e3 / cpu_ms, answers
+
+
+Program = Sampled | Service
+
+
+@dataclass
+class Measured:
+    """What was measured of a program beside a sampler."""
+
+    rates: Rates
+    core: float  # share that the sampler took
+    programs: dict[str, tuple[float, float]]  # of ours, by BPF program: runs a second, ns of one
+
+
+def begin(program: Program, sampler: "subprocess.Popen[bytes]", name: str) -> None:
+    """Let the program work until the sampler takes the same share of a core from one interval to the next."""
+    program.work(BEGINNING_S)
+    before, end_s = math.inf, time.monotonic() + MOST_BEGINNING_S
+    while time.monotonic() < end_s:
         if sampler.poll() is not None:
-            raise SystemExit(f"{command[0]} ended with {sampler.returncode} before anything was measured")
+            raise SystemExit(f"{name} ended with {sampler.returncode} before anything was measured")
+        used = cpu_seconds(sampler.pid)
+        program.work(STEADY_S)
+        used = cpu_seconds(sampler.pid) - used
+        if before <= STEADY * used + 0.01 * STEADY_S:
+            return
+        before = used
+
+
+def measured(program: Program, command: list[str], seconds: float, many: int = 1) -> Measured:
+    """`many`: one of so many samplers that would be needed."""
+    sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
+    counted = {}
+    try:
+        begin(program, sampler, command[0])
         before, began = cpu_seconds(sampler.pid), time.monotonic()
-        rates = fib.work(seconds)
-        share = (cpu_seconds(sampler.pid) - before) / (time.monotonic() - began)
+        rates = program.work(seconds)
+        core = many * (cpu_seconds(sampler.pid) - before) / (time.monotonic() - began)
+        if "pytrace_ebpf" in command and "--rootless" not in command:
+            with run_times_counted():
+                before_ns, began = run_times(sampler.pid), time.monotonic()
+                program.work(COUNTED_S)
+                after_ns, took = run_times(sampler.pid), time.monotonic() - began
+            for name, (runs, ns) in after_ns.items():
+                earlier = before_ns.get(name, (0, 0))
+                if runs > earlier[0]:
+                    counted[name] = (runs - earlier[0]) / took, (ns - earlier[1]) / (runs - earlier[0])
     finally:
         sampler.send_signal(signal.SIGINT)
         try:
@@ -91,56 +145,112 @@ def measured(fib: Fib, command: list[str], seconds: float) -> tuple[float, float
         except subprocess.TimeoutExpired:  # 3.15's may not come to an end
             sampler.kill()
             sampler.wait()
-    return *rates, share
+    return Measured(rates, core, counted)
 
 
-def ways(pid: int, rates: list[int], py_spy: str | None, own: str, folder: str) -> dict[str, list[str]]:
-    """Commands that sample a process until Ctrl-C, by name."""
-    found = {}
-    for hz in rates:
-        for name, option in (("", []), ("--rootless ", ["--rootless"])):
-            found[f"{name}--sample {hz}"] = [
-                sys.executable, "-m", "pytrace_ebpf", "attach", "--pid", str(pid), "-q", *option, "--sample", str(hz),
-                "-o", f"{folder}/{hz}-{random.random()}",
-            ]  # fmt: skip
-        if py_spy:
-            found[f"py-spy {hz}"] = [py_spy, "record", "--pid", str(pid), "-r", str(hz), "-d", "3600", "-f", "raw", "-o", f"{folder}/raw"]
-        if own:
-            words = own.format(pid=pid).split()
-            found[f"3.15's {hz}"] = [
-                *words, "-m", "profiling.sampling", "attach", "-a", "-r", str(hz), "-d", "3600", "--collapsed", "-o", "/tmp/pytrace-bench-own", str(pid),
-            ]  # fmt: skip
+def ways(program: Program, hz: int, args: argparse.Namespace, folder: str) -> dict[str, tuple[list[str], int]]:
+    """By name: a command that samples the program until Ctrl-C, and how many such samplers it would take."""
+    pid, ours = str(program.pid), [sys.executable, "-m", "pytrace_ebpf", "attach", "-q", "--sample", str(hz), "-o", f"{folder}/{random.random()}"]
+    found = {"--sample": ([*ours, "--pid", pid], 1)}
+    if args.rootless:
+        found["--rootless --sample"] = [*ours, "--rootless", "--pid", pid], 1
+    if args.py_spy:
+        more = ["-s"] if program.processes > 1 else []
+        found["py-spy"] = [args.py_spy, "record", *more, "--pid", pid, "-r", str(hz), "-d", "3600", "-f", "raw", "-o", f"{folder}/raw"], 1
+    if args.python.endswith("3.15"):
+        inside = ["nsenter", "-t", pid, "-m", "-r"] if args.root else []
+        one = pid if program.processes == 1 else Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+        own = [
+            args.python,
+            "-m",
+            "profiling.sampling",
+            "attach",
+            "-a",
+            "-r",
+            str(hz),
+            "-d",
+            "3600",
+            "--collapsed",
+            "-o",
+            "/tmp/pytrace-bench-own",
+            one,
+        ]
+        found["3.15's"] = [*inside, *own], program.processes
     return found
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--seconds", type=float, default=4)
+def rounds(program: Program, args: argparse.Namespace, folder: str) -> tuple[dict[str, list[Measured]], list[Rates]]:
+    """What was measured by sampler and rate, its rates against those without a sampler; and of these one against the next."""
+    found, twice = defaultdict[str, list[Measured]](list), list[Rates]()
+    plain = program.work(PLAIN_S)
+    for _ in range(args.rounds):
+        order = [(f"{name} {hz}", *way) for hz in args.rates for name, way in ways(program, hz, args, folder).items()]
+        random.shuffle(order)
+        for name, command, many in order:
+            one, before = measured(program, command, args.seconds, many), plain
+            plain = program.work(PLAIN_S)
+            one.rates = tuple((a + b) / 2 / rate for a, b, rate in zip(before, plain, one.rates, strict=True))
+            found[name].append(one)
+            twice.append(tuple(max(a, b) / min(a, b) for a, b in zip(before, plain, strict=True)))
+            print(f"  {name}: {' '.join(f'{100 * (rate - 1):+.1f} %' for rate in one.rates)}, {100 * one.core:.2f} % of a core", file=sys.stderr)
+    return found, twice
+
+
+def percent(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:+.1f} %"
+
+
+def show(title: str, args: argparse.Namespace, found: dict[str, list[Measured]], twice: list[Rates]) -> None:
+    """The tables of one program."""
+    print(f"\n{title}: medians of {args.rounds} of {args.seconds:g} s each\n{'':24} {'CPU time':>9} {'wall time':>10} {'of a core':>10}")
+    again = [statistics.median(column) - 1 for column in zip(*twice, strict=True)]
+    print(f"{'none, twice, differ by':24} {percent(again[0]):>9} {percent(again[1]):>10}")
+    for name in sorted(found, key=lambda name: (int(name.split()[-1]), name)):
+        by_cpu, by_wall = (statistics.median(column) - 1 for column in zip(*(each.rates for each in found[name]), strict=True))
+        print(f"{name:24} {percent(by_cpu):>9} {percent(by_wall):>10} {100 * statistics.median(each.core for each in found[name]):8.2f} %")
+    for name, each in found.items():
+        if counted := each[-1].programs:
+            whole = sum(runs * ns for runs, ns in counted.values()) / 1e7
+            print(
+                f"BPF programs, {name}: {whole:.2f} % of a core; "
+                + ", ".join(f"{key} {ns:.0f} ns × {runs:.0f}/s" for key, (runs, ns) in counted.items())
+            )
+
+
+def options() -> argparse.Namespace:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--programs", type=lambda text: text.split(","), default=["fib", "service", "idle"])
     arguments.add_argument("--rates", type=lambda text: [int(hz) for hz in text.split(",")], default=[99, 999, 4999])
+    arguments.add_argument("--rounds", type=int, default=1)
+    arguments.add_argument("--seconds", type=float, default=8)
+    arguments.add_argument("--python", default="/usr/bin/python3.11")
+    arguments.add_argument("--root", help="a root filesystem that it is in")
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
-    arguments.add_argument("--python", default="/usr/bin/python3")
-    arguments.add_argument("--own", default="")
     arguments.add_argument("--threads", type=int, default=0)
-    args = arguments.parse_args()
-    fib, measurements = Fib(args.python.split(), args.threads), defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(args.rounds):
-            plain = [fib.work(args.seconds)]
-            order = list(ways(fib.process.pid, args.rates, args.py_spy, args.own, folder).items())
-            random.shuffle(order)
-            found = {name: measured(fib, command, args.seconds) for name, command in order}
-            plain.append(fib.work(args.seconds))
-            cpu, wall = (statistics.mean(rates) for rates in zip(*plain, strict=True))
-            measurements["none, twice"].append((plain[0][0] / plain[1][0], plain[0][1] / plain[1][1], 0.0))
-            for name, (by_cpu, by_wall, share) in found.items():
-                measurements[name].append((cpu / by_cpu, wall / by_wall, share))
-    fib.process.kill()
-    print(f"{'':23} {'CPU time':>9} {'wall time':>10} {'of a core':>10}   medians of {args.rounds} rounds")
-    for name, rows in measurements.items():
-        by_cpu, by_wall, share = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"{name:23} {100 * (by_cpu - 1):+8.1f}% {100 * (by_wall - 1):+9.1f}% {100 * share:9.1f}%")
+    arguments.add_argument("--processes", type=int, default=100)
+    arguments.add_argument("--clients", type=int, default=4)
+    arguments.add_argument("--rootless", action="store_true")
+    return arguments.parse_args()
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    args = options()
+    python = [str(IN_ROOT), "--at", str(CHILDREN), args.root, args.python] if args.root else [args.python]
+    makers = {
+        "fib": (f"fib, {args.threads} threads that wait", lambda: Sampled(python, "fib", args.threads)),
+        "service": (f"a web service, {args.clients} clients", lambda: Service(python, args.clients)),
+        "idle": (f"{args.processes} processes that wait", lambda: Sampled(python, "idle", args.processes)),
+    }
+    for kind in args.programs:
+        title, make = makers[kind]
+        program = make()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                show(title, args, *rounds(program, args, folder))
+        finally:
+            program.process.kill()
+            program.process.wait()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import ctypes
 import os
 import re
 import statistics
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,8 @@ from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.schema import SchedKind
 
 CHILD = Path(__file__).parent / "children" / "pingpong.py"
-BPF, ENABLE_STATS = 321, 32  # x86-64; the attribute's only field, which statistics, is 0: run times
+BPF, FD_BY_ID, INFO_BY_FD, ENABLE_STATS = 321, 13, 15, 32  # x86-64; of the last the attribute's only field, which statistics, is 0: run times
+NAME_AT = 64  # in struct bpf_prog_info
 
 
 def family(pid: int) -> list[int]:
@@ -42,17 +44,36 @@ def run_times_counted() -> Iterator[None]:
         os.close(descriptor)
 
 
-def in_programs_ns() -> int:
-    """How long the programs of this process have run, as far as that was counted."""
+def run_times(pid: int | str = "self") -> dict[str, tuple[int, int]]:
+    """By name, of the BPF programs that a process holds: how often they have run and for how many ns, as far as that was counted."""
     found = {}
-    for descriptor in Path("/proc/self/fdinfo").iterdir():
+    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             text = descriptor.read_text()
         except OSError:
             continue
-        if fields := re.search(r"prog_id:\t(\d+)\nrun_time_ns:\t(\d+)", text):
-            found[fields[1]] = int(fields[2])
-    return sum(found.values())
+        if fields := re.search(r"prog_id:\t(\d+)\nrun_time_ns:\t(\d+)\nrun_cnt:\t(\d+)", text):
+            number, ns, runs = map(int, fields.groups())
+            found[number] = runs, ns
+    named: dict[str, tuple[int, int]] = {}
+    for number, (runs, ns) in found.items():
+        name = program_name(number)
+        before = named.get(name, (0, 0))
+        named[name] = before[0] + runs, before[1] + ns
+    return named
+
+
+def program_name(number: int) -> str:
+    """The name of the BPF program with this id."""
+    system_call, attribute, info = ctypes.CDLL(None).syscall, ctypes.create_string_buffer(128), ctypes.create_string_buffer(80)
+    struct.pack_into("<I", attribute, 0, number)
+    descriptor = system_call(BPF, FD_BY_ID, attribute, len(attribute))
+    try:
+        struct.pack_into("<IIQ", attribute, 0, descriptor, len(info), ctypes.addressof(info))
+        system_call(BPF, INFO_BY_FD, attribute, len(attribute))
+    finally:
+        os.close(descriptor)
+    return info.raw[NAME_AT:].partition(b"\0")[0].decode()
 
 
 def measure(python: str, kind: str, rounds: int) -> None:
@@ -70,9 +91,9 @@ def measure(python: str, kind: str, rounds: int) -> None:
         taken["recorded"].append(pair.round())
         probes.drain()
         with run_times_counted():
-            before = in_programs_ns()
+            before = sum(ns for _, ns in run_times().values())
             pair.round()
-            spent = in_programs_ns() - before
+            spent = sum(ns for _, ns in run_times().values()) - before
         switches = int((probes.drain()["sched"][0]["kind"] == SchedKind.OUT).sum())
         in_programs.append(spent / switches)
         lost += int(probes.losses().sum())

@@ -1,15 +1,18 @@
-"""Functions, lines and threads whose time on a core is known: each measures its own; and one that only sleeps."""
+"""Functions, lines and threads whose time on a core is known: each measures its own; and one that only sleeps.
+
+shares.py [SECONDS [DEPTH]] [--alone]: how deep the deepest stack is, and without the other thread.
+"""
 import hashlib
 import random
 import sys
 import threading
 import time
 
-from ready import done, ready, seconds
+from ready import done, ready, seconds, words
 
 CLOCK = time.thread_time_ns
-SPENT = {}
-DEEP = 1000
+SPENT, WALL = {}, {}
+DEEP = int(words()[1]) if words()[1:2] and words()[1].isdigit() else 1000
 
 
 def spend(name, began):
@@ -83,12 +86,15 @@ if __name__ == "__main__":
     ready()
     end = time.monotonic() + seconds(3)
     thread = threading.Thread(target=worker, args=(end,))
-    thread.start()
+    if "--alone" not in sys.argv:
+        thread.start()
     while time.monotonic() < end:
         each = random.choice(work)
-        began = CLOCK()
+        began, wall = CLOCK(), time.monotonic_ns()
         each(random.randrange(20_000, 60_000))
         spend(each.__name__, began)
+        WALL[each.__name__] = WALL.get(each.__name__, 0) + time.monotonic_ns() - wall
         lines(random.randrange(10_000, 30_000))
-    thread.join()
-    done(spent=SPENT, first_line=lines.__code__.co_firstlineno, worker=getattr(thread, "native_id", 0), deep=DEEP)
+    if thread.ident:
+        thread.join()
+    done(spent=SPENT, wall=WALL, first_line=lines.__code__.co_firstlineno, worker=getattr(thread, "native_id", 0), deep=DEEP)

@@ -8,7 +8,7 @@ from pytrace_ebpf.record.cpython.frames import CodeInfo
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.lines import CodeLines
 from pytrace_ebpf.record.sampling.native import FRAME_NATIVE, Native
-from pytrace_ebpf.record.sampling.stacks import FRAME_ENTERED, Key, Place, Program, Tree, join
+from pytrace_ebpf.record.sampling.stacks import FRAME_ENTERED, Below, Key, Place, Program, Tree, join
 
 FRAME = np.dtype([("code", "<u8"), ("identity", "<u4"), ("position", "<i4")])
 EVENT = np.dtype(
@@ -113,36 +113,36 @@ INNER: list[Place] = [(2, 20)]
 
 def test_native_frames_stand_below_the_python_frames_that_they_were_called_from() -> None:
     natives = [DEFLATE, CALL, EVAL, CALL, SORT, NAMELESS, CALL, EVAL, CALL, MAIN]
-    assert join([INNER, OUTER], natives, whole=True) == [(94, -1), *INNER, (93, -1), *OUTER]
+    assert join([INNER, OUTER], Below(natives), whole=True) == [(94, -1), *INNER, (93, -1), *OUTER]
 
 
 def test_where_the_thread_was_in_it_stays_whatever_it_is() -> None:
-    assert join([INNER], [CALL, SORT, EVAL, MAIN], whole=True) == [(91, -1), (93, -1), *INNER]
-    assert join([INNER], [NAMELESS, SORT, EVAL, MAIN], whole=True) == [(92, -1), (93, -1), *INNER]
-    assert join([INNER], [EVAL, MAIN], whole=True) == INNER
+    assert join([INNER], Below([CALL, SORT, EVAL, MAIN]), whole=True) == [(91, -1), (93, -1), *INNER]
+    assert join([INNER], Below([NAMELESS, SORT, EVAL, MAIN]), whole=True) == [(92, -1), (93, -1), *INNER]
+    assert join([INNER], Below([EVAL, MAIN]), whole=True) == INNER
 
 
 def test_outside_of_all_python_frames_stands_who_called_them_but_not_how_the_interpreter_began() -> None:
-    assert join([INNER, OUTER], [EVAL, MAIN, EVAL, CALL, SORT, NAMELESS, MAIN], whole=True) == [*INNER, (95, -1), *OUTER, (93, -1)]
-    assert join([INNER], [EVAL, SORT, MAIN], whole=False) == INNER
+    assert join([INNER, OUTER], Below([EVAL, MAIN, EVAL, CALL, SORT, NAMELESS, MAIN]), whole=True) == [*INNER, (95, -1), *OUTER, (93, -1)]
+    assert join([INNER], Below([EVAL, SORT, MAIN]), whole=False) == INNER
 
 
 def test_a_thread_without_python_has_all_its_native_frames() -> None:
-    assert join([], [DEFLATE, NAMELESS, MAIN], whole=True) == [(94, -1), (92, -1), (95, -1)]
-    assert join([], [DEFLATE], whole=False) == [(94, -1)]
-    assert join([], [DEFLATE, EVAL, MAIN], whole=True) is None  # it has Python's, which were not read
-    assert join([], [DEFLATE, EVAL], whole=False) is None
+    assert join([], Below([DEFLATE, NAMELESS, MAIN]), whole=True) == [(94, -1), (92, -1), (95, -1)]
+    assert join([], Below([DEFLATE]), whole=False) == [(94, -1)]
+    assert join([], Below([DEFLATE, EVAL, MAIN]), whole=True) is None  # it has Python's, which were not read
+    assert join([], Below([DEFLATE, EVAL]), whole=False) is None
 
 
 def test_frames_that_do_not_fit_each_other_are_not_joined() -> None:
-    assert join([INNER, OUTER], [SORT, EVAL, MAIN], whole=True) is None
-    assert join([INNER], [SORT, EVAL, SORT, EVAL, MAIN], whole=True) is None
+    assert join([INNER, OUTER], Below([SORT, EVAL, MAIN]), whole=True) is None
+    assert join([INNER], Below([SORT, EVAL, SORT, EVAL, MAIN]), whole=True) is None
 
 
 def test_of_a_native_stack_that_is_not_whole_only_what_is_below_all_python_frames_is_certain() -> None:
-    assert join([INNER, OUTER], [DEFLATE, EVAL, SORT, EVAL], whole=False) == [(94, -1), *INNER, *OUTER]
-    assert join([INNER, OUTER], [DEFLATE], whole=False) == [(94, -1), *INNER, *OUTER]
-    assert join([INNER], [None, EVAL], whole=False) == [(-1, -1), *INNER]  # its file is not known any more
+    assert join([INNER, OUTER], Below([DEFLATE, EVAL, SORT, EVAL]), whole=False) == [(94, -1), *INNER, *OUTER]
+    assert join([INNER, OUTER], Below([DEFLATE]), whole=False) == [(94, -1), *INNER, *OUTER]
+    assert join([INNER], Below([None, EVAL]), whole=False) == [(-1, -1), *INNER]  # its file is not known any more
 
 
 class Known:

@@ -90,7 +90,7 @@ class NativeCode:
 
     def __init__(self, programs: Programs, functions: Functions) -> None:
         self._programs, self._functions = programs, functions
-        self._strays = programs.map("strays")
+        self._strays, self._described, self._descriptions = programs.map("strays"), programs.map("described"), 0
         self._span, self._rule = programs.map("spans_one").value, programs.map("rules_one").value
         assert (self._rule.itemsize, FUNCTION_BYTES) == (ROW_BYTES, array("I").itemsize)
         self._files: dict[tuple[int, ...], _File] = {}
@@ -218,6 +218,8 @@ class NativeCode:
         rows = [(start, end, *_placed(file, start, offset), 0) for start, end, offset, file in seen.spans]
         with suppress(OSError):
             self._programs.set_array("spans", number, np.array(rows, self._span))
+        self._descriptions += 1
+        self._described.set(0, self._descriptions)  # what the kernel half has found by what it was told before does not hold any more
 
     def _name(self, file: _File, begins: list[int]) -> None:
         try:

@@ -4,6 +4,7 @@ import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,15 +75,19 @@ class Program:
                 parts.setdefault(stack, {})[first] = frames[:count].tolist()
                 totals[stack] = total, deep, native
         frames = {frame for by_first in parts.values() for frames in by_first.values() for frame in frames}
-        self._read_places({_of_python(frame) for frame in frames if frame[0] < FRAME_NATIVE})
+        self._read_places({frame for frame in frames if frame[0] < FRAME_NATIVE})
         known = self._natives.functions({code for code, _, _ in frames if code >= FRAME_NATIVE}) if self._natives else {}
+        natives: dict[tuple[Frame, ...], Below] = {}  # many stacks have the same
         for stack, by_first in parts.items():
             outwards = [frame for first in sorted(by_first) for frame in by_first[first]]
             total, deep, native = totals[stack]
             if len(outwards) == total:  # else the ring was full before its last frames
-                runs = self._runs([frame for frame in outwards if frame[0] < FRAME_NATIVE])
-                below = [known.get(code) for code, _, _ in outwards if code >= FRAME_NATIVE]
-                joined = join(runs, below, native == NATIVE_WHOLE and not deep)
+                python = bisect.bisect_left(outwards, 1, key=_is_native)
+                below = tuple(outwards[python:])
+                if below not in natives:
+                    natives[below] = Below([known.get(code) for code, _, _ in below])
+                runs = self._runs(outwards[:python])
+                joined = join(runs, natives[below], native == NATIVE_WHOLE and not deep)
                 if joined is None:
                     self.apart.add(stack)
                     joined = [place for run in runs for place in run]
@@ -92,11 +97,9 @@ class Program:
 
     def _runs(self, outwards: list[Frame]) -> list[list[Place]]:
         """Python frames by the call of the interpreter's C function that runs them; the innermost first, of all and in each."""
-        runs: list[list[Place]] = [[]]
-        for frame in outwards:
-            runs[-1] += [place] if (place := self._place[_of_python(frame)]) is not None else []
-            if self._nested or frame[0] & FRAME_ENTERED:
-                runs.append([])
+        places = [self._place[frame] for frame in outwards]
+        ends = range(1, len(outwards) + 1) if self._nested else [at for at, frame in enumerate(outwards, 1) if frame[0] & FRAME_ENTERED]
+        runs = [[place for place in places[begin:end] if place is not None] for begin, end in pairwise((0, *ends, len(outwards)))]
         return runs if runs[-1] else runs[:-1]
 
     def add(self, frames: np.ndarray, deep: bool = False) -> int:
@@ -109,9 +112,9 @@ class Program:
 
     def _read_places(self, frames: set[Frame]) -> None:
         new = frames - self._place.keys()
-        self._read_codes(sorted({(code, identity) for code, identity, _ in new}))
+        self._read_codes(sorted({(code & ~FRAME_ENTERED, identity) for code, identity, _ in new}))
         for code, identity, position in new:
-            known = self._codes[code, identity]
+            known = self._codes[code & ~FRAME_ENTERED, identity]
             self._place[code, identity, position] = None if known.func_id is None else (known.func_id, known.line(position * self._unit))
         self.size += len(new)
 
@@ -134,31 +137,47 @@ class Program:
                 self.size += len(read.ranges)
 
 
-def _of_python(frame: Frame) -> Frame:
-    return frame[0] & ~FRAME_ENTERED, frame[1], frame[2]
+def _is_native(frame: Frame) -> bool:
+    return frame[0] >= FRAME_NATIVE
 
 
-def join(runs: list[list[Place]], natives: list[Native | None], whole: bool) -> list[Place] | None:
+class Below:
+    """The native frames of a stack, the innermost first, by the calls of the interpreter's C function among them."""
+
+    def __init__(self, natives: list[Native | None]) -> None:
+        """`natives`: None, a function of which nothing is known any more."""
+        segments: list[list[Native | None]] = [[]]
+        for native in natives:
+            if native and native.evaluates:
+                segments.append([])
+            else:
+                segments[-1].append(native)
+        self.calls = len(segments) - 1
+        # Where the thread is, is shown whatever it is.
+        self.inside = [_place(native) for at, native in enumerate(segments[0]) if not (at and native and native.calls)]
+        named = [[native for native in segment if native and not native.calls and not native.nameless] for segment in segments[1:]]
+        self.outside = [[_place(native) for native in segment] for segment in named]
+        self.outermost = [[_place(native) for native in segment if not native.begins] for segment in named]
+
+
+def _place(native: Native | None) -> Place:
+    return (native.func_id, NO_LINE) if native else _UNREAD
+
+
+def join(runs: list[list[Place]], below: Below, whole: bool) -> list[Place] | None:
     """One stack of Python frames and native ones, innermost first; None where they do not fit each other.
 
     The interpreter's C function stands for a run of Python frames, and what it called for the innermost of them is below that. `whole`: no
     frame is missing; else only those below the innermost Python frame are certain. Left out is what the interpreter calls functions by, unless the
     thread was there, and outside of all Python frames what only began the interpreter or the thread. `runs` may be empty: a thread of a BLAS's pool.
     """
-    segments: list[list[Native | None]] = [[]]
-    for native in natives:
-        if native and native.evaluates:
-            segments.append([])
-        else:
-            segments[-1].append(native)
-    if len(segments) - 1 != len(runs) and (whole or not runs):
+    if below.calls != len(runs) and (whole or not runs):
         return None
-    found = [(native.func_id, NO_LINE) if native else _UNREAD for at, native in enumerate(segments[0]) if not (at and native and native.calls)]
-    outwards = segments[1:] if whole else []
+    found = [*below.inside]
     for at, run in enumerate(runs):
         found += run
-        named = [native for native in outwards[at] if native and not native.calls and not native.nameless] if at < len(outwards) else []
-        found += [(native.func_id, NO_LINE) for native in named if at + 1 < len(runs) or not native.begins]
+        if whole:
+            found += below.outside[at] if at + 1 < len(runs) else below.outermost[at]
     return found
 
 
