@@ -1,10 +1,12 @@
 /* Looks at the threads of one process: which of them run, which wait for what, and since when.
  *
  * A look is taken about once a period. The CPU time that a thread has spent since the last one is its credit: for each period of it a
- * thread that is running when it is looked at gives a sample on a core. One that is not running is off the core from the look that found
+ * thread that has a core when it is looked at gives a sample there. One that waits for a core stands where it lost that, which is not anywhere alike:
+ * many lose it at a system call, where the kernel sees that their time is over. Such a thread keeps its credit until it is met on a core. One that is not running is off the core from the look that found
  * it so to the one that finds that it has run; that interval is one sample, with the stack that the thread stood at.
  */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define MOST_THREADS 32768
-#define MOST_SAMPLES 4 /* on a core of one look; the rest of the credit waits for the next ones */
+#define MOST_SAMPLES 16 /* on a core of one look; the rest of the credit waits for the next ones */
+#define MOST_UNMET 256 /* looks in a row that find a thread waiting for a core; then where it was on a core is not known */
 #define STILL 16       /* a thread that ran for less than this part of the time between two looks still waits for the same */
 
 static uint64_t now_ns(void)
@@ -25,6 +28,14 @@ static uint64_t now_ns(void)
     return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
+/* How many cores this process may run on: where that is one, nobody else has one while it looks. */
+static int cores(void)
+{
+    cpu_set_t allowed;
+
+    return sched_getaffinity(0, sizeof allowed, &allowed) ? 2 : CPU_COUNT(&allowed);
+}
+
 EXPORT struct outside *outside_open(const struct place *place)
 {
     struct outside *self = calloc(1, sizeof *self);
@@ -32,6 +43,7 @@ EXPORT struct outside *outside_open(const struct place *place)
     if (!self)
         return NULL;
     self->place = *place;
+    self->cores = cores();
     self->reader = reader_open(place);
     if (!self->reader) {
         free(self);
@@ -70,7 +82,7 @@ EXPORT int outside_threads(struct outside *self, const int32_t *own, const int32
 
         if (before && before->tid == tids[i]) {
             threads[i] = *before;
-            before->times.fd = before->call.fd = 0;
+            before->times.fd = before->call.fd = before->clock.fd = 0;
         } else
             threads[i] = (struct thread){.tid = tids[i], .own = own[i], .off = ON_CORE, .state = -1};
     }
@@ -154,17 +166,42 @@ static void end_interval(struct outside *self, struct thread *thread, struct fou
     thread->off = ON_CORE;
 }
 
+/* Gives the credit of a thread that will not be looked at again: to what it was met at last. */
+static void give_rest(struct outside *self, struct thread *thread, struct found *found, uint64_t ts)
+{
+    struct sample sample = {.state = ON_CORE, .stack = thread->met_stack ? thread->met_stack : TORN, .opcode = thread->met_stack ? thread->met_opcode : NO_OPCODE};
+
+    for (; thread->credit_ns >= self->place.period_ns; thread->credit_ns -= self->place.period_ns)
+        give(self, thread, found, ts, sample);
+}
+
 static void take_running(struct outside *self, struct thread *thread, struct found *found, uint64_t now, uint64_t window)
 {
-    uint64_t period = self->place.period_ns, count = thread->credit_ns / period, most = window / period + MOST_SAMPLES;
-    struct sample sample = {.state = ON_CORE, .is_new = 1};
+    uint64_t period = self->place.period_ns, count = thread->credit_ns / period, most = window / period + MOST_SAMPLES, began, before, after;
+    struct sample sample = {.state = ON_CORE, .is_new = 1}, met;
 
     if (!count && thread->queue_ns < period)
         return;
+    began = now_ns();
+    before = take_clock(self, thread);
     sample.stack = take_stack(self, thread, found);
     sample.opcode = self->read.opcode;
+    after = take_clock(self, thread);
+    if (!after || 2 * (after - before) >= now_ns() - began) {
+        thread->unmet = 0;
+        thread->met_stack = sample.stack;
+        thread->met_opcode = sample.opcode;
+    } else if (thread->unmet < MOST_UNMET) {
+        thread->unmet++;
+        count = 0;
+    }
+    met = sample;
+    if (thread->unmet == MOST_UNMET) {
+        met.stack = TORN;
+        met.opcode = NO_OPCODE;
+    }
     for (count = count < most ? count : most; count; count--) {
-        give(self, thread, found, now, sample);
+        give(self, thread, found, now, met);
         thread->credit_ns -= period;
     }
     if (thread->queue_ns >= period) {
@@ -195,6 +232,7 @@ static void look_at(struct outside *self, struct thread *thread, struct found *f
 
     if (!take_times(self, thread, &on, &queued, &state)) {
         end_interval(self, thread, found, now);
+        give_rest(self, thread, found, now);
         return;
     }
     window = thread->looked_ns ? now - thread->looked_ns : 0;
@@ -290,6 +328,7 @@ EXPORT void outside_finish(struct outside *self, struct found *found, int ended)
         thread->off_windows_ns += more;
         if (thread->off_ns >= self->place.period_ns)
             end_interval(self, thread, found, ended ? thread->looked_ns : now);
+        give_rest(self, thread, found, ended ? thread->looked_ns : now);
     }
 }
 

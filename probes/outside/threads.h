@@ -21,8 +21,11 @@ struct thread {
     uint16_t off_opcode;
     uint16_t began_now; /* that interval did, at this look */
     uint16_t still;     /* looks that found it waiting there */
+    uint16_t unmet;     /* looks that found it waiting for a core, since one found it on one */
+    uint16_t met_opcode;
+    uint64_t met_stack; /* where that one found it; 0 = there was none */
     uint16_t is_due;    /* to be looked at this time */
-    struct kept { int fd; } times, call; /* its files of /proc, open; 0 = not */
+    struct kept { int fd; } times, call, clock; /* its files of /proc and its clock, open; 0 = not, -1 = the kernel refuses */
 };
 
 struct state {
@@ -34,6 +37,7 @@ struct outside {
     struct place place;
     struct reader *reader;
     uint64_t gil, gil_end;
+    int cores; /* that this process may run on */
     struct thread *threads; /* by `own` */
     int count, first;       /* where the last look stopped for want of time */
     uint32_t looks;
@@ -55,6 +59,7 @@ void name_states(struct outside *self);
 /* kernel.c */
 int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state);
 uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state);
+uint64_t take_clock(const struct outside *self, struct thread *thread);
 void let_go(struct thread *thread);
 
 #endif

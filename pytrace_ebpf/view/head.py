@@ -28,7 +28,7 @@ LOST = {
     "stack_depth": "frames too deep to be read",
     "sample_ring": "samples, or their stacks",
     "sample_native": "stacks whose native frames are not known, or not all",
-    "sample_torn": "stacks that were changing just when they were sampled: their time has no function",
+    "sample_torn": "stacks that were changing just when they were sampled, or of threads that no look met on a core: their time has no function",
     "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
     "allocation_ring": "what Python's allocators did between two events: it is in no function's sums",
     "block_ring": "sampled blocks of malloc's: they are in no function's sums",

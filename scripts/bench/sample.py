@@ -122,14 +122,17 @@ def begin(program: Program, sampler: "subprocess.Popen[bytes]", name: str) -> No
 
 def measured(program: Program, command: list[str], seconds: float, many: int = 1) -> Measured:
     """`many`: one of so many samplers that would be needed."""
-    sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
+    is_ours = "pytrace_ebpf" in command
+    sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE if is_ours else subprocess.DEVNULL, cwd=REPOSITORY)
     counted = {}
     try:
+        if is_ours and sampler.stderr is not None:
+            sampler.stderr.readline()  # it says that it has begun; the others do not
         begin(program, sampler, command[0])
         before, began = cpu_seconds(sampler.pid), time.monotonic()
         rates = program.work(seconds)
         core = many * (cpu_seconds(sampler.pid) - before) / (time.monotonic() - began)
-        if "pytrace_ebpf" in command and "--rootless" not in command:
+        if is_ours and "--rootless" not in command:
             with run_times_counted():
                 before_ns, began = run_times(sampler.pid), time.monotonic()
                 program.work(COUNTED_S)
@@ -150,7 +153,7 @@ def measured(program: Program, command: list[str], seconds: float, many: int = 1
 
 def ways(program: Program, hz: int, args: argparse.Namespace, folder: str) -> dict[str, tuple[list[str], int]]:
     """By name: a command that samples the program until Ctrl-C, and how many such samplers it would take."""
-    pid, ours = str(program.pid), [sys.executable, "-m", "pytrace_ebpf", "attach", "-q", "--sample", str(hz), "-o", f"{folder}/{random.random()}"]
+    pid, ours = str(program.pid), [sys.executable, "-m", "pytrace_ebpf", "attach", "--sample", str(hz), "-o", f"{folder}/{random.random()}"]
     found = {"--sample": ([*ours, "--pid", pid], 1)}
     if args.rootless:
         found["--rootless --sample"] = [*ours, "--rootless", "--pid", pid], 1
