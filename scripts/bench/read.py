@@ -36,6 +36,7 @@ from synthetic import GIL, table_of, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import calls
+from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
 
@@ -44,7 +45,6 @@ PID, SECOND, TURN = 4000, 10**9, 5_000_000
 CLOCK = 10
 THREADS = (PID, PID + 1)
 FUNCTIONS = [(k, f"/app/module{k // 8}.py", f"f{k}", f"Class{k // 4}.f{k}", 10 * k + 1, f"app.module{k // 8}", 0, "python") for k in range(40)]
-INTEGERS = ("ts", "func_id", "frame", "line")
 
 
 def request() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -134,15 +134,8 @@ def make(path: Path, wanted: int) -> Path:
             "sched": table_of("sched", [*(start if not index else []), *switches_of(index)]),
         }
         for name, table in parts.items():
-            whole_numbers = [column for column in INTEGERS if column in table.column_names]
-            rest = [column for column in table.column_names if column not in whole_numbers]
-            pq.write_table(
-                table,
-                path / name / f"part-{index:05d}.parquet",
-                compression="lz4",
-                use_dictionary=rest,
-                column_encoding=dict.fromkeys(whole_numbers, "DELTA_BINARY_PACKED"),
-            )
+            with (path / name / f"part-{index:05d}.parquet").open("wb") as file:  # as a recorder writes them
+                write_events(file, table) if name == "events" else pq.write_table(table, file, compression="lz4")
             manifest["segments"][index]["rows"][name] = len(table)
     manifest["segments"][-1]["rows"]["threads"], manifest["segments"][0]["rows"]["threads"] = 0, len(THREADS)
     (path / "threads" / f"part-{seconds - 1:05d}.parquet").rename(path / "threads" / "part-00000.parquet")

@@ -22,7 +22,7 @@ from pytrace_ebpf.rebuild.shards import Shards
 
 
 def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:
-    patched.setattr(passes, "_cores", lambda: count)
+    patched.setattr(passes, "cores", lambda: count)
     patched.setattr(passes, "_MANY", 0)
 
 
