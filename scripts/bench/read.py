@@ -3,8 +3,9 @@
     python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--most-written 30000000] [--viztracer PYTHON]
 
 All sizes of docs/cost.md: --calls 1000000 25000000 100000000 300000000. Traces are made: two threads that hand each other the GIL every
-5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times. "first" derives, "again" answers
-from what is kept. Time and CPU time are of the whole command, the interpreter's start and imports included; peak memory is of that process.
+5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times; events are written as a recorder
+does. "first" derives, "again" answers from what is kept; by wait, gil and core is measured where nothing is kept, too. Time and CPU time are of
+the whole command, the interpreter's start and imports included; peak memory is of that process.
 Above --most-rows calls what reads a row for every call is left out, above --most-written the exports that visit every call, but for windows.
 --viztracer: a Python that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there
 and leave them.
@@ -183,15 +184,25 @@ def command(*words: str, program: str = COMMAND, python: str = sys.executable) -
     return spent, float(cpu), float(peak)
 
 
+BY_ITSELF = ("wait", "gil", "core")  # reports that need more than the sums: measured where nothing is kept
+
+
+def forget(path: Path) -> None:
+    """What is derived of a trace."""
+    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls", "settled"):
+        shutil.rmtree(path / name, ignore_errors=True)
+
+
 def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measured]]:
     trace, middle = str(path), str(len(read_manifest(open_directory(path))[0]["segments"]) // 2)
-    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls"):
-        shutil.rmtree(path / name, ignore_errors=True)
+    forget(path)
     yield "report, first", command("report", trace)
     yield "report, again", command("report", trace)
     window = ["--from", middle, "--until", str(int(middle) + 1)]
     yield "report of a second in the middle", command("report", trace, *window)
-    for by in ("module", "thread", "wait", "gil", "task", "core"):
+    for by in ("module", "thread", "task", *BY_ITSELF):
+        if by in BY_ITSELF:
+            forget(path)
         yield f"report --by {by}", command("report", trace, "--by", by)
         yield f"report --by {by}, again", command("report", trace, "--by", by)
     yield "report --by core of a second", command("report", trace, "--by", "core", *window)
