@@ -13,6 +13,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.analyze.functions.compensated import compensated
+from pytrace_ebpf.analyze.native.around import calls_within
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import damage_reported, opened
 from pytrace_ebpf.cli.requests import REQUEST
@@ -88,6 +89,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     }
     if args.by == "request":
         facts |= {"requests": args.request, "slowest": 1 if args.slowest is None else args.slowest}
+    if by.before:
+        by.before(trace)
     tree = trace.tree()
     tree["layer"] = tree["func_id"].map(trace.functions().set_index("func_id")["function_layer"]).fillna("python")
     counts = tree["calls"].groupby(tree["layer"]).sum()
@@ -100,7 +103,7 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
     if args.compensate and by.of_compensated:  # what a call's own costs depends on all that lie below it
-        calls = trace.calls(columns=[*functions.COLUMNS, "layer"])
+        calls = calls_within(trace, [*functions.COLUMNS, "layer"])
         tree = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
     trace.progress("Summing", None)
     table, more = by.found(trace, tree, facts)

@@ -129,6 +129,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "decode": (c_bool, [c_void_p, c_size_t, POINTER(Decoding), POINTER(Decoded), c_size_t]),
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
+    "near": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
     "stacks_open": (c_void_p, []),
     "stacks_close": (None, [c_void_p]),
     "stacks_take": (c_bool, [c_void_p, POINTER(Events)]),

@@ -22,7 +22,8 @@ class By:
     shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
     with_bar: whether the bar for all calls stands above it.
     of_samples: whether it is made of samples alone.
-    of_compensated: whether with --compensate it is given calls (by_function.COLUMNS) instead of the tree.
+    before(trace): derives what it needs in the pass that keeps the sums too, of which the tree is made then; None for nothing.
+    of_compensated: whether with --compensate it is given native calls and what lies in them (by_function.COLUMNS) instead of the tree.
     """
 
     found: Found
@@ -30,16 +31,17 @@ class By:
     with_bar: bool = True
     of_samples: bool = False
     of_compensated: bool = False
+    before: Callable[[Any], object] | None = None
 
 
 BY = {
-    "function": By(functions.found, functions.report),
+    "function": By(functions.found, functions.report, before=functions.before),
     "module": By(functions.found, functions.report),
     "thread": By(threads.found, threads.report),
-    "core": By(cores.found, cores.report),
+    "core": By(cores.found, cores.report, before=cores.before),
     "request": By(requests.found, requests.report),
     "task": By(tasks.found, tasks.report),
-    "wait": By(waits.found, waits.report, with_bar=False),
+    "wait": By(waits.found, waits.report, with_bar=False, before=waits.before),
     "operator": By(operators.found, operators.report, of_compensated=True),
     "blas": By(blas.found, blas.report, with_bar=False),
     "errors": By(errors.found, errors.report, with_bar=False),
@@ -47,5 +49,5 @@ BY = {
     "opcode": By(sampled_lines.found_opcodes, sampled_lines.report_opcodes, with_bar=False, of_samples=True),
     "args": By(args.found, args.report, with_bar=False),
     "memory": By(memory.found, memory.report, with_bar=False),
-    "gil": By(gil.found, gil.report, with_bar=False),
+    "gil": By(gil.found, gil.report, with_bar=False, before=waits.before),
 }

@@ -16,6 +16,11 @@ from pytrace_ebpf.view.names import named, plain
 _BAR, _SHORT_BAR = 20, 6
 
 
+def before(trace: Any) -> None:
+    """Find what core_sums() gives, and with that the waits."""
+    core_sums(trace)
+
+
 def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.time.by_core's rows; and `cores`, what `facts` gives."""
     sums = core_sums(trace)

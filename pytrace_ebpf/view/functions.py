@@ -14,7 +14,7 @@ from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.trace.schema import CALLER
-from pytrace_ebpf.view import sampled, text
+from pytrace_ebpf.view import sampled, text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -42,6 +42,16 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
 
 
+def before(trace: Any) -> None:
+    """Derive the waits where the sentence needs them."""
+    if trace.scheduling["source"] == "bpf" and _few(trace):
+        waits.before(trace)
+
+
+def _few(trace: Any) -> bool:
+    return sum(segment["rows"].get("events", 0) for segment in trace.whole.segments) <= _EVENTS
+
+
 def sentence(trace: Any, table: pd.DataFrame) -> str | None:
     """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known."""
     if trace.scheduling["source"] != "bpf" or not len(table):
@@ -51,7 +61,7 @@ def sentence(trace: Any, table: pd.DataFrame) -> str | None:
     names = dict(functions.set_index("func_id")["qualname"])
     if top["func_id"] not in names:
         return None
-    few = sum(segment["rows"].get("events", 0) for segment in trace.whole.segments) <= _EVENTS
+    few = _few(trace)
     lock = most_contended(trace, functions) if few else None
     said = contended_lock(lock, table, functions) if lock else ""
     if said and lock and lock["func_id"] == top["func_id"]:

@@ -15,6 +15,11 @@ from pytrace_ebpf.view.names import PLACE, in_full, named
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
 
+def before(trace: Any) -> None:
+    """Derive the waits."""
+    next(trace.waits_by_part(["kind"]), None)
+
+
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
     table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours())

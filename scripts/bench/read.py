@@ -3,8 +3,9 @@
     python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--most-written 30000000] [--viztracer PYTHON]
 
 All sizes of docs/cost.md: --calls 1000000 25000000 100000000 300000000. Traces are made: two threads that hand each other the GIL every
-5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times. "first" derives, "again" answers
-from what is kept. Time and CPU time are of the whole command, the interpreter's start and imports included; peak memory is of that process.
+5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times; events are written as a recorder
+does. "first" derives, "again" answers from what is kept; by wait, gil and core is measured where nothing is kept, too. Time and CPU time are of
+the whole command, the interpreter's start and imports included; peak memory is of that process.
 Above --most-rows calls what reads a row for every call is left out, above --most-written the exports that visit every call, but for windows.
 --viztracer: a Python that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there
 and leave them.
@@ -36,6 +37,7 @@ from synthetic import GIL, table_of, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import calls
+from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
 
@@ -44,7 +46,6 @@ PID, SECOND, TURN = 4000, 10**9, 5_000_000
 CLOCK = 10
 THREADS = (PID, PID + 1)
 FUNCTIONS = [(k, f"/app/module{k // 8}.py", f"f{k}", f"Class{k // 4}.f{k}", 10 * k + 1, f"app.module{k // 8}", 0, "python") for k in range(40)]
-INTEGERS = ("ts", "func_id", "frame", "line")
 
 
 def request() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -134,15 +135,8 @@ def make(path: Path, wanted: int) -> Path:
             "sched": table_of("sched", [*(start if not index else []), *switches_of(index)]),
         }
         for name, table in parts.items():
-            whole_numbers = [column for column in INTEGERS if column in table.column_names]
-            rest = [column for column in table.column_names if column not in whole_numbers]
-            pq.write_table(
-                table,
-                path / name / f"part-{index:05d}.parquet",
-                compression="lz4",
-                use_dictionary=rest,
-                column_encoding=dict.fromkeys(whole_numbers, "DELTA_BINARY_PACKED"),
-            )
+            with (path / name / f"part-{index:05d}.parquet").open("wb") as file:  # as a recorder writes them
+                write_events(file, table) if name == "events" else pq.write_table(table, file, compression="lz4")
             manifest["segments"][index]["rows"][name] = len(table)
     manifest["segments"][-1]["rows"]["threads"], manifest["segments"][0]["rows"]["threads"] = 0, len(THREADS)
     (path / "threads" / f"part-{seconds - 1:05d}.parquet").rename(path / "threads" / "part-00000.parquet")
@@ -190,15 +184,25 @@ def command(*words: str, program: str = COMMAND, python: str = sys.executable) -
     return spent, float(cpu), float(peak)
 
 
+BY_ITSELF = ("wait", "gil", "core")  # reports that need more than the sums: measured where nothing is kept
+
+
+def forget(path: Path) -> None:
+    """What is derived of a trace."""
+    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls", "settled"):
+        shutil.rmtree(path / name, ignore_errors=True)
+
+
 def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measured]]:
     trace, middle = str(path), str(len(read_manifest(open_directory(path))[0]["segments"]) // 2)
-    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls"):
-        shutil.rmtree(path / name, ignore_errors=True)
+    forget(path)
     yield "report, first", command("report", trace)
     yield "report, again", command("report", trace)
     window = ["--from", middle, "--until", str(int(middle) + 1)]
     yield "report of a second in the middle", command("report", trace, *window)
-    for by in ("module", "thread", "wait", "gil", "task", "core"):
+    for by in ("module", "thread", "task", *BY_ITSELF):
+        if by in BY_ITSELF:
+            forget(path)
         yield f"report --by {by}", command("report", trace, "--by", by)
         yield f"report --by {by}, again", command("report", trace, "--by", by)
     yield "report --by core of a second", command("report", trace, "--by", "core", *window)

@@ -92,7 +92,7 @@ def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.M
     assert len(table) > 8 and table["self_on_cpu_ns"].sum() == trace.calls()["self_on_cpu_ns"].sum()
     assert table.groupby("func_id")["cpu"].nunique().max() == 2
     for count in (1, 2, 3):
-        monkeypatch.setattr(passes, "_cores", lambda count=count: count)
+        monkeypatch.setattr(passes, "cores", lambda count=count: count)
         monkeypatch.setattr(passes, "_MANY", 0)
         for own in (trace, trace.window(1010_000_000, 1041_000_000), trace.window(tid=4001), trace.window(1030_500_000)):
             compared(own)

@@ -18,6 +18,7 @@ from pytrace_ebpf.analyze.waits import reasons as why
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze
 from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.rebuild.near import near
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.sentence import top_function, waited_for
@@ -267,5 +268,5 @@ def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: 
     def left(rows: gil_holds.Rows) -> list[Any]:
         return list(gil_holds._ends_of_runs(rows[np.lexsort((rows["ts"], rows["pid"]))]).tolist())
 
-    kept = np.append(gil_holds.near(ts, pid, tid, np.array(others, np.int64)), np.ones(len(others), bool))
+    kept = np.append(near(ts, pid, tid, np.array(others, np.int64)), np.ones(len(others), bool))
     assert left(rows[kept]) == left(rows)

@@ -10,7 +10,8 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.native.around import native_by_part
+from pytrace_ebpf.analyze.functions import by_function
+from pytrace_ebpf.analyze.native.around import calls_within, native_by_part
 from pytrace_ebpf.analyze.native.by_operator import shapes_text
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
@@ -243,3 +244,28 @@ def test_only_the_native_calls_of_a_segment_are_held(tmp_path: Path, monkeypatch
         pd.testing.assert_frame_equal(found[0], expected[0], check_dtype=False)
         assert found[1] == expected[1]
     assert main(["report", str(opened.directory), *(["--by", "operator", "--shapes"] if by == "shapes" else ["--by", by])]) == 0
+
+
+@pytest.mark.parametrize("cut", [13, 60, 137, 206])
+def test_compensated_no_call_outside_of_native_ones_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+    within = [
+        (3001, E, FORWARD),
+        (3002, E, LINEAR),
+        (3003, E, STEP),
+        (3004, E, ADDMM),
+        (3005, R, ADDMM),
+        (3006, R, STEP),
+        (3009, R, LINEAR),
+        (3010, R, FORWARD),
+    ]
+    idle = [(ts + at, kind, STEP) for ts in range(1000, 3000, 4) for at, kind in enumerate((E, E, R, R))]
+    opened = trace(tmp_path, STEPS + FAILS + idle + within, GIVEN + WRONG, cuts=[cut, 2000, 3004])
+    columns = [*by_function.COLUMNS, "layer"]
+    every = by_function.compensate(opened.calls(columns=columns), 0.5)
+    expected = BY["operator"].found(opened, every, {"compensated": True})
+    monkeypatch.setattr(Trace, "calls", lambda *_, **__: pytest.fail("all calls were read"))
+    held = calls_within(opened, columns)
+    assert (held["func_id"] == STEP).sum() == 1 and len(held) < 20 < len(every)
+    found = BY["operator"].found(opened, by_function.compensate(held, 0.5), {"compensated": True})
+    pd.testing.assert_frame_equal(found[0], expected[0], check_dtype=False)
+    assert found[1] == expected[1]

@@ -15,6 +15,8 @@ from test_windows import by_cputime
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import passes, sums
+from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoints
+from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.errors import TraceError
@@ -22,7 +24,7 @@ from pytrace_ebpf.rebuild.shards import Shards
 
 
 def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:
-    patched.setattr(passes, "_cores", lambda: count)
+    patched.setattr(passes, "cores", lambda: count)
     patched.setattr(passes, "_MANY", 0)
 
 
@@ -84,3 +86,36 @@ def test_what_one_cannot_take_ends_all(tmp_path: Path, monkeypatch: pytest.Monke
         engines.take([strange] * 50, trace.end_ns, PIECE)
     with pytest.raises(ZeroDivisionError):
         engines.take((events for _ in [1 // 0]), trace.end_ns, PIECE)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS), st.integers(1, 3))
+def test_the_pass_for_the_waits_keeps_the_sums_too(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, cores: int) -> None:
+    """What a report finds after it, and who rides with it, is what each finds in a pass of its own."""
+    folder = tmp_path_factory.mktemp("beside")
+    alone = pytrace_ebpf.open(write_trace(folder / "alone", **story(seed, scenario)))
+    first = {"tree": alone.tree(), "sites": alone.call_sites(), "times": alone.thread_times(), "waits": alone.waits()}
+    own = core_sums(alone)
+    with pytest.MonkeyPatch.context() as patched:
+        on_cores(patched, cores)
+        trace = pytrace_ebpf.open(write_trace(folder / "together", **story(seed, scenario)))
+        together = core_sums(trace)
+        if len(first["waits"]):  # else there may be no pass that keeps them
+            assert Checkpoints(trace).reach == len(trace.segments)
+            patched.setattr(Shards, "take", None)  # nothing is rebuilt again
+        found = {"tree": trace.tree(), "sites": trace.call_sites(), "times": trace.thread_times(), "waits": trace.waits()}
+    same(first, found)
+    for name in ("threads", "at_a_time", "functions"):
+        pd.testing.assert_frame_equal(getattr(own, name), getattr(together, name))
+
+
+def test_sums_that_were_kept_in_part_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "BYTES_AN_EVENT", 1 << 20)
+    expected = pytrace_ebpf.open(write_trace(tmp_path / "alone", **story(9, "whole"))).tree()
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "trace", **story(9, "whole")))
+    assert len(trace.segments) > 2
+    trace.window(trace.segments[2]["start_ns"]).tree()  # what lies before it is kept
+    assert 0 < Checkpoints(trace).reach < len(trace.segments)
+    trace.waits()
+    assert Checkpoints(trace).reach == len(trace.segments)
+    pd.testing.assert_frame_equal(trace.tree(), expected)

@@ -31,8 +31,7 @@ def native_by_part(trace: Trace, columns: Sequence[str]) -> Iterator[pd.DataFram
     In the order of call_id; where there are none an empty one. `own`: whether it is one of that part, each of which comes once; the others are what these lie in.
     """
     ends = list(accumulate((int(part["end_ns"].max()) for part in trace.operators_by_part(["end_ns"])), max))
-    functions = trace.functions()
-    native = functions.loc[functions["function_layer"].isin(LAYERS), "func_id"].tolist()
+    native = _native(trace)
     of_calls = list(dict.fromkeys([*_NESTING, *(name for name in columns if name in CALLS.arrow.names)]))
     of_operators = ["call_id", *(name for name in columns if name not in of_calls)]
     if not ends:
@@ -46,6 +45,28 @@ def native_by_part(trace: Trace, columns: Sequence[str]) -> Iterator[pd.DataFram
             rows = pd.concat([rows, around]).sort_values("call_id", ignore_index=True)
         yield rows
         around = rows[rows["start_ns"] <= before].assign(own=False)
+
+
+def _native(trace: Trace) -> list[int]:
+    functions = trace.functions()
+    return list(functions.loc[functions["function_layer"].isin(LAYERS), "func_id"])
+
+
+def calls_within(trace: Trace, columns: Sequence[str]) -> pd.DataFrame:
+    """`columns` (call_id among them) of the native calls and of all that lie in them, in the order of call_id.
+
+    Read some at a time: memory is bounded by how many these are.
+    """
+    native, found = _native(trace), [to_frame(CALLS.arrow.empty_table().select(columns), CALLS)]
+    spans = [part.to_numpy(np.int64) for part in trace.calls_by_part(["call_id", "last_descendant_id"], native)] if native else []
+    first, last = np.concatenate([np.zeros((0, 2), np.int64), *spans]).T
+    order = np.argsort(first)
+    first, last = first[order], np.maximum.accumulate(last[order])
+    for calls in trace.iter_calls(columns) if len(first) else ():
+        ids = calls["call_id"].to_numpy(np.int64)
+        within = np.searchsorted(first, ids, side="right") - 1
+        found.append(calls[(within >= 0) & (ids <= last[within])])
+    return pd.concat(found[1:] or found).sort_values("call_id", ignore_index=True)
 
 
 def calls_around(trace: Trace, columns: Sequence[str], ids: Ints) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +56,17 @@ class CoreSums:
         return None if negative or at != len(body) else cls(**found)
 
 
+_HELD: WeakKeyDictionary[Trace, CoreSums] = WeakKeyDictionary()
+
+
 def core_sums(trace: Trace) -> CoreSums:
     """Those of a trace, which are kept once it is complete, or of a window of it."""
+    if trace not in _HELD:
+        _HELD[trace] = _kept(trace)
+    return _HELD[trace]
+
+
+def _kept(trace: Trace) -> CoreSums:
     pieces, key = trace.pieces(FOLDER), ""
     if trace.whole is trace and trace.manifest["state"] == "complete":
         *_, key = "", *segment_keys(trace)

@@ -1,14 +1,19 @@
 """Which function was on which core, and how many cores its process had meanwhile: one pass, no rows of calls."""
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.analyze.rebuilt.riding import riding
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.analyze.time.cores import busy
-from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.engine import Ints
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
+
+_Found = tuple[npt.NDArray[np.void], npt.NDArray[np.void]]
 
 
 def functions_on_cores(trace: Trace, timeline: pd.DataFrame) -> pd.DataFrame:
@@ -16,32 +21,52 @@ def functions_on_cores(trace: Trace, timeline: pd.DataFrame) -> pd.DataFrame:
 
     busy_cores (float, the same in a function's rows): mean cores that its process had within its outermost calls, null of an unknown function. `timeline`:
     analyze.time.split's. Calls whose scheduling is not known are left out. Memory is bounded by a segment, what is open, and the switches.
+    Where the waits of a whole trace are not derived yet, they are, in the same pass.
     """
-    found = [engine.cores() for engine in _passed(trace, timeline)]
-    on = pd.DataFrame(np.concatenate([cells for cells, _ in found]))
-    table = on.groupby(["func_id", "cpu"], as_index=False)["ns"].sum().rename(columns={"ns": "self_on_cpu_ns"})
-    wall, busy_ns = (np.sum([meanwhile[name] for _, meanwhile in found], axis=0) for name in ("wall", "busy"))
-    rate = pd.Series(np.divide(busy_ns, wall, out=np.full(len(wall), np.nan), where=wall > 0))
-    table["busy_cores"] = rate.reindex(table["func_id"]).to_numpy()
-    table = table[table["self_on_cpu_ns"] != 0]
-    return table.sort_values("self_on_cpu_ns", ascending=False, kind="stable", ignore_index=True)
+    wanted = _Cores({pid: (curve.when, curve.total, curve.slope) for pid, curve in busy(timeline).items()})
+    if trace.whole is trace:
+        with riding(trace, wanted):
+            next(trace.waits_by_part(["kind"]), None)
+    if not wanted.found:
+        _pass(trace, wanted)
+    return wanted.table()
 
 
-def _passed(trace: Trace, timeline: pd.DataFrame) -> list[Engine]:
-    """Engines that have taken the whole trace, or the window."""
-    curves = {pid: (curve.when, curve.total, curve.slope) for pid, curve in busy(timeline).items()}
+class _Cores:
+    """What engines are to find out, and what they `found`."""
+
+    def __init__(self, curves: dict[int, tuple[Ints, Ints, Ints]]) -> None:
+        self._curves, self.found = curves, list[_Found]()
+
+    def begin(self, engines: Shards) -> None:
+        for engine in engines.engines:
+            engine.want_cores(self._curves)
+
+    def end(self, engines: Shards) -> None:
+        self.found = [engine.cores() for engine in engines.engines]
+
+    def table(self) -> pd.DataFrame:
+        on = pd.DataFrame(np.concatenate([cells for cells, _ in self.found]))
+        table = on.groupby(["func_id", "cpu"], as_index=False)["ns"].sum().rename(columns={"ns": "self_on_cpu_ns"})
+        wall, busy_ns = (np.sum([meanwhile[name] for _, meanwhile in self.found], axis=0) for name in ("wall", "busy"))
+        rate = pd.Series(np.divide(busy_ns, wall, out=np.full(len(wall), np.nan), where=wall > 0))
+        table["busy_cores"] = rate.reindex(table["func_id"]).to_numpy()
+        table = table[table["self_on_cpu_ns"] != 0]
+        return table.sort_values("self_on_cpu_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _pass(trace: Trace, wanted: _Cores) -> None:
+    """Over the whole trace, or the window."""
     if trace.whole is trace:
         shards = shards_of(trace)
-        for engine in shards.engines:
-            engine.want_cores(curves)
+        wanted.begin(shards)
         for events, end_ns in segments(trace, shards):
             shards.take(events, end_ns, PIECE)
-        shards.finish(trace.end_ns)
-        return list(shards.engines)
-    engine, parts = begun(trace, rows=False)
-    engine.want_cores(curves)
-    for events, end_ns in parts:
-        for _ in engine.take(events, end_ns, PIECE):
-            pass
-    engine.finish(trace.end_ns)
-    return [engine]
+    else:
+        engine, parts = begun(trace, rows=False)
+        shards = Shards([engine])
+        wanted.begin(shards)
+        for events, end_ns in parts:
+            shards.take(events, end_ns, PIECE)
+    shards.finish(trace.end_ns)
+    wanted.end(shards)

@@ -1,6 +1,5 @@
 """One pass of the compiled engine (rebuild/) over the segments of a trace."""
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -8,7 +7,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.read_ahead import ahead, bunches_of
+from pytrace_ebpf.analyze.rebuilt.read_ahead import ahead, bunches_of, cores
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
@@ -39,12 +38,8 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
 def shards_of(trace: Trace, nodes: int = 0, most: int = _MOST_SHARDS) -> Shards:
     """As engine_of(), one for each core, if there are as many threads, and at most `most`; but one alone for short segments."""
     events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
-    count = min(_cores(), most, max(1, len(trace.threads()))) if events >= _MANY * len(trace.segments) else 1
+    count = min(cores(), most, max(1, len(trace.threads()))) if events >= _MANY * len(trace.segments) else 1
     return Shards([engine_of(trace, rows=False, nodes=nodes) for _ in range(count)])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def segments(

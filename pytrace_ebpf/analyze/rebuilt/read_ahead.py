@@ -1,8 +1,11 @@
-"""The rows of a trace's segments in the order in which an engine takes them, read and checked by a thread of their own."""
+"""The rows of a trace's segments in the order in which an engine takes them, read and checked by a thread of their own, or by several."""
 
+import os
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
@@ -16,6 +19,7 @@ _BUNCH = 1 << 14  # rows of short segments that are read and handed over at once
 _AHEAD = 4  # bunches that are read while another is rebuilt
 
 _Item = TypeVar("_Item")
+_Given = TypeVar("_Given")
 Segments = Sequence[dict[str, Any]]
 
 
@@ -73,6 +77,23 @@ def _short_ones(segments: Segments) -> Iterator[list[dict[str, Any]]]:
         rows += own
     if some:
         yield some
+
+
+def each_of(do: Callable[[_Given], _Item], items: Iterable[_Given]) -> Iterator[_Item]:
+    """do(item) of each, in their order, by as many threads as there are cores: as many are done or at work at once, and another each."""
+    waiting, count = deque[Future[_Item]](), cores()
+    with ThreadPoolExecutor(count, "each") as pool:
+        for item in items:
+            waiting.append(pool.submit(do, item))
+            if len(waiting) > 2 * count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ahead(items: Iterator[_Item], most: int = _AHEAD) -> Generator[_Item, None, None]:

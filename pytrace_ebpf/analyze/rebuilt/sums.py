@@ -142,22 +142,49 @@ def keep_up(trace: Trace) -> None:
 
 def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> None:
     """Have `engines` take some segments and keep states on the way, and in the end where there is a `tree`; that gets the sums that are kept."""
-    keeps, complete, rows = kept.writable, trace.manifest["state"] == "complete", 0
-    listed = trace.segments
+    keeper = Keeper(trace, kept, engines, tree)
     for place, (events, end_ns) in zip(places, segments(trace, engines, places.start, places.stop), strict=True):
         engines.take(events, end_ns, PIECE)
-        rows += listed[place]["rows"].get("events", 0)
-        last = place + 1 == places.stop
+        keeper.took(place, tree is not None and place + 1 == places.stop)
+
+
+class Keeper:
+    """Keeps states of engines that make a tree while they go over a trace, whatever else they are asked for: took() is to be called after each segment."""
+
+    def __init__(self, trace: Trace, kept: Checkpoints, engines: Shards, tree: Engine | None = None) -> None:
+        """`tree` gets the sums that are kept."""
+        self._trace, self._kept, self._engines, self._tree = trace, kept, engines, tree
+        self._keeps, self._complete = kept.writable, trace.manifest["state"] == "complete"
+        self._segments, self._rows = trace.segments, 0
+
+    def took(self, place: int, last: bool) -> None:
+        """The engines have taken the segment `place`; `last`: a state is to be kept in any case, as none will be later."""
+        kept, engines = self._kept, self._engines
+        if place < kept.reach:  # what is kept needs no other
+            if place + 1 == kept.reach:
+                engines.new_tree()
+            return
+        self._rows += self._segments[place]["rows"].get("events", 0)
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
-        keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))
-        if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and tree)):
-            part = engines.sums(_empty_tree(trace))
+        at_end = place + 1 == len(self._segments)
+        self._keeps = self._keeps and (self._complete or not (engines.met_unknown or (has_only_cputime(self._trace) and at_end)))
+        if self._keeps and (self._rows * BYTES_AN_EVENT >= kept.size or last):
+            part = engines.sums(_empty_tree(self._trace))
             engines.new_tree()
             checkpoint = Checkpoint(*part, engines.save())
-            if tree:
-                _merge(tree, checkpoint)
+            if self._tree:
+                _merge(self._tree, checkpoint)
             kept.keep(place, checkpoint.packed())
-            rows = 0
+            self._rows = 0
+
+
+def beside(trace: Trace) -> tuple[Shards, Keeper | None]:
+    """Engines for a pass over a whole trace that asks for something else, and what keeps the sums in it; None where they are kept, or cannot be."""
+    kept = Checkpoints(trace) if trace.whole is trace and trace.manifest["state"] == "complete" and trace.segments else None
+    if kept is None or not kept.writable or kept.reach == len(trace.segments):
+        return shards_of(trace), None
+    engines = shards_of(trace, nodes=MOST_NODES)
+    return engines, Keeper(trace, kept, engines)
 
 
 def _merge(tree: Engine, checkpoint: Checkpoint) -> None:

@@ -20,13 +20,14 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
+from pytrace_ebpf.analyze.rebuilt.read_ahead import each_of
 from pytrace_ebpf.analyze.time.windows import touches, windows_of
+from pytrace_ebpf.rebuild.near import near
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, CallKind, SchedKind
 
 FOLDER = "gil"
 NOBODY, UNKNOWN = 0, -1
 _MOST_BYTES = 1 << 28
-_FEW_RUNS = 4  # threads in a segment, of which each is compared with all others
 _EXITED, _NOT_READ = -2, -3  # the thread `by` holds it no more; says nothing
 WAIT_COLUMNS = (
     "pid",
@@ -52,17 +53,22 @@ def evidence(trace: Any) -> pd.DataFrame:
     """What events and switches of a pytrace_ebpf Trace show: columns pid, ts, holder, by, in the order of ts.
 
     holder: the thread that has the GIL, NOBODY or UNKNOWN; by: the thread at whose switch that was read, 0 for a function event.
-    Read a segment at a time, and kept; of events of one thread in a row the first and the last are kept.
+    Read a segment at a time on each core, and kept; of events of one thread in a row the first and the last are kept.
     """
     kept, keys = trace.pieces(FOLDER), dict(zip((s["index"] for s in trace.whole.segments), segment_keys(trace.whole), strict=True))
+    windows, pids = windows_of(trace.whole.losses(), SCHED_LOSSES), trace.whole.processes()["pid"].to_numpy()
     found = [np.zeros(0, _ROW)]
-    for place, segment in enumerate(trace.segments):
-        trace.progress("Reading who held the GIL", place / len(trace.segments))
+
+    def one(segment: dict[str, Any]) -> Rows:
         name = f"{segment['index']:06d}-{keys[segment['index']]}"
         rows = _unpacked(kept.read(name, _MOST_BYTES))
         if rows is None:
-            rows = _of_segment(trace, segment)
+            rows = _of_segment(trace.whole, segment, windows, pids)
             kept.keep(name, rows.tobytes())
+        return rows
+
+    for place, rows in enumerate(each_of(one, trace.segments)):
+        trace.progress("Reading who held the GIL", place / len(trace.segments))
         found.append(rows)
     frame = pd.DataFrame(np.concatenate(found)).sort_values("ts", kind="stable", ignore_index=True)
     # Of a process whose GIL was never read too little is known to say who holds it.
@@ -74,13 +80,11 @@ def _unpacked(content: bytes | None) -> Rows | None:
     return np.frombuffer(content, _ROW) if content is not None and not len(content) % _ROW.itemsize else None
 
 
-def _of_segment(trace: Any, segment: dict[str, Any]) -> Rows:
-    whole = trace.whole
-    windows, pids = windows_of(whole.losses(), SCHED_LOSSES), whole.processes()["pid"].to_numpy()
+def _of_segment(whole: Any, segment: dict[str, Any], windows: npt.NDArray[np.int64], pids: Ints) -> Rows:
     events = whole.part("events", segment["index"], ("ts", "pid", "tid", "kind"))
     sched = whole.part("sched", segment["index"], ("ts", "pid", "tid", "kind", "holder_tid"))
     switches = _of_switches(sched)
-    rows = np.concatenate((_of_events(events, None if len(windows) else switches["ts"]), switches))
+    rows = np.concatenate((_of_events(events, np.append(switches["ts"], windows)), switches))
     rows = rows[~touches(windows, rows["ts"], rows["ts"])]
     begun = windows[(windows[:, 0] >= segment["start_ns"]) & (windows[:, 0] < segment["end_ns"]), 0]
     lost = np.zeros(len(begun) * len(pids), _ROW)
@@ -143,34 +147,17 @@ def _ends_of_runs(rows: Rows) -> Rows:
     return rows[~(again[1:] & again[:-1]) & (holder != _NOT_READ)]
 
 
-def _of_events(events: pa.Table, others: Ints | None) -> Rows:
-    """Those that show who has the GIL; `others`: when the segment's other rows are, near which alone they matter, None for all events."""
+def _of_events(events: pa.Table, moments: npt.NDArray[np.int64]) -> Rows:
+    """Those that show who has the GIL; `moments`: when the segment's other rows are, and what is left out of them begins and ends."""
     kind, ts, pid, tid = (events[name].to_numpy() for name in ("kind", "ts", "pid", "tid"))
     acted = ~np.isin(kind, (CallKind.OPEN, CallKind.STANDS, CallKind.RESET))
-    acted[acted] = near(ts[acted], pid[acted], tid[acted], others) if others is not None else True
-    out = np.zeros(int(acted.sum()), _ROW)
+    if not acted.all():
+        ts, pid, tid = ts[acted], pid[acted], tid[acted]
+    places = np.flatnonzero(near(ts, pid, tid, moments))
+    out = np.zeros(len(places), _ROW)
     for name, column in (("pid", pid), ("ts", ts), ("holder", tid)):
-        out[name] = column[acted]
+        out[name] = column[places]
     return out
-
-
-def near(ts: Ints, pid: Ints, tid: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-    """Mask of the events next to another thread's, or to one of the moments `others`; of many threads, or without order, all of them.
-
-    Those between would be put in order only to be left out. The events lie thread by thread.
-    """
-    begins = np.flatnonzero((np.diff(tid, prepend=-1) != 0) | (np.diff(pid, prepend=-1) != 0))
-    runs = list(zip(begins.tolist(), [*begins[1:].tolist(), len(ts)], strict=False))
-    if len(runs) > _FEW_RUNS or any((ts[begin + 1 : end] < ts[begin : end - 1]).any() for begin, end in runs):
-        return np.ones(len(ts), bool)
-    found = np.zeros(len(ts), bool)
-    for begin, end in runs:
-        own = ts[begin:end]
-        when = np.concatenate((own[:1], own[-1:], others, ts[:begin], ts[end:]))
-        left, right = np.searchsorted(own, when), np.searchsorted(own, when, side="right")
-        places = np.concatenate((left - 1, left, right - 1, right))
-        found[begin + places[(places >= 0) & (places < len(own))]] = True
-    return found
 
 
 def _of_switches(sched: pa.Table) -> Rows:

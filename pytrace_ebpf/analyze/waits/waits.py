@@ -2,7 +2,8 @@
 
 The scheduling rows are read some segments at a time, as for the calls, and the same rows decide: so the waits
 within a call add up to its runq_wait_ns, gil_wait_ns and blocked_ns. In the same pass over the events it turns out in which calls they
-were: a wait is written once that is known for sure, by the next event of each thread that it asks for. Memory is bounded by what is open,
+were: a wait is written once that is known for sure, by the next event of each thread that it asks for. That pass also keeps the sums of the
+calls where these are not kept yet, and serves who rides with it. Memory is bounded by what is open,
 these segments and _MOST_HELD waits.
 """
 
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, checked_rows
 from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Moments
-from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
+from pytrace_ebpf.analyze.rebuilt.passes import segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
+from pytrace_ebpf.analyze.rebuilt.riding import rider_of
+from pytrace_ebpf.analyze.rebuilt.sums import beside
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.switches import Bools, Ints
 from pytrace_ebpf.analyze.waits import wait_kinds
@@ -42,23 +45,33 @@ def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the waits of `trace` as Parquet parts into the folder `into`, in each those of some segments in the order of time."""
     if not any(segment["rows"].get("sched") for segment in trace.segments):
         return None
-    growth = Growth(trace, WAITS, into, shards_of(trace))
+    made, keeper = beside(trace)
+    growth = Growth(trace, WAITS, into, made)
     try:
         stream, moments, held = _begun(trace, growth)
     except (KeyError, ValueError):
         growth.refuse()
         stream, moments, held = _begun(trace, growth)
+    # Both need engines that take all of it.
+    whole = growth.engines is made and not growth.first
+    keeper, rider = (keeper, rider_of(trace)) if whole else (None, None)
+    if rider:
+        rider.begin(made)
     writer, engines, listed = _Writer(trace, into, growth.parts), growth.engines, trace.segments
     for place, sched in sched_groups(trace, listed[growth.first :], SCHED, _AT_ONCE):
         first, last = growth.first + place, growth.first + place + len(sched)
         held = np.concatenate((held, stream.take(sched, [segment["end_ns"] for segment in listed[first:last]])))
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
-        for events, end_ns in segments(trace, engines, first, last, sched):
+        for place_of, (events, end_ns) in enumerate(segments(trace, engines, first, last, sched), first):
             engines.take(events, end_ns, PIECE)
+            if keeper:
+                keeper.took(place_of, place_of + 1 == len(listed))
         held = writer.write(held, moments, listed[last - 1]["start_ns"])
     if growth.due(len(listed)):
         growth.settle(growth.parts, stream.state() | moments.state() | {_HELD: held})
     engines.finish(trace.end_ns)
+    if rider:
+        rider.end(engines)
     writer.write(np.concatenate((held, stream.open(trace.end_ns))), moments)
     return growth.settled
 

@@ -1,0 +1,37 @@
+"""What else is asked of the engines in the pass that derives the waits of a trace: to read and rebuild it all once more would take as long again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.reader import Trace
+
+
+class Rider(Protocol):
+    """One that goes along."""
+
+    def begin(self, engines: Shards) -> None:
+        """The engines will take the whole trace, and have taken nothing yet."""
+
+    def end(self, engines: Shards) -> None:
+        """They have taken all of it, and have finished."""
+
+
+_RIDERS: WeakKeyDictionary[Trace, Rider] = WeakKeyDictionary()
+
+
+@contextmanager
+def riding(trace: Trace, rider: Rider) -> Iterator[None]:
+    """Have `rider` go along, if waits are derived meanwhile."""
+    _RIDERS[trace] = rider
+    try:
+        yield
+    finally:
+        del _RIDERS[trace]
+
+
+def rider_of(trace: Trace) -> Rider | None:
+    """Who goes along with the pass over `trace`, if anybody does."""
+    return _RIDERS.get(trace)
