@@ -149,6 +149,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "triggers_ended": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "triggers_judge": (None, [c_void_p, c_int64]),
     "triggers_hits": (c_size_t, [c_void_p, c_void_p]),
+    "triggers_open_count": (c_size_t, [c_void_p]),
+    "triggers_open_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
 }  # fmt: skip
 
 

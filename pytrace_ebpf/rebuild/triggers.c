@@ -49,6 +49,11 @@ struct watched {
     int32_t func;
 };
 
+/* Any open call: its function, and the line of its entry. */
+struct opened {
+    int32_t func, line;
+};
+
 /* A coroutine between two of its entries. */
 struct suspended {
     int64_t start, frame, key;
@@ -68,8 +73,9 @@ struct thread_watched {
     int64_t key; /* pid << 32 | tid */
     int64_t last; /* its last event */
     struct activations open;
+    struct opened *opened; /* parallel to open.frame */
     struct watched *call; /* outermost first */
-    size_t depth, capacity;
+    size_t depth, capacity, opened_capacity;
     struct share *share;
     int64_t since, died_ns; /* since when it is in `state`; died: NS_NEVER not known */
     uint8_t state;
@@ -129,6 +135,7 @@ static bool index_threads(struct triggers *all)
 static void free_thread(struct thread_watched *thread)
 {
     activations_free(&thread->open);
+    free(thread->opened);
     free(thread->call);
     free(thread->share);
     free(thread);
@@ -305,8 +312,13 @@ static bool take_event(struct triggers *all, struct thread_watched *thread, cons
             judge(all, thread->key, &thread->call[k], thread->last, true);
     while (thread->depth && thread->call[thread->depth - 1].place >= stays) /* when they ended was not reported */
         thread->depth--;
-    if (step.does == ENTERS)
+    if (step.does == ENTERS) {
+        if (thread->open.count > thread->opened_capacity &&
+            !room(&thread->opened, &thread->opened_capacity, thread->open.count, sizeof *thread->opened))
+            return false;
+        thread->opened[thread->open.count - 1] = (struct opened){events->func[row], events->line[row]};
         return enter(all, thread, kind, events->func[row], events->frame[row]);
+    }
     if (step.does != LEAVES || !thread->depth || thread->call[thread->depth - 1].place != stays - 1)
         return true;
     thread->depth--;
@@ -562,4 +574,28 @@ OFFERED size_t rebuild_triggers_hits(struct triggers *all, struct hit *hits)
             hits[found++] = all->hit[k];
     memset(all->hit, 0, sizeof all->hit);
     return found;
+}
+
+OFFERED size_t rebuild_triggers_open_count(const struct triggers *all)
+{
+    size_t calls = 0;
+    for (size_t k = 0; k < all->threads; k++)
+        calls += all->thread[k]->open.count;
+    return calls;
+}
+
+/* The open calls, thread by thread and outermost first: as many as rebuild_triggers_open_count() says. */
+OFFERED void rebuild_triggers_open_list(const struct triggers *all, int32_t *pid, int32_t *tid, int32_t *func, int32_t *line, int64_t *frame)
+{
+    size_t row = 0;
+    for (size_t k = 0; k < all->threads; k++) {
+        const struct thread_watched *thread = all->thread[k];
+        for (uint32_t at = 0; at < thread->open.count; at++, row++) {
+            pid[row] = (int32_t)(thread->key >> 32);
+            tid[row] = (int32_t)thread->key;
+            func[row] = thread->opened[at].func;
+            line[row] = thread->opened[at].line;
+            frame[row] = thread->open.frame[at];
+        }
+    }
 }

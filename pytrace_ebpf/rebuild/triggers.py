@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.late import pa
 from pytrace_ebpf.rebuild.library import CONDITION, HIT, OF_FUNCTION, Events, Switches, columns, library
+from pytrace_ebpf.rebuild.stacks import listed
 
 CALL_TAKES, LOOP_HELD, RAISES, SHARE_WAITED = range(4)
 """enum happening"""
@@ -67,6 +68,10 @@ class Triggers:
         pid, tid = (np.array([row[at] for row in rows], np.int32) for at in (0, 1))
         end_ns = np.array([row[2] for row in rows], np.int64)
         self._check(self._library.triggers_ended(self._triggers, pid.ctypes.data, tid.ctypes.data, end_ns.ctypes.data, len(rows)))
+
+    def open_calls(self) -> dict[str, npt.NDArray[np.int64]]:
+        """The calls that are open now, as Stacks.open_calls has them."""
+        return listed(self._library.triggers_open_count, self._library.triggers_open_list, self._triggers)
 
     def hits(self, end_ns: int) -> npt.NDArray[Any]:
         """What came true in the segment that ends at `end_ns`: of each condition the first time, dtype HIT."""

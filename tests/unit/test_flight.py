@@ -81,7 +81,10 @@ def segment(number: int, rows: int = 2) -> Segment:
         "functions": table_of("functions", [(number, "/app.py", "f", "f", 1, "app", 0, "python")]),
         "threads": table_of("threads", [(PID, PID, "main", 0, None)] if not number else []),
     }
-    return Segment(ts, ts + SECOND, tables)
+    opened = table_of(
+        "events", [(ts + SECOND, PID, PID, CallKind.OPEN, k, 16 * (k * SECOND + each), 1) for k in range(number + 1) for each in range(2)]
+    )
+    return Segment(ts, ts + SECOND, tables, opened)
 
 
 def test_what_is_held_are_the_last_seconds_and_what_was_open_before() -> None:

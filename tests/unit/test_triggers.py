@@ -224,6 +224,10 @@ def test_what_comes_true_is_what_the_slow_reference_finds(seed: int) -> None:
         assert {k: count for k, (count, _) in hits.items()} == {k: len(found) for k, found in reference.found.items()}
         for k, (_, first) in hits.items():
             assert first[0] == min(hit[0] for hit in reference.found[k]) and first in reference.found[k]
+        found = library.open_calls()
+        still_open = [(tid, call.func, call.frame) for tid, stack in reference.stacks.items() for call in stack]
+        assert sorted(zip(*(found[name].tolist() for name in ("tid", "func_id", "frame")), strict=True)) == sorted(still_open)
+        assert set(found["pid"]) <= {PID} and set(found["line"]) <= {1}
         reference.found, began = {}, end
 
 

@@ -1,14 +1,14 @@
 """The last seconds of a recording in memory: segments as they would be written, and what was known and open where they begin.
 
-Nothing is encoded and nothing goes to a disk until a trace is wanted: that is half of what recording costs the tracer. Memory is
-bounded by Keep.size, or 1 GiB; where that is less than the time asked for, the time becomes shorter.
+Nothing is encoded and nothing goes to a disk until a trace is wanted, so nothing of the program's is left there, and no disk is worn out or
+filled. Memory is bounded by Keep.size, or 1 GiB; where that is less than the time asked for, the time becomes shorter.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytrace_ebpf.late import pa
 from pytrace_ebpf.record.options import Keep
@@ -26,25 +26,26 @@ class Segment:
     start_ns: int
     end_ns: int
     tables: Mapping[str, pa.Table]
+    opened: pa.Table | None = None  # the calls that are open at its end, as rows of `events`
     clean: bool = True  # nothing that came later is from before its end
 
     @property
     def bytes(self) -> int:
         """Memory of its rows."""
-        return sum(table.nbytes for table in self.tables.values())
+        return sum(table.nbytes for table in (*self.tables.values(), *(() if self.opened is None else (self.opened,))))
 
 
 class Held:
     """The newest segments, oldest first."""
 
     def __init__(self, keep: Keep) -> None:
-        """Raises HostError where the compiled library, which tracks open calls, is missing."""
+        """Raises HostError where the compiled library is missing."""
         self._keep_ns = None if keep.seconds is None else int(keep.seconds * 1e9)
         self._most = keep.size or _MOST
         self._horizon = Horizon()
         self._functions: list[pa.Table] = []  # of what was dropped: what is held may refer to any of them
         self._bytes = self._dropped = 0
-        self._begins_ns: int | None = None
+        self._last: Segment | None = None  # that was dropped
         self.segments: deque[Segment] = deque()
         self.is_short = False  # there was no room for all the time asked for
 
@@ -74,8 +75,8 @@ class Held:
 
     def _drop(self, segment: Segment) -> None:
         self._bytes -= segment.bytes
-        self._horizon.take(segment.tables)
-        self._begins_ns = segment.end_ns
+        self._horizon.take({name: table for name, table in segment.tables.items() if name != "events"})
+        self._last = replace(segment, tables={})
         if "functions" in segment.tables:
             self._functions.append(segment.tables["functions"])
         self._dropped += 1
@@ -85,10 +86,11 @@ class Held:
 
     def beginning(self) -> Segment | None:
         """The segment without length with which a trace of what is held begins; None where it begins with the recording."""
-        if self._begins_ns is None:
+        if self._last is None:
             return None
-        tables = self._horizon.beginning(self._begins_ns) | ({"functions": pa.concat_tables(self._functions)} if self._functions else {})
-        return Segment(self._begins_ns, self._begins_ns, tables)
+        at_ns, open_calls = self._last.end_ns, {} if self._last.opened is None else {"events": self._last.opened}
+        functions = {"functions": pa.concat_tables(self._functions)} if self._functions else {}
+        return Segment(at_ns, at_ns, self._horizon.beginning(at_ns) | functions | open_calls)
 
 
 def _rows(segment: Segment) -> list[tuple[str, pa.Table]]:

@@ -75,6 +75,7 @@ class FlightRecorder:
         """Close a segment, and see whether something happened in it."""
         ready.make_ready()
         segment = Segment(*self.collector.cut(final))
+        came_true = self._watch.take(segment)
         self._held.add(segment)
         if self._held.is_short and not self._was_short:
             self._was_short = True
@@ -82,7 +83,7 @@ class FlightRecorder:
         if self._writing is not None:
             self._writing.take([segment], facts)
         asked, self._asked = self._asked, []
-        for trigger in sorted([*self._watch.take(segment), *asked], key=lambda each: each.ts):
+        for trigger in sorted([*came_true, *asked], key=lambda each: each.ts):
             self._take(trigger, facts)
         if self._writing is not None and (final or segment.end_ns >= self._writing.until_ns or self._writing.full):
             self._end(facts)

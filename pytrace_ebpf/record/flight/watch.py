@@ -13,6 +13,7 @@ from pytrace_ebpf.rebuild import triggers
 from pytrace_ebpf.record.filters import Observed
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, SNAP, Condition, Flight
 from pytrace_ebpf.record.flight.held import Segment
+from pytrace_ebpf.record.output.horizon import opened
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES
 
 _COROUTINE = 0x80  # of co_flags
@@ -56,17 +57,17 @@ class Watch:
         self._lost_until = dict.fromkeys((CALL_LOSSES, SCHED_LOSSES), -1)
 
     def take(self, segment: Segment) -> list[Trigger]:
-        """What came true in the next segment, in the order of time. Raises HostError."""
+        """What came true in the next segment, in the order of time; it is given the calls that are open at its end. Raises HostError."""
         tables = segment.tables
         self._meet(tables.get("functions"))
         self._lose(tables.get("losses"))
-        if self._of_calls:
-            self._triggers.events(tables.get("events"), self._lost_until[CALL_LOSSES] > segment.start_ns)
+        self._triggers.events(tables.get("events"), self._lost_until[CALL_LOSSES] > segment.start_ns)
         self._live(tables)
         if self._flight.of_shares:
             self._triggers.switches(tables.get("sched"), self._lost_until[SCHED_LOSSES] > segment.start_ns, self._gil)
         self._triggers.ended(ended for ended in self._ended if ended[2] <= segment.end_ns)
         self._ended = [ended for ended in self._ended if ended[2] > segment.end_ns]
+        segment.opened = opened(self._triggers.open_calls(), segment.end_ns)
         return sorted((self._named(hit) for hit in self._triggers.hits(segment.end_ns)), key=lambda trigger: trigger.ts)
 
     def never_met(self) -> list[Condition]:
