@@ -32,6 +32,13 @@ length: what was known and open at that moment, `sched` with each thread's last 
 there, as any trace of a running program does; `functions` has all that were ever seen. The manifest's `start_ns` stays that of the
 recording, and its `dropped` counts `segments` and `bytes`; to a reader `start_ns` is that of the first segment.
 
+With `--when` what is recorded is held in memory, and a trace of it is written when something happens ([flight-recorder.md](flight-recorder.md)). It
+begins likewise, and its `start_ns` is where it does; its `events` and `lost` count what is in it. The manifest's `trigger` says what set it off:
+`condition`, `ts` (when it came true), `pid`, `tid`, `func_id` and `name` (MODULE.QUALNAME) of the call, -1 and empty for none; `start_ns`
+and `end_ns` of the call, no `end_ns` while it went on, or of the time in which the thread waited `waited_ns`; `count`, how often it came true within
+that second. `more` lists in the same way what came true while the trace was written, a hundred at most, `unlisted` counts what is beyond that, and `skipped`,
+by condition, what came true without a trace since the trace before.
+
 The manifest of a whole trace of at most 4,096 segments, of which none was dropped, lists them too (`segments`), for readers that read
 nothing else. In format version 1, which is still read, the manifest lists the segments (`segments`), and nothing is merged or dropped.
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
 
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
 
@@ -50,17 +51,36 @@ def to_recording(args: argparse.Namespace) -> None:
         if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
             said = "--sample without --source" if value == "sample" else flag(name) if value is True else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
+    _of_flight(args)
     if given(args, "redact") and not given(args, "args"):
         raise UsageError("--redact has no effect without --args; leave it out.")
     if given(args, "lines_of") and not given(args, "lines"):
         raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
 
 
+def _of_flight(args: argparse.Namespace) -> None:
+    """Raise UsageError for conditions that this recording could not judge."""
+    for name in ("after", "every", "traces"):
+        if getattr(args, name) is not None and not args.when:
+            raise UsageError(f"--{name} has no effect without --when; leave it out.")
+    for condition in args.when:
+        said = f"--when '{condition.text}' cannot go with "
+        if condition.word in OF_CALLS and source(args) == "sample":
+            raise UsageError(f"{said}--sample without --source: no call is recorded; leave one of them out.")
+        if condition.word in OF_CALLS and given(args, "budget"):
+            raise UsageError(f"{said}--budget: calls of functions that are left out for a time would be missing; leave one of them out.")
+        if condition.word == "raises" and source(args) == "usdt":
+            raise UsageError(f"{said}--source usdt: only the agent sees what an exception leaves; leave one of them out.")
+        if condition.word in OF_SHARES and given(args, "rootless"):
+            raise UsageError(f"{said}--rootless: what threads wait for is recorded by eBPF alone; leave one of them out.")
+
+
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone can, or at a tenth of the price."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines, --memory or --when raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "memory")) else asked
+    agents = any(given(args, name) for name in ("args", "lines", "memory")) or any(condition.word == "raises" for condition in args.when)
+    return "agent" if asked == "auto" and agents else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:

@@ -15,7 +15,7 @@ import signal
 import time
 from dataclasses import replace
 
-from pytrace_ebpf.cli import applies, recording, stopping, summing
+from pytrace_ebpf.cli import applies, recording, snapping, stopping, summing
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.choice.glance import glance
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     applies.to_recording(args)
     if args.rootless and applies.source(args) != "sample":
         raise UsageError(_ALL_CALLS)
-    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped, snapping.snap_requests(args) as asked:
         options = replace(recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless)
         session = recording.new_session(options, _INSTEAD)
         try:
@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
                 recording.progress(args.quiet, "Ctrl-C stops and finishes the trace", recording.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None, show) as look,
+                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
             ):
-                session.run(lambda: stopped() or time.monotonic() >= deadline, look)
+                session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
             session.finish()
             recording.closing(session, args.quiet)
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytrace_ebpf import extras
-from pytrace_ebpf.cli import applies
+from pytrace_ebpf.cli import applies, when
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
@@ -97,6 +97,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", type=_keep, metavar="TIME|SIZE",
         help="drop what is older while it records: keep the last 30m (s, m, h, d), or at most 2GiB",
     )  # fmt: skip
+    when.add_arguments(parser)
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=REQUEST)
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
@@ -166,6 +167,7 @@ def options(args: argparse.Namespace) -> Options:
         memory=args.memory,
         native_memory=args.native_memory,
         requests=tuple(args.request),
+        flight=when.flight(args),
         budget=args.budget,
     )
     if args.ring_mib is not None:
@@ -347,18 +349,26 @@ def cost(status: "Status", cheaper: str = BUDGET) -> str:
 
 def closing(session: "Session", quiet: bool) -> None:
     """Print what was recorded, why it ended early if it did, and how to look at it. Raises HostError where the trace could not be written."""
-    status, output = session.status(), session.directory
-    if session.failed:
-        raise HostError(f"{session.ended_early}; what was recorded until then is in {output}")
+    status, traces = session.status(), session.traces
     if not quiet:
         say(line(status))
+        for sentence in status.said:
+            say(sentence)
+    if session.failed:
+        raise HostError(f"{session.ended_early or 'not every trace could be written'}; what was recorded until then is in {_listed(traces)}")
+    if not quiet:
         if status.waited_ns:
             say(f"the program waited {status.waited_ns / 1e9:.2f} s for the tracer to read what it wrote")
         for sentence in status.unserved[:_SENTENCES]:
             say(sentence)
         if session.ended_early:
             say(f"the recording ended early: {session.ended_early}")
-        say(f"trace in {output}    look at it: pytrace-ebpf report {shlex.quote(str(output))}")
+        for trace in traces[-1:]:
+            say(f"trace in {trace}    look at it: pytrace-ebpf report {shlex.quote(str(trace))}")
+
+
+def _listed(traces: Sequence[Path]) -> str:
+    return ", ".join(map(str, traces)) or "no trace"
 
 
 def say(line: str) -> None:

@@ -13,7 +13,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import applies, recording, stopping, summing
+from pytrace_ebpf.cli import applies, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
 
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         stopping.stop_signals(signal.SIGINT) as interrupted,
         stopping.stop_signals(signal.SIGTERM, signal.SIGHUP) as stopped,
+        snapping.snap_requests(args) as asked,
     ):
         options = recording.options(args)
         if args.rootless:
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 recording.say(_WITHOUT_VARIABLES)
 
             def stop() -> bool:
+                asked(session)
                 if interrupted():  # while the program runs and this can see it, Ctrl-C is the program's
                     interrupted.clear()
                 if stopped():  # pass it on, once; the recording ends with the program
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
             with (
                 recording.progress(args.quiet, f"tracing process {pid} until it ends", recording.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None, show) as look,
+                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
             ):
                 session.run(stop, look)
             code = session.finish()

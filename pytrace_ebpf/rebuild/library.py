@@ -68,6 +68,12 @@ ON_CORE = np.dtype([("ns", "i8"), ("func_id", "i4"), ("cpu", "i4")])
 """struct on_core"""
 MEANWHILE = np.dtype([("wall", "i8"), ("busy", "i8")])
 """struct meanwhile"""
+CONDITION = np.dtype([("over", "i8"), ("span", "i8"), ("what", "i4"), ("state", "i4")])
+"""struct condition"""
+HIT = np.dtype([(name, "i8") for name in ("ts", "start", "end", "key", "count", "waited")] + [("func_id", "i4"), ("condition", "i4")])
+"""struct hit"""
+OF_FUNCTION = np.dtype([("wants", "u4"), ("is_coroutine", "u4")])
+"""struct of_function"""
 NO_ANSWER = -2
 CHARGES = 10
 """Kinds of amounts: struct charged is one of each."""
@@ -136,6 +142,16 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "stacks_forget": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "stacks_count": (c_size_t, [c_void_p]),
     "stacks_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "triggers_open": (c_void_p, [c_void_p, c_size_t]),
+    "triggers_close": (None, [c_void_p]),
+    "triggers_functions": (c_bool, [c_void_p, c_void_p, c_size_t]),
+    "triggers_events": (c_bool, [c_void_p, POINTER(Events), c_bool]),
+    "triggers_switches": (c_bool, [c_void_p, POINTER(Switches), c_bool, c_void_p, c_void_p, c_size_t]),
+    "triggers_ended": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
+    "triggers_judge": (None, [c_void_p, c_int64]),
+    "triggers_hits": (c_size_t, [c_void_p, c_void_p]),
+    "triggers_open_count": (c_size_t, [c_void_p]),
+    "triggers_open_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@
  *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
  *     checkpoint.c   all of this as bytes, between two segments
  *     stacks.c       which calls are open, and no more: for the recorder
+ *     triggers.c     whether something happened that a recording waits for, for the recorder
  *     decode.c       an agent's events, for the recorder
  *     values.c       an agent's values, for the recorder
  *

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,8 +44,13 @@ class Stacks:
 
     def open_calls(self) -> dict[str, npt.NDArray[np.int64]]:
         """Columns pid, tid, func_id, line (of the entry) and frame of the open calls, thread by thread, outermost first."""
-        count = self._library.stacks_count(self._stacks)
-        pid, tid, func_id, line = np.zeros((4, count), np.int32)
-        frame = np.zeros(count, np.int64)
-        self._library.stacks_list(self._stacks, *(column.ctypes.data for column in (pid, tid, func_id, line, frame)))
-        return {"pid": pid, "tid": tid, "func_id": func_id, "line": line, "frame": frame}
+        return listed(self._library.stacks_count, self._library.stacks_list, self._stacks)
+
+
+def listed(count: Any, fill: Any, of: int) -> dict[str, npt.NDArray[np.int64]]:
+    """The columns of Stacks.open_calls, of whatever the library has stacks in."""
+    calls = count(of)
+    pid, tid, func_id, line = np.zeros((4, calls), np.int32)
+    frame = np.zeros(calls, np.int64)
+    fill(of, *(column.ctypes.data for column in (pid, tid, func_id, line, frame)))
+    return {"pid": pid, "tid": tid, "func_id": func_id, "line": line, "frame": frame}

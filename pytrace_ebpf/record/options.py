@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytrace_ebpf.record.filters import Filters, Observed
+from pytrace_ebpf.record.flight.conditions import Flight
 from pytrace_ebpf.trace.layers import NATIVE
 
 LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
@@ -46,6 +47,7 @@ class Options:
     faults: bool = False  # page faults, and how the resident memory grows
     memory: bool = False  # what Python's allocators do
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
+    flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:
@@ -53,6 +55,8 @@ class Options:
 
         And of samples alone, of which few seconds are nothing: writing took a third of what recording them costs the tracer.
         """
+        if self.flight is not None:  # so soon it is known that something happened
+            return self.segment_s
         kept_s = self.keep.seconds if self.keep is not None else None
         least_s = self.segment_s * (_OF_SAMPLES if self.source == "sample" else 1)
         return max(least_s, min(recorded_s, kept_s or recorded_s) / 3600)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
 from pytrace_ebpf.record.source import Recording
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.record.flight.recorder import FlightRecorder
 
 _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
@@ -61,7 +64,7 @@ class Session:
         self._cost = Cost(recording, self._sources, options.budget)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain)
-        self._trace: Recorded | None = None
+        self._trace: Recorded | FlightRecorder | None = None
         self._said: set[str] = set()
 
     # -- beginning -----------------------------------------------------------------
@@ -88,7 +91,7 @@ class Session:
 
     def _open(self, facts: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = Recorded(self._options, self._argv, {**self._facts(), **facts})
+            self._trace = _trace(self._options, self._argv, {**self._facts(), **facts})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -148,14 +151,24 @@ class Session:
         """Whether that was because the trace could not be written."""
         return self._written().failed
 
-    def _written(self) -> Recorded:
+    @property
+    def traces(self) -> list[Path]:
+        """The traces that are there after finish()."""
+        return self._written().traces
+
+    def snap(self, ts: int) -> None:
+        """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
+        self._written().snap(ts)
+
+    def _written(self) -> "Recorded | FlightRecorder":
         if self._trace is None:
             raise RuntimeError("nothing was recorded")
         return self._trace
 
     def status(self) -> Status:
         """The counts so far, and what was not said before."""
-        trace, said = self._written(), self._targets.take_said()
+        trace = self._written()
+        said = [*self._targets.take_said(), *trace.take_said()]
         missing = dict.fromkeys(sentence for recorder in self._recorders for sentence in recorder.missing())
         self._said |= set(said) & missing.keys()
         return Status(
@@ -243,3 +256,11 @@ class Session:
         self._targets.close()
         for recorder in reversed(self._recorders):
             recorder.close()
+
+
+def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> "Recorded | FlightRecorder":
+    if options.flight is None:
+        return Recorded(options, argv, facts)
+    from pytrace_ebpf.record.flight.recorder import FlightRecorder  # it is seldom asked for, and takes long to import
+
+    return FlightRecorder(options, argv, facts)

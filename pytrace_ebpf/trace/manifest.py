@@ -18,6 +18,11 @@ _NATIVE = Fields(
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
 _FILTERS = Fields({}, {"lines": Maybe(str)})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
+_CAME_TRUE = Fields(
+    {"condition": str, "ts": MOMENT, "pid": PID, "tid": PID, "func_id": PID, "name": str, "count": WHOLE},
+    {"start_ns": MOMENT, "end_ns": MOMENT, "waited_ns": WHOLE},
+)
+_TRIGGER = Fields({**_CAME_TRUE.needed, "more": List(_CAME_TRUE), "unlisted": WHOLE, "skipped": Each(WHOLE)}, _CAME_TRUE.more)
 _SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE, "states": WHOLE})
 # What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
 SHAPE = Fields(
@@ -51,7 +56,7 @@ SHAPE = Fields(
         "entry_line": Maybe(One(CALLER)),
         "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
-        "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})),
+        "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1

@@ -11,6 +11,7 @@ from rich.text import Text
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.view import sampled, text
 from pytrace_ebpf.view.states import samples_tell
+from pytrace_ebpf.view.trigger import trigger_lines
 
 _NAMES_A_PROCESS = re.compile(r"^process \d+( \([^)]*\))?")
 _PIDS_SHOWN = 8
@@ -55,6 +56,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     if facts.get("window"):
         about[2] = window_words(facts["window"])
     lines = [
+        *trigger_lines(facts, width),
         *wrong_lines(facts, width),
         *loss_lines(facts, width),
         *unserved_lines(facts, width),

@@ -12,6 +12,7 @@ from rich.text import Text
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unserved_lines, waited_sentence
 from pytrace_ebpf.view.sampled import cost_sentence, words
+from pytrace_ebpf.view.trigger import trigger_lines
 
 _LABEL = 10
 _WINDOWS_SHOWN = 10
@@ -44,7 +45,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("size", f"{text.size(facts['bytes'])}   {what}"),
         ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
     ]
-    parts: list[RenderableType] = [*loss_lines(facts, width), *_windows(facts["losses"])]
+    parts: list[RenderableType] = [*trigger_lines(facts, width), *loss_lines(facts, width), *_windows(facts["losses"])]
     parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
         parts += _labelled(label, value, width)

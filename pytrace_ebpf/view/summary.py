@@ -50,6 +50,26 @@ def left_out_rows(trace: Any) -> list[dict[str, Any]]:
     return [row | {"calls_per_s": round(row["calls_per_s"])} for row in table.astype(object).where(table.notna(), None).to_dict("records")]
 
 
+def trigger(trace: Any) -> dict[str, Any] | None:
+    """What set a flight recorder off, as the manifest has it, with `trace_start_ns` and the `thread`'s name, null where that is not known.
+
+    None for any other trace.
+    """
+    found = trace.manifest.get("trigger")
+    if not found:
+        return None
+    threads = trace.threads()
+    names = threads.loc[(threads["pid"] == found["pid"]) & (threads["tid"] == found["tid"]), "name"]
+    return {
+        "start_ns": None,
+        "end_ns": None,
+        "waited_ns": None,
+        **found,
+        "trace_start_ns": trace.whole.start_ns,
+        "thread": str(names.iloc[-1]) if len(names) else None,
+    }
+
+
 def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
     """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
 
@@ -119,6 +139,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "threads": len(trace.threads()),
         "ended": manifest.get("ended"),
         "dropped": manifest.get("dropped"),
+        "trigger": trigger(trace),
         "left_out": left_out_rows(trace),
         "budget": manifest["options"].get("budget"),
         "lost": lost(manifest, windows),

@@ -14,6 +14,9 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.record.flight.conditions import Condition, Flight
+from pytrace_ebpf.record.flight.recorder import FlightRecorder
+from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
 from tests.conftest import PATIENCE_S
@@ -85,6 +88,25 @@ def test_a_hard_link_in_it_is_not_written_through(home: Path, public_path: Path)
     os.link(victim, home / "trace" / "manifest.json")
     assert "not empty" in refused(home / "trace")
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("planted", ["link", "folder"])
+def test_what_takes_the_place_of_a_flight_recorders_directory_is_refused(home: Path, private: Path, planted: str) -> None:
+    """It was free when the recording began, and is wanted when something has happened."""
+    flight = Flight((Condition("snap", "snap"),), 0, 0, 5)
+    facts = {"target": {"pid": 1, "command": "", "executable": "", "python_version": None}, "sources": []}
+    recorder = FlightRecorder(Options(home / "trace", flight=flight), ["test"], facts)
+    assert list(home.iterdir()) == []
+    making = {"link": "os.symlink(sys.argv[2], sys.argv[1])", "folder": "os.mkdir(sys.argv[1], 0o777)"}[planted]
+    as_user(f"import os, sys; {making}", home / "trace", private)
+    recorder.snap(recorder.start_ns)
+    recorder.cut(facts)
+    (said,) = recorder.take_said()
+    assert ("is a link" if planted == "link" else "belongs to somebody else") in said and recorder.failed
+    (home / "trace").unlink() if planted == "link" else (home / "trace").rmdir()
+    recorder.snap(recorder.start_ns)
+    recorder.finish(facts, recorder.start_ns)
+    assert pytrace_ebpf.open(home / "trace").manifest["trigger"]["condition"] == "snap" and recorder.traces == [home / "trace"]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "file"])

@@ -90,6 +90,18 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--redact", "x"), "--redact has no effect without --args; leave it out."),
         (("attach", "1", "--sample", "20000"), "--sample: 20000 is not a rate; give samples a second, at most 10,000"),
+        (("attach", "1", "--every", "5s"), "--every has no effect without --when; leave it out."),
+        (("attach", "1", "--after", "0"), "--after has no effect without --when; leave it out."),
+        (("attach", "1", "--traces", "0", "--when", "snap"), "--traces: 0 is not a number of traces; give one from 1"),
+        (("attach", "1", "--source", "usdt", "--when", "raises f"), "--when 'raises f' cannot go with --source usdt: only the agent sees"),
+        (
+            ("attach", "1", "--budget", "5%", "--when", "call f > 1s"),
+            "--when 'call f > 1s' cannot go with --budget: calls of functions that are left",
+        ),
+        (("attach", "1", "--sample", "--when", "loop > 1s"), "--when 'loop > 1s' cannot go with --sample without --source: no call is recorded"),
+        (("run", "--rootless", "--when", "gil > 5%", "--", "x"), "--when 'gil > 5%' cannot go with --rootless: what threads wait for"),
+        (("attach", "1", *("--when", "snap") * 33), "--when is given 33 times; 32 conditions are the most."),
+        (("attach", "1", "--when", "cal f > 1s"), "--when: 'cal f > 1s' is not a condition: at character 1 one of call, raises"),
         (("report", "x", "--errors", "--by", "gil"), "--errors and --by gil are two reports; ask for one of them."),
     ],
 )

@@ -15,7 +15,8 @@ from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.time import switches
 from pytrace_ebpf.analyze.waits import off_core
-from pytrace_ebpf.rebuild import decoding, engine
+from pytrace_ebpf.cli import when
+from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import arena
@@ -272,6 +273,25 @@ def test_structs_of_the_decoder(name: str, mirror: type[ctypes.Structure]) -> No
     for kind, names in re.findall(r"(?:const )?(\w+) ([^;]+);", body):
         fields += [(each.strip().lstrip("*"), ctypes.c_void_p if each.strip().startswith("*") else types[kind]) for each in names.split(",")]
     assert fields == mirror._fields_
+
+
+def test_what_a_flight_recorder_waits_for() -> None:
+    c = numbers(REBUILD / "triggers.c")
+    assert {name: c[name] for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")} == {
+        name: getattr(triggers, name) for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")
+    }
+    assert c["CONDITIONS"] == triggers.MOST_CONDITIONS == when._MOST
+    states = numbers(REBUILD / "rebuild.h")
+    assert (states["RUNQ"], states["GIL"]) == (triggers.RUNQ, triggers.GIL)
+
+
+@pytest.mark.parametrize(("name", "mirror"), [("condition", rebuild.CONDITION), ("hit", rebuild.HIT), ("of_function", rebuild.OF_FUNCTION)])
+def test_structs_of_the_triggers(name: str, mirror: np.dtype[Any]) -> None:
+    types = {"int64_t": "i8", "int32_t": "i4", "uint32_t": "u4"}
+    body = re.findall(rf"struct {name} \{{(.*?)\}};", text(REBUILD / "triggers.c"), re.DOTALL)[0]
+    fields = [(each.strip(), np.dtype(types[kind])) for kind, names in re.findall(r"(\w+) ([^;]+);", body) for each in names.split(",")]
+    short = {"func_id": "func"}
+    assert fields == [(short.get(field, field), mirror[field]) for field in mirror.names or ()]
 
 
 def test_columns_of_the_decoder() -> None:

@@ -64,6 +64,11 @@ _RULES = {
 }
 
 
+def counted(table: str, rows: int) -> dict[str, int]:
+    """What so many rows of a table are in the manifest's `events`."""
+    return {_COUNTED[table]: rows} if table in _COUNTED else {}
+
+
 class Collector:
     """Batches of rows by table, the tables being those of schema.TABLES, and counts."""
 

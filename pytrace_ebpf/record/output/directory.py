@@ -23,17 +23,17 @@ class Output:
     Files are made in it and in folders of it with mode 0600. To be used with the rights of user.as_caller().
     """
 
-    def __init__(self, path: Path | None, called: str = "pytrace") -> None:
+    def __init__(self, path: Path | None, called: str = "pytrace", another: bool = False) -> None:
         """Make `path`, or take it where it is there, empty and the caller's own; None: a new one `called` so and by the time.
 
-        Raises UsageError.
+        `another`: where `path` is there, make PATH-2 or what comes next in its place. Raises UsageError.
         """
         self.path = path or Path(time.strftime(f"{called}-%Y%m%d-%H%M%S"))
         self._made, self._room = True, -1
         try:
             self._parent = _open_directory(self.path.parent)
             try:
-                self._name = self._make(path is None)
+                self._name = self._make(another or path is None)
                 self._descriptor = self._open(self._name)
             except BaseException:
                 os.close(self._parent)

@@ -77,13 +77,14 @@ class Horizon:
             "losses": self._losses,
         }
         tables = {name: pa.Table.from_pylist([_since(row, at_ns) for row in rows], TABLES[name].arrow) for name, rows in small.items()}
-        return tables | {"events": self._open_calls(at_ns), "sched": _at(self._sched, at_ns), "cputime": self._cputime}
+        return tables | {"events": opened(self._stacks.open_calls(), at_ns), "sched": _at(self._sched, at_ns), "cputime": self._cputime}
 
-    def _open_calls(self, at_ns: int) -> pa.Table:
-        calls = self._stacks.open_calls()
-        count = len(calls["pid"])
-        fixed = {"ts": np.full(count, at_ns), "kind": np.full(count, CallKind.OPEN, np.int8)}
-        return pa.table({name: (calls | fixed)[name] for name in EVENTS.arrow.names}, schema=EVENTS.arrow)
+
+def opened(calls: Mapping[str, npt.NDArray[np.int64]], at_ns: int) -> pa.Table:
+    """Open calls, as rebuild.stacks has them, as rows of `events` of a trace that begins at `at_ns`."""
+    count = len(calls["pid"])
+    fixed = {"ts": np.full(count, at_ns), "kind": np.full(count, CallKind.OPEN, np.int8)}
+    return pa.table({name: ({**calls, **fixed})[name] for name in EVENTS.arrow.names}, schema=EVENTS.arrow)
 
 
 def _since(row: Row, at_ns: int) -> Row:

@@ -43,10 +43,12 @@ class Writer:
     `failed`: it is the latter, and what came after the last whole segment is gone.
     """
 
-    def __init__(self, path: Path | None, manifest: dict[str, Any], max_size: int | None = None, keep: Keep | None = None) -> None:
-        """`path`: of the directory, None for a new one of today's name. `max_size`: bytes; None for half of what is free.
+    def __init__(
+        self, path: Path | None, manifest: dict[str, Any], max_size: int | None = None, keep: Keep | None = None, another: bool = False
+    ) -> None:
+        """`path`: of the directory, None for a new one of today's name; `another`: one of a like name where that is taken.
 
-        `keep`: drop older segments while it goes on. Raises UsageError where it cannot be written, HostError where the compiled
+        `max_size`: bytes; None for half of what is free. `keep`: drop older segments while it goes on. Raises UsageError where it cannot be written, HostError where the compiled
         library, which tracks open calls for `keep`, is missing.
         """
         self.manifest = manifest | {"ended": None}
@@ -63,7 +65,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, "writer")
         self._pending: list[Future[None]] = []
         try:
-            self._output, self._journal = self._thread.submit(self._claim, path).result()
+            self._output, self._journal = self._thread.submit(self._claim, path, another).result()
         except BaseException:
             self._thread.shutdown()
             raise
@@ -72,6 +74,11 @@ class Writer:
     def directory(self) -> Path:
         """Where the trace is, by the name that it has now."""
         return self._output.where()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its parts so far."""
+        return self._bytes
 
     def segment(self, start_ns: int, end_ns: int, tables: Mapping[str, pa.Table], news: dict[str, Any]) -> None:
         """Hand over one segment: its parts are written, then it is listed, and the manifest updated by `news`."""
@@ -99,14 +106,14 @@ class Writer:
 
     # What follows happens in the writer's own thread, with the rights of who called sudo.
 
-    def _claim(self, path: Path | None) -> tuple[Output, Journal]:
+    def _claim(self, path: Path | None, another: bool) -> tuple[Output, Journal]:
         try:
             become_caller()
         except OSError as error:
             raise HostError(
                 f"cannot write with the rights of who called sudo ({error.strerror}); give this root CAP_SETUID and CAP_SETGID"
             ) from error
-        self._output = output = Output(path)
+        self._output = output = Output(path, another=another)
         try:
             free, size = output.free()
             self._least = 0 if self._asked else min(_LEAST_FREE, size // 20)
@@ -118,8 +125,8 @@ class Writer:
             journal = Journal(output)
             self._write_manifest()
         except OSError as error:
-            output.abandon(_FOLDERS, (schema.MANIFEST, f"{schema.MANIFEST}.new", schema.SEGMENTS))
             where = output.where()
+            output.abandon(_FOLDERS, (schema.MANIFEST, f"{schema.MANIFEST}.new", schema.SEGMENTS))
             output.close()
             raise UsageError(f"cannot write to {where} ({error.strerror}); give another folder with --output") from error
         return output, journal
