@@ -23,13 +23,28 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "faults", "memory", "native_memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+        for name in (
+            "budget",
+            "faults",
+            "memory",
+            "native_memory",
+            "include",
+            "exclude",
+            "max_depth",
+            "c_calls",
+            "lines",
+            "opcodes",
+            "ring_mib",
+            "args",
+        )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
     ("source", "usdt", "lines", "only the agent sees every line"),
+    ("source", "usdt", "opcodes", "only the agent sees every instruction"),
+    ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
     ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
 )
 RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
@@ -54,13 +69,15 @@ def to_recording(args: argparse.Namespace) -> None:
         raise UsageError("--redact has no effect without --args; leave it out.")
     if given(args, "lines_of") and not given(args, "lines"):
         raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
+    if given(args, "opcodes_of") and not given(args, "opcodes"):
+        raise UsageError("--opcodes-of has no effect without --opcodes; give --opcodes exact, or leave it out.")
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines or --memory the agent, which alone can, or at a tenth of the price."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines, --opcodes or --memory the agent: it alone can, or at a tenth of the price."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "memory")) else asked
+    return "agent" if asked == "auto" and any(given(args, name) for name in ("args", "lines", "opcodes", "memory")) else asked
 
 
 def given(args: argparse.Namespace, name: str) -> bool:
