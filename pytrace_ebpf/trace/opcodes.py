@@ -64,6 +64,11 @@ def name_of(version: str, opcode: int) -> tuple[str, str]:
     return name, known["generic"].get(name, name)
 
 
+def specializable(version: str) -> set[str]:
+    """Names of the general instructions of that version which CPython specializes by what they meet."""
+    return set(_of(version)["generic"].values()) - set(_AT_ONCE)
+
+
 @dataclass(frozen=True)
 class Instructions:
     """Those of a version. `names`: object, shape (256,), of str."""
@@ -80,7 +85,7 @@ class Instructions:
 def instructions(version: str) -> Instructions:
     """Of a version of CPython such as 3.11.2."""
     names = [name_of(version, number) for number in range(256)]
-    adaptive = set(_of(version)["generic"].values()) - set(_AT_ONCE)
+    adaptive = specializable(version)
     state = np.full((256, 256), NEVER, np.int8)
     for number, (name, general) in enumerate(names):
         if name in adaptive and name == general:

@@ -16,6 +16,7 @@ from pytrace_ebpf.trace.opcodes import name_of
 from tests.bpf.conftest import Recorder
 from tests.conftest import PATIENCE_S, Python, Target
 
+pytestmark = pytest.mark.sources("agent")
 STANDARD_ERRORS = 4  # and
 ROUGH = 0.03  # of what a busy machine does to one of two runs
 
@@ -64,8 +65,6 @@ def test_attached_to_a_warm_program(python: Python, target: Callable[..., Target
 
 def test_shares_of_samples_agree(python: Python, tmp_path: Path, run: Callable[..., tuple]) -> None:
     """Of instructions that take so long that counting them makes no difference."""
-    if python.minor < 11:
-        pytest.skip("up to 3.10 what is here one instruction is called by another name")
     directories = []
     for options in (("--opcodes", "exact"), ("--sample", "997")):
         directories.append(tmp_path / options[0].strip("-"))
@@ -76,9 +75,10 @@ def test_shares_of_samples_agree(python: Python, tmp_path: Path, run: Callable[.
     rows = exact.opcodes()
     rows = rows[rows["func_id"].map(names) == "long"].groupby("opcode", observed=True)["wall_ns"].sum()
     period = sampled.manifest["sampling"]["period_ns"]
-    samples = by_opcode(sampled, period, 1).query("qualname == 'long'").groupby("generic")["self_ns"].sum() // period
+    samples = by_opcode(sampled, period, 1 << 30).query("qualname == 'long'").groupby("generic")["self_ns"].sum() // period
     assert samples.sum() > 100
-    for name in ("BINARY_OP", "CONTAINS_OP", "COMPARE_OP"):
-        share = rows.get(name, 0) / rows.sum()
+    long = rows[rows > 0.1 * rows.sum()] / rows.sum()
+    assert len(long) == (2 if python.minor == 8 else 3)  # in 3.8 `in` is a comparison
+    for name, share in long.items():
         error = standard_error(np.array([share * samples.sum()]), int(samples.sum()))[0] / samples.sum()
-        assert share > 0.1 and abs(samples.get(name, 0) / samples.sum() - share) < STANDARD_ERRORS * error + ROUGH, (name, share, dict(samples))
+        assert abs(samples.get(name, 0) / samples.sum() - share) < STANDARD_ERRORS * error + ROUGH, (name, share, dict(samples))
