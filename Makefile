@@ -43,7 +43,7 @@ bench: setup ## measure what tracing and reading cost
 	@set -e; for bench in scripts/bench/*.py; do echo "== $$bench"; $(AS_ROOT) $(BIN)/python $$bench $(ARGS); done
 
 experiments: torch ## answer questions about neural networks by tracing them; reports in .build/experiments
-	@set -e; for name in complexity cores blas networks; do $(AS_ROOT) $(BIN)/python scripts/experiments/$$name.py; done
+	@set -e; for name in complexity cores blas networks opcodes; do $(AS_ROOT) $(BIN)/python scripts/experiments/$$name.py; done
 
 check: setup ## layout of the code, ruff, mypy, the generated documents and who may import whom; CI runs this before the tests
 	@scripts/setup.sh venv check

@@ -243,6 +243,7 @@ struct stack_event {
 #define LOSS_ALLOCATION_RING 13  /* no chunk for what an agent's allocators counted between two events. The agent counts these itself */
 #define LOSS_BLOCK_RING 14       /* ring of sampled blocks full */
 #define LOSS_BLOCK_MAP 15        /* too many sampled blocks at a time: that this one is freed is not seen */
-#define LOSS_CLASSES 16
+#define LOSS_OPCODE_TABLE 16     /* instructions that were not counted. The agent counts these itself */
+#define LOSS_CLASSES 17
 
 #endif

@@ -62,7 +62,7 @@ shows, and `cores/`, the sums of the report by core. Only the version that wrote
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of
 a hundred at most; children are in `processes`). `options.match` is the pattern by which they were found, or null.
 
-Where `options.filters.lines` is `exact`, `events` has rows of kind 7 and 8 too, and `lines` sums them up.
+Where `options.filters.lines` is `exact`, `events` has rows of kind 7 and 8 too, and `lines` sums them up. Where `options.filters.opcodes` is, `opcodes` has rows.
 
 Where `options.observed.args` is not empty, values are inside: `observed` has what the functions of these patterns were given and returned, but for
 what has a name of `options.observed.redact`. `trace.values().merge(trace.calls(), on="call_id")` has what each value's call cost.

@@ -1,4 +1,4 @@
-"""Takes the names of a Python's instructions into analyze/samples/opcodes.json: `scripts/opcodes.py COMMAND...`, one for each version.
+"""Takes the names of a Python's instructions into trace/opcodes.json: `scripts/opcodes.py COMMAND...`, one for each version.
 
 A command is an interpreter's path, or words in quotes that start one.
 """
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TABLE = Path(__file__).parents[1] / "pytrace_ebpf/analyze/samples/opcodes.json"
+TABLE = Path(__file__).parents[1] / "pytrace_ebpf/trace/opcodes.json"
 # dis._all_opmap: with the specialized ones, from 3.11 on.
 SAYS = """
 import dis, json, opcode, sys

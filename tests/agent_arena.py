@@ -23,6 +23,7 @@ from pytrace_ebpf.record.agent.arena import (
     FREE,
     FUNCTIONS_START,
     NAME,
+    OPCODES,
     QUIET,
     REFUSED,
     VALUES,
@@ -38,7 +39,7 @@ AGENT = Path(__file__).parents[1] / "probes" / "agent" / "agent.so"
 ENTRY, OPEN, RESUME = CallKind.ENTRY.value, CallKind.OPEN.value, CallKind.RESUME.value
 LINE, STANDS = CallKind.LINE.value, 3  # EVENT_STANDS of probes/agent/agent.h
 EVENT = np.dtype([("stamp", "u8"), ("frame", "u4"), ("function", "u4"), ("kind", "u1"), ("line", "u4")])
-RECORDS = {CALLS: "event", VALUES: "value", ALLOCATIONS: "allocations"}
+RECORDS = {CALLS: "event", VALUES: "value", ALLOCATIONS: "allocations", OPCODES: "opcode"}
 LAYOUT = Library(AGENT).dtypes if AGENT.exists() else {}
 
 
@@ -75,6 +76,7 @@ class Arena:
         chunks.sort(key=lambda chunk: int(chunk[0]["order"]))
         self.values = [(head, values) for head, values in chunks if head["stream"] == VALUES]
         self.allocations = [(head, records) for head, records in chunks if head["stream"] == ALLOCATIONS]
+        self.opcodes = np.concatenate([np.empty(0, LAYOUT["opcode"]), *(records for head, records in chunks if head["stream"] == OPCODES)])
         chunks = [(head, events) for head, events in chunks if head["stream"] == CALLS]
         self.chunks = [head for head, _ in chunks]
         self.threads: dict[int, np.ndarray] = {}

@@ -47,8 +47,9 @@ enum { COMMAND_RECORD, COMMAND_STOP };
 #define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
 /* chunk.state: FREE -> WRITING by the agent, -> FULL by the agent (also when the thread ends), -> FREE by the tracer */
 enum { CHUNK_FREE, CHUNK_WRITING, CHUNK_FULL };
-/* chunk.stream: what its records are. CALLS: struct event; VALUES: struct value; ALLOCATIONS: struct allocations */
-enum { STREAM_CALLS, STREAM_VALUES, STREAM_ALLOCATIONS, STREAMS };
+/* chunk.stream: what its records are. CALLS: struct event; VALUES: struct value; ALLOCATIONS: struct allocations;
+ * OPCODES: struct opcode, which are counted up where they lie: such a chunk is never full, and its thread is none */
+enum { STREAM_CALLS, STREAM_VALUES, STREAM_ALLOCATIONS, STREAM_OPCODES, STREAMS };
 enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
 
 #define ARENA_FIELDS(FIELD, ARRAY) \
@@ -70,6 +71,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, values_dropped) /* values for which there was no chunk; they never wait for one */ \
     FIELD(uint64_t, allocations_dropped) /* struct allocations likewise */ \
     FIELD(uint64_t, untracked)      /* blocks for which the agent's table had no place: they count as allocated, and are never freed */ \
+    FIELD(uint64_t, opcodes_dropped) /* instructions that were not counted, for which there was no room; and calls and returns while another one traced them */ \
     FIELD(uint64_t, passed)         /* events that were looked at and not written: of C functions, and of what is left out */ \
     FIELD(uint32_t, left_out_done)  /* the last turn that the agent has followed */ \
     FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
@@ -153,6 +155,18 @@ enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES }
     FIELD(uint32_t, blocks) \
     FIELD(uint32_t, freed_blocks)
 
+/* Instructions of a function, of one line, number and form. */
+#define FORM_UNKNOWN 0 /* CPython had not tried to specialize it when it was first looked at, or does not say; or it has but one form */
+#define OPCODE_FIELDS(FIELD, ARRAY) \
+    FIELD(uint64_t, count)    /* how often they were executed */ \
+    FIELD(uint64_t, ticks)    /* of the stamps' clock: how long the threads were at them, without what was counted within */ \
+    FIELD(uint32_t, function) \
+    FIELD(uint32_t, line)     /* 0 = none */ \
+    FIELD(uint8_t, opcode)    /* number of the general instruction */ \
+    FIELD(uint8_t, form)      /* of what stood in its place before it was counted; or FORM_UNKNOWN */ \
+    FIELD(uint16_t, pad) \
+    FIELD(uint32_t, spare)
+
 #define DECLARE_FIELD(type, name) type name;
 #define DECLARE_ARRAY(type, name, count) type name[count];
 struct arena { ARENA_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
@@ -163,6 +177,8 @@ struct event { EVENT_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 struct value { VALUE_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
 _Static_assert(sizeof(struct value) == 32 + VALUE_DATA, "");
 struct allocations { ALLOCATIONS_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+struct opcode { OPCODE_FIELDS(DECLARE_FIELD, DECLARE_ARRAY) };
+_Static_assert(sizeof(struct opcode) == 32, "");
 
 static inline struct event event_of(uint64_t stamp, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)
 {

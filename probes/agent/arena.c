@@ -33,7 +33,8 @@ static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint32_t chunk_limit, function_ids, threads;
-static uint64_t order, values_turned_away, allocations_turned_away;
+static uint64_t order, values_turned_away, allocations_turned_away, opcodes_turned_away;
+static struct chunk *opcodes; /* the last one of their records; NULL = none yet */
 static volatile bool may_wait;
 static bool patient; /* the tracer came in time when it was last waited for */
 static struct writer *writers;
@@ -101,7 +102,8 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     madvise(arena, arena_size, MADV_DONTDUMP);
     backed = FUNCTIONS_START;
     function_ids = threads = 0;
-    order = values_turned_away = allocations_turned_away = 0;
+    order = values_turned_away = allocations_turned_away = opcodes_turned_away = 0;
+    opcodes = NULL;
     may_wait = patient = true;
     arena->pid = getpid();
     arena->python = python;
@@ -321,6 +323,27 @@ struct allocations *room_for_allocations(struct writer *w)
         begin_chunk(w, w->allocations, STREAM_ALLOCATIONS, sizeof(struct allocations), w->allocations_before);
     }
     return (struct allocations *)((char *)arena + events_at(w->allocations - chunk_at(0))) + w->allocations->count;
+}
+
+/* Nor do they. What is full stays where it is: its records go on being counted up. */
+struct opcode *arena_add_opcode(void)
+{
+    uint32_t most = arena->chunk_bytes / sizeof(struct opcode);
+    if (!opcodes || opcodes->count == most) {
+        struct writer whoever = {.tid = arena->pid};
+        struct chunk *fresh = opcodes_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        if (!fresh)
+            return NULL;
+        opcodes = fresh;
+        opcodes_turned_away = 0;
+        begin_chunk(&whoever, opcodes, STREAM_OPCODES, sizeof(struct opcode), 0);
+    }
+    return (struct opcode *)((char *)arena + events_at(opcodes - chunk_at(0))) + opcodes->count;
+}
+
+void arena_opcode_added(void)
+{
+    __atomic_store_n(&opcodes->count, opcodes->count + 1, __ATOMIC_RELEASE);
 }
 
 void writers_each(void (*act)(struct writer *))

@@ -50,6 +50,8 @@ struct writer {
     struct mark *marks;  /* of the open calls, the outermost first; NULL = none yet */
     uint32_t open, begun;
     bool allocating;     /* within an allocator */
+    struct opcode *executing; /* opcodes.c: what the thread is at since; NULL = nothing that is counted */
+    uint64_t executing_since;
     uint32_t tid;
     uint32_t number;     /* chunk.thread */
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
@@ -160,6 +162,10 @@ static inline void allocations_written(struct writer *w)
 {
     __atomic_store_n(&w->allocations->count, w->allocations->count + 1, __ATOMIC_RELEASE);
 }
+
+/* GIL held. A place for such a record; arena_opcode_added is to follow. NULL: there is none. */
+struct opcode *arena_add_opcode(void);
+void arena_opcode_added(void);
 
 /* False: the event is lost, and counted. */
 static inline bool write_event(struct writer *w, uint32_t function, uint32_t frame, uint32_t line, uint64_t kind)

@@ -5,6 +5,7 @@
 #include "arena.h"
 #include "callers.h"
 #include "functions.h"
+#include "opcodes.h"
 #include "options.h"
 #include "values.h"
 
@@ -51,6 +52,8 @@ static inline void enter(struct writer *w, struct function_entry *function, cons
 /* `value`: what it returns, yields or is left by, where that is known. */
 static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind, PyObject *value)
 {
+    if (UNLIKELY(function->executes))
+        opcodes_leave(w, function, kind != CALL_UNWIND, (void *)frame);
     bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
     if (UNLIKELY(function->observed) && written)
         write_result(w, function, value, kind);

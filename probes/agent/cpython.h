@@ -47,7 +47,7 @@ struct allocator { /* PyMemAllocatorEx */
     void *(*realloc)(void *, void *, size_t);
     void (*free)(void *, void *);
 };
-enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN };
+enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE_C_EXCEPTION, PROFILE_C_RETURN, TRACE_OPCODE };
 
 /* NEEDED: without it there is no tracing. The others are NULL where the version does not have them. */
 #define CPYTHON_SYMBOLS(NEEDED, MAYBE) \

@@ -14,6 +14,7 @@
 
 struct function_slot *function_slots;
 void (*function_seen)(const char *file);
+void (*function_executes)(struct function_entry *), (*function_dies)(struct function_entry *);
 size_t function_mask;
 uint32_t functions_generation = 1;
 static size_t slots_used;
@@ -80,6 +81,8 @@ static void code_dies(void *dying)
         hole = i;
     }
 closed:
+    if (UNLIKELY(entry->executed != NULL))
+        function_dies(entry);
     functions_generation++;
     slots_used--;
     entry->code = NULL;
@@ -245,6 +248,7 @@ static void publish(struct function_entry *entry)
     bool is_bare = py.version < 0x030b0000;
     entry->observed = options_want_values(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
     entry->lined = options_want_lines(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
+    entry->executes = options_want_opcodes(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
     entry->secret = entry->observed && options_redact(t.text[1]);
     if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
         entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;
@@ -252,6 +256,9 @@ static void publish(struct function_entry *entry)
         function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);
+    entry->executes &= !(entry->flags & (UNWANTED | IMPORTS));
+    if (UNLIKELY(entry->executes))
+        function_executes(entry);
 }
 
 uint32_t function_of_layer(uint32_t layer, const char *name)

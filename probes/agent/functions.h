@@ -20,6 +20,8 @@ struct function_entry {
     bool observed;  /* what it is given and returns is written too */
     bool secret;    /* but not what it returns, which is redacted */
     bool lined;     /* the lines that it comes to are written too */
+    bool executes;  /* its instructions are counted too */
+    struct executed *executed; /* opcodes.c; NULL = they are not */
     struct {
         uint32_t position, line; /* position + 1, so that 0 is none */
     } lines[8];                  /* where it was left lately */
@@ -35,6 +37,8 @@ extern size_t function_mask;
 extern uint32_t functions_generation;
 /* Who wants to know the file of each function that is met; NULL = nobody. */
 extern void (*function_seen)(const char *file);
+/* Who is to look at a function whose instructions are counted, and at one that he looked at and whose code object dies: opcodes.c. */
+extern void (*function_executes)(struct function_entry *), (*function_dies)(struct function_entry *);
 
 /* GIL held. A session begins: forget what was reported, keep which code objects are known. NULL, or why it cannot be. */
 const char *functions_begin(void);

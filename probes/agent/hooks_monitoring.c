@@ -32,12 +32,13 @@ static struct type_spec callback_type = {
     .slots = slots,
 };
 
-enum { EVENTS = 11 };
+enum { EVENTS = 12 };
 static PyObject *on_start(PyObject *, PyObject *const *, Py_ssize_t), *on_resume(PyObject *, PyObject *const *, Py_ssize_t),
     *on_throw(PyObject *, PyObject *const *, Py_ssize_t),
     *on_return(PyObject *, PyObject *const *, Py_ssize_t), *on_yield(PyObject *, PyObject *const *, Py_ssize_t), *on_unwind(PyObject *, PyObject *const *, Py_ssize_t),
     *on_c_call(PyObject *, PyObject *const *, Py_ssize_t), *on_c_return(PyObject *, PyObject *const *, Py_ssize_t), *on_c_raise(PyObject *, PyObject *const *, Py_ssize_t),
-    *on_line(PyObject *, PyObject *const *, Py_ssize_t), *on_jump(PyObject *, PyObject *const *, Py_ssize_t);
+    *on_line(PyObject *, PyObject *const *, Py_ssize_t), *on_jump(PyObject *, PyObject *const *, Py_ssize_t),
+    *on_instruction(PyObject *, PyObject *const *, Py_ssize_t);
 static const struct {
     const char *event;
     fast_call call;
@@ -47,9 +48,10 @@ static const struct {
     {"PY_RETURN", on_return, NULL},          {"PY_YIELD", on_yield, NULL},              {"PY_UNWIND", on_unwind, NULL},
     {"CALL", on_c_call, &options.c_calls},   {"C_RETURN", on_c_return, &options.c_calls}, {"C_RAISE", on_c_raise, &options.c_calls},
     {"LINE", on_line, &options.lines},       {"JUMP", on_jump, &options.lines},
+    {"INSTRUCTION", on_instruction, &options.opcodes},
 };
 static int tool = -1;
-static long all_events;
+static long all_events, instructions;
 static PyObject *disable;
 
 static inline void *current_frame(void)
@@ -100,6 +102,8 @@ static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const 
     struct function_entry *function = function_of(arguments[0]);
     if (UNLIKELY(!function) && !(function = left_out_written(arguments[0], frame, true)))
         return not_written(arguments, kind);
+    if (UNLIKELY(function->executes)) /* RESUME, which is not reported as an instruction */
+        opcodes_count(w, function, position_of(arguments[1]) / 2);
     enter(w, function, frame, kind);
     return py.none;
 }
@@ -265,6 +269,19 @@ static PyObject *on_jump(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return py.none;
 }
 
+static PyObject *on_instruction(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct writer *w = writer_here(current_frame(), false);
+    if (UNLIKELY(!w))
+        return py.none;
+    struct function_entry *function = function_of(arguments[0]);
+    if (UNLIKELY(!function || !function->executes))
+        return never_again();
+    opcodes_count(w, function, position_of(arguments[1]) / 2);
+    return py.none;
+}
+
 /* Calls a method for its effect; false when it raised. */
 static bool called(PyObject *result)
 {
@@ -298,7 +315,10 @@ static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
         done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, callback));
         if (on && callback)
             py.Py_DecRef(callback);
-        events |= event;
+        if (callbacks[i].call == on_instruction)
+            instructions = event; /* asked for by code object */
+        else
+            events |= event;
     }
     if (type)
         py.Py_DecRef(type);
@@ -339,6 +359,12 @@ static void stop(void)
     py.PyErr_Clear();
 }
 
+static bool report(PyObject *code, bool on)
+{
+    PyObject *module = py.PySys_GetObject("monitoring");
+    return module && tool >= 0 && called(py.PyObject_CallMethod(module, "set_local_events", "iOl", tool, code, on ? instructions : 0L));
+}
+
 static bool positions_readable(void)
 {
     PyObject *number = py.PyLong_FromLong(123456789);
@@ -375,4 +401,4 @@ static const char *start(bool here)
     return failure;
 }
 
-const struct source monitoring = {start, stop, NULL, pause, again, NULL};
+const struct source monitoring = {start, stop, NULL, pause, again, NULL, report};

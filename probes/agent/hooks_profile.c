@@ -69,10 +69,33 @@ static __attribute__((noinline)) void on_c_event(void *frame, int what, PyObject
         c_call_ends(w, callable, frames_known ? frame : NULL, what == PROFILE_C_RETURN ? CALL_RETURN : CALL_UNWIND);
 }
 
-static int on_line(PyObject *self, PyObject *object, int what, PyObject *argument)
+/* Its instructions are wanted: from now on the frame reports them. */
+static __attribute__((noinline)) void on_instruction(PyObject *object, int what)
+{
+    void *frame = frame_of(object);
+    if (UNLIKELY(settle_child != NULL))
+        writer_here(frame, what == PROFILE_CALL);
+    if (!recording)
+        return;
+    if (UNLIKELY(!frames_known)) {
+        arena->opcodes_dropped++;
+        return;
+    }
+    struct function_entry *function = function_of(pointer_at(frame, at->frame_code));
+    if (!function || !function->executes)
+        return;
+    if (what == TRACE_OPCODE)
+        opcodes_count(this_writer->session == recording ? this_writer : NULL, function, opcodes_unit_of(frame));
+    else
+        *((char *)object + at->frame_trace_opcodes) = 1;
+}
+
+static int on_trace(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self, (void)argument;
-    if (what != TRACE_LINE)
+    if (UNLIKELY(options.opcodes) && (what == PROFILE_CALL || what == TRACE_LINE || what == TRACE_OPCODE))
+        on_instruction(object, what);
+    if (what != TRACE_LINE || !options.lines)
         return 0;
     void *frame = frame_of(object);
     struct writer *w = writer_here(frame, false);
@@ -106,14 +129,18 @@ static void set_trace(void *state, profile_function function)
 }
 
 /* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
-static __attribute__((noinline)) void watch_lines(void *frame, int what)
+static __attribute__((noinline)) void watch_tracing(void *frame, int what)
 {
     void *state = py._PyThreadState_UncheckedGet();
     struct writer *w = writer_here(frame, false);
     if (traced_by(state, NULL))
-        set_trace(state, on_line);
+        set_trace(state, on_trace);
     bool was = w && w->unlined;
-    if (!w || !(w->unlined = !traced_by(state, on_line)) || !frame || !frames_known)
+    if (!w || !(w->unlined = !traced_by(state, on_trace)))
+        return;
+    if (options.opcodes)
+        arena->opcodes_dropped++;
+    if (!frame || !frames_known)
         return;
     struct function_entry *function = function_of(pointer_at(frame, at->frame_code));
     if (function && function->lined && (!was || what == PROFILE_CALL || what == PROFILE_RETURN))
@@ -132,8 +159,8 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         on_c_event(frame, what, argument);
     else
         arena_passed();
-    if (UNLIKELY(options.lines))
-        watch_lines(next, what);
+    if (UNLIKELY(options.lines || options.opcodes))
+        watch_tracing(next, what);
     return 0;
 }
 
@@ -175,8 +202,8 @@ static void set_profile(void *state, profile_function function)
 static void watch_thread(void *state, bool on)
 {
     set_profile(state, on ? on_event : NULL);
-    if (on ? options.lines && traced_by(state, NULL) : traced_by(state, on_line))
-        set_trace(state, on ? on_line : NULL);
+    if (on ? (options.lines || options.opcodes) && traced_by(state, NULL) : traced_by(state, on_trace))
+        set_trace(state, on ? on_trace : NULL);
 }
 
 static void *first_thread(void)
@@ -239,7 +266,7 @@ static void stop(void)
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, on_event) || (bootstrap && pointer_at(state, at->thread_profile + PROFILE_OBJECT) == bootstrap))
             watch_thread(state, false);
-        else if (traced_by(state, on_line))
+        else if (traced_by(state, on_trace))
             set_trace(state, NULL);
     if (!bootstrap)
         return;
@@ -285,12 +312,12 @@ static const char *start(bool here)
     bool lined = false;
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state)) {
         taken |= !profiled_by(state, NULL);
-        lined |= options.lines && !traced_by(state, NULL);
+        lined |= (options.lines || options.opcodes) && !traced_by(state, NULL);
     }
     if (taken)
         return "Another profiler is at work in the program, and up to Python 3.11 there can be but one: end it.";
     if (lined)
-        return "A debugger or a coverage tool traces the program's lines, and up to Python 3.11 only one can: end it, or leave out --lines.";
+        return "A debugger or a coverage tool traces the program's lines, and up to Python 3.11 only one can: end it, or leave out --lines and --opcodes.";
     if (!(bootstrap = new_function(&take_thread_method))) {
         py.PyErr_Clear();
         return "There is no memory for the agent's callback.";
@@ -309,4 +336,4 @@ static const char *start(bool here)
     return NULL;
 }
 
-const struct source profile = {start, stop, look, pause, NULL, look_for_threading};
+const struct source profile = {start, stop, look, pause, NULL, look_for_threading, NULL};

@@ -20,6 +20,7 @@
 #define LINE_OF_FIELD_event(type, name) LINE(event, name)
 #define LINE_OF_FIELD_value(type, name) LINE(value, name)
 #define LINE_OF_FIELD_allocations(type, name) LINE(allocations, name)
+#define LINE_OF_FIELD_opcode(type, name) LINE(opcode, name)
 #define LINE_OF_ARRAY_value(type, name, count) LINE(value, name)
 #define NO_ARRAY(type, name, count)
 
@@ -33,6 +34,7 @@
 #define TEXT_OF_FIELD_event(type, name) TEXT(event, type, name, 1)
 #define TEXT_OF_FIELD_value(type, name) TEXT(value, type, name, 1)
 #define TEXT_OF_FIELD_allocations(type, name) TEXT(allocations, type, name, 1)
+#define TEXT_OF_FIELD_opcode(type, name) TEXT(opcode, type, name, 1)
 
 static const struct {
     ARENA_FIELDS(LINE_OF_FIELD_arena, LINE_OF_ARRAY_arena)
@@ -41,6 +43,7 @@ static const struct {
     EVENT_FIELDS(LINE_OF_FIELD_event, NO_ARRAY)
     VALUE_FIELDS(LINE_OF_FIELD_value, LINE_OF_ARRAY_value)
     ALLOCATIONS_FIELDS(LINE_OF_FIELD_allocations, NO_ARRAY)
+    OPCODE_FIELDS(LINE_OF_FIELD_opcode, NO_ARRAY)
     char nul;
 } text = {
     ARENA_FIELDS(TEXT_OF_FIELD_arena, TEXT_OF_ARRAY_arena)
@@ -49,6 +52,7 @@ static const struct {
     EVENT_FIELDS(TEXT_OF_FIELD_event, NO_ARRAY)
     VALUE_FIELDS(TEXT_OF_FIELD_value, TEXT_OF_ARRAY_value)
     ALLOCATIONS_FIELDS(TEXT_OF_FIELD_allocations, NO_ARRAY)
+    OPCODE_FIELDS(TEXT_OF_FIELD_opcode, NO_ARRAY)
     0
 };
 

@@ -40,6 +40,8 @@ static void read_line(char *line)
         options.c_calls = atoi(value);
     else if (!strcmp(line, "lines"))
         options.lines = atoi(value);
+    else if (!strcmp(line, "opcodes"))
+        options.opcodes = atoi(value);
     else if (!strcmp(line, "memory"))
         options.memory = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
@@ -52,6 +54,8 @@ static void read_line(char *line)
         options.redact[options.redacts++] = value;
     else if (!strcmp(line, "lines_of") && options.lined < MAX_PATTERNS)
         options.lines_of[options.lined++] = value;
+    else if (!strcmp(line, "opcodes_of") && options.executed < MAX_PATTERNS)
+        options.opcodes_of[options.executed++] = value;
 }
 
 bool options_read(const char *directory)
@@ -208,6 +212,11 @@ bool options_want_values(const char *file, const char *qualname, bool is_bare)
 bool options_want_lines(const char *file, const char *qualname, bool is_bare)
 {
     return UNLIKELY(options.lines) && (!options.lined || names_function(options.lines_of, options.lined, file, qualname, is_bare));
+}
+
+bool options_want_opcodes(const char *file, const char *qualname, bool is_bare)
+{
+    return UNLIKELY(options.opcodes) && (!options.executed || names_function(options.opcodes_of, options.executed, file, qualname, is_bare));
 }
 
 bool options_redact(const char *name)

@@ -9,15 +9,17 @@
  *     max_depth=N             calls below this depth are not written; 0 = no bound
  *     c_calls=0|1             write calls of what is written in C as well
  *     lines=0|1               write the lines that functions come to as well
+ *     opcodes=0|1             count the instructions that functions execute
  *     memory=0|1              count allocations
  *     include=PATTERN         only these functions, any number of times
  *     exclude=PATTERN         not these, any number of times
  *     args=PATTERN            of these functions what they are given and return is written too, any number of times
  *     lines_of=PATTERN        of these functions alone, any number of times; none = of all
+ *     opcodes_of=PATTERN      likewise of instructions
  *     redact=PATTERN          of arguments of this name, and of what functions of this name return, only the type, any number of times
  *
  * A pattern with a slash is for the file name, as fnmatch does it; any other one for the dotted name of the module or of
- * a package above it; of args and lines_of also for module.qualified_name. A pattern of redact is for the bare name, in any case.
+ * a package above it; of args, lines_of and opcodes_of also for module.qualified_name. A pattern of redact is for the bare name, in any case.
  */
 #ifndef PYTRACE_OPTIONS_H
 #define PYTRACE_OPTIONS_H
@@ -31,13 +33,13 @@
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
-    bool follow, c_calls, lines, memory;
+    bool follow, c_calls, lines, opcodes, memory;
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;
     char directory[PATH_MAX], arenas[PATH_MAX];
-    int includes, excludes, args, redacts, lined;
-    const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS], *arg[MAX_PATTERNS], *redact[MAX_PATTERNS], *lines_of[MAX_PATTERNS];
+    int includes, excludes, args, redacts, lined, executed;
+    const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS], *arg[MAX_PATTERNS], *redact[MAX_PATTERNS], *lines_of[MAX_PATTERNS], *opcodes_of[MAX_PATTERNS];
 };
 extern struct options options;
 
@@ -49,6 +51,8 @@ bool options_want(const char *file);
 bool options_want_values(const char *file, const char *qualname, bool is_bare);
 /* The function's lines are wanted by lines and lines_of. */
 bool options_want_lines(const char *file, const char *qualname, bool is_bare);
+/* Its instructions are wanted by opcodes and opcodes_of. */
+bool options_want_opcodes(const char *file, const char *qualname, bool is_bare);
 /* What has this name is not to be recorded, by redact. */
 bool options_redact(const char *name);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.

@@ -20,6 +20,7 @@
 #include "left_out.h"
 #include "memory.h"
 #include "objects.h"
+#include "opcodes.h"
 #include "options.h"
 #include "sources.h"
 #include "threads.h"
@@ -87,6 +88,7 @@ static void call_atexit(const char *method)
 static void unhook(void)
 {
     memory_stop();
+    opcodes_stop();
     hooks->stop();
     collections_stop();
     hooks_on = false;
@@ -117,6 +119,7 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (hooks_on && arena && phase != INHERITED) {
         uint32_t *watched = &arena->command;
         memory_flush();
+        opcodes_flush();
         stop_recording();
         arena_say(arena, ARENA_QUIET);
         unhook(); /* from here on the watching thread may unmap the arena */
@@ -148,6 +151,7 @@ static const char *switch_on(bool here)
         failure = functions_begin();
     if (!failure) {
         left_out_begin(NULL);
+        opcodes_begin(hooks->report);
         objects_verify();
         if ((exit_function = new_function(&at_exit_method)))
             call_atexit("register");
@@ -177,8 +181,10 @@ static void end(bool tracer_gone)
     if (sure) {
         /* Only who holds the GIL writes, so with it the end is exact. */
         int state = py.PyGILState_Ensure();
-        if (hooks_on)
+        if (hooks_on) {
             memory_flush();
+            opcodes_flush();
+        }
         stop_recording();
         if (hooks_on)
             take_down();
@@ -347,6 +353,7 @@ static bool begin_here(uint32_t forked_from)
         failure = switch_on(true);
     else if (!(failure = functions_begin())) {
         left_out_begin(hooks);
+        opcodes_begin_child();
         memory_start();
         recording = ++sessions;
         phase = ACTIVE;

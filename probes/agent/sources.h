@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+#include "opcodes.h"
+
 /* A source of events. All under the GIL. */
 struct source {
     const char *(*start)(bool here); /* NULL, or the sentence that says why it cannot; here: in this thread too */
@@ -12,6 +14,7 @@ struct source {
     void (*pause)(bool on);     /* no events come while it is on */
     void (*again)(void);        /* events come again from where it was said that none is wanted; NULL = they came all the time */
     void (*function_seen)(const char *file); /* NULL = of no interest */
+    report_instructions report; /* NULL = each frame is asked for them */
 };
 extern const struct source monitoring, profile;
 

@@ -24,13 +24,28 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
-        for name in ("budget", "faults", "memory", "native_memory", "include", "exclude", "max_depth", "c_calls", "lines", "ring_mib", "args")
+        for name in (
+            "budget",
+            "faults",
+            "memory",
+            "native_memory",
+            "include",
+            "exclude",
+            "max_depth",
+            "c_calls",
+            "lines",
+            "opcodes",
+            "ring_mib",
+            "args",
+        )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
     ("source", "usdt", "lines", "only the agent sees every line"),
+    ("source", "usdt", "opcodes", "only the agent sees every instruction"),
+    ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
     ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
 )
 RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
@@ -56,6 +71,8 @@ def to_recording(args: argparse.Namespace) -> None:
         raise UsageError("--redact has no effect without --args; leave it out.")
     if given(args, "lines_of") and not given(args, "lines"):
         raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
+    if given(args, "opcodes_of") and not given(args, "opcodes"):
+        raise UsageError("--opcodes-of has no effect without --opcodes; give --opcodes exact, or leave it out.")
 
 
 def _of_flight(args: argparse.Namespace) -> None:
@@ -76,10 +93,10 @@ def _of_flight(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines, --memory or --when raises the agent: it alone can, or for less."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --lines, --opcodes, --memory or --when raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    agents = any(given(args, name) for name in ("args", "lines", "memory")) or any(condition.word == "raises" for condition in args.when)
+    agents = any(given(args, name) for name in ("args", "lines", "opcodes", "memory")) or any(condition.word == "raises" for condition in args.when)
     return "agent" if asked == "auto" and agents else asked
 
 

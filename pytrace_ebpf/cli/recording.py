@@ -132,6 +132,14 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         "--lines-of", action="append", default=[], metavar="PATTERN",
         help="with --lines, those of these functions alone: of this module or file, or MODULE.FUNCTION; may be given several times",
     )  # fmt: skip
+    parser.add_argument(
+        "--opcodes", choices=("exact",),
+        help="count every instruction that functions execute, with its time, which makes them several times slower (agent); --sample shows which take time for less",
+    )  # fmt: skip
+    parser.add_argument(
+        "--opcodes-of", action="append", default=[], metavar="PATTERN",
+        help="with --opcodes, those of these functions alone, as --lines-of; may be given several times",
+    )  # fmt: skip
 
 
 def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +164,16 @@ def options(args: argparse.Namespace) -> Options:
         args.output,
         applies.source(args),
         not args.no_follow,
-        filters=Filters(tuple(args.include), tuple(args.exclude), args.max_depth, args.c_calls, args.lines, tuple(args.lines_of)),
+        filters=Filters(
+            tuple(args.include),
+            tuple(args.exclude),
+            args.max_depth,
+            args.c_calls,
+            args.lines,
+            tuple(args.lines_of),
+            args.opcodes,
+            tuple(args.opcodes_of),
+        ),
         observed=Observed(tuple(args.args), redacted(args.redact)),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),

@@ -77,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
 def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
     """What the report says, and its rows."""
     by = BY[args.by]
-    if by.of_samples and not trace.manifest.get("sampling"):
-        raise UsageError(f"--by {args.by} is made of samples, which this trace does not have; --sample of run and attach records them.")
     facts = summary.summary(trace)
     facts |= {
         "window": window.facts(trace),

@@ -14,6 +14,8 @@ class Filters:
     c_calls: bool = False  # those of what is written in C as well
     lines: str | None = None  # exact: the lines that functions come to as well
     lines_of: tuple[str, ...] = ()  # of these functions alone, by patterns as of Observed; empty: of all
+    opcodes: str | None = None  # exact: the instructions that functions execute are counted
+    opcodes_of: tuple[str, ...] = ()  # as lines_of
 
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.max_depth)

@@ -24,6 +24,7 @@ class Recording:
         self._events: list[Columns] = []
         self._observed: list[Columns] = []
         self._allocations: list[Columns] = []
+        self._opcodes: list[Columns] = []
 
     def emit(self, columns: Columns) -> None:
         """Take in columns of `events`."""
@@ -54,6 +55,16 @@ class Recording:
         """Those since the last call."""
         allocations, self._allocations = self._allocations, []
         return allocations
+
+    def count(self, columns: Columns) -> None:
+        """Take in columns of `opcodes`."""
+        if len(columns["ts"]):
+            self._opcodes.append(columns)
+
+    def take_opcodes(self) -> list[Columns]:
+        """Those since the last call."""
+        opcodes, self._opcodes = self._opcodes, []
+        return opcodes
 
     def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
         """All that is open on these threads, (pid, tid), ends at `ts`."""

@@ -105,6 +105,10 @@ class Logs:
         """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
         return self._log("native_blocks", None, None, None, [])
 
+    def opcodes(self) -> pd.DataFrame:
+        """Instructions that functions executed, with how often and how long, by segment: add up the rows; columns as in schema.OPCODES."""
+        return self._log("opcodes", None, None, None, [])
+
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])

@@ -5,7 +5,7 @@ from pytrace_ebpf.trace.table import Column, Table
 LOSS_CLASSES = (
     "call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed",
     "sample_ring", "sample_torn", "sample_native", "value_ring", "fault_ring",
-    "allocation_ring", "block_ring", "block_map",
+    "allocation_ring", "block_ring", "block_map", "opcode_table",
 )  # fmt: skip
 CALL_LOSSES = ("call_ring",)
 SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")

@@ -16,7 +16,7 @@ _NATIVE = Fields(
     {}, {"layers": List(str), "functions": Each(Maybe(WHOLE)), "missing": List(str), "tensors_read": Maybe(WHOLE), "tensors_unknown": Maybe(WHOLE)}
 )
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
-_FILTERS = Fields({}, {"lines": Maybe(str)})
+_FILTERS = Fields({}, {"lines": Maybe(str), "opcodes": Maybe(str)})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
 _CAME_TRUE = Fields(
     {"condition": str, "ts": MOMENT, "pid": PID, "tid": PID, "func_id": PID, "name": str, "count": WHOLE},

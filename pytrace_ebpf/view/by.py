@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from rich.console import RenderableType
 
-from pytrace_ebpf.view import args, blas, cores, errors, functions, gil, lines, memory, operators, requests, sampled_lines, tasks, threads, waits
+from pytrace_ebpf.view import args, blas, cores, errors, functions, gil, lines, memory, opcodes, operators, requests, tasks, threads, waits
 
 Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
 Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
@@ -21,7 +21,7 @@ class By:
       and what else is worth knowing: further facts, such as the sentence.
     shown(facts, rows, width, ascii_only, top): the lines, each at most `width` cells, with at most `top` rows of each table.
     with_bar: whether the bar for all calls stands above it.
-    of_samples: whether it is made of samples alone.
+    of_samples: whether a trace of calls alone has nothing of it.
     before(trace): derives what it needs in the pass that keeps the sums too, of which the tree is made then; None for nothing.
     of_compensated: whether with --compensate it is given native calls and what lies in them (by_function.COLUMNS) instead of the tree.
     """
@@ -46,7 +46,7 @@ BY = {
     "blas": By(blas.found, blas.report, with_bar=False),
     "errors": By(errors.found, errors.report, with_bar=False),
     "line": By(lines.found, lines.report, with_bar=False),
-    "opcode": By(sampled_lines.found_opcodes, sampled_lines.report_opcodes, with_bar=False, of_samples=True),
+    "opcode": By(opcodes.found, opcodes.report, with_bar=False, of_samples=True),
     "args": By(args.found, args.report, with_bar=False),
     "memory": By(memory.found, memory.report, with_bar=False),
     "gil": By(gil.found, gil.report, with_bar=False, before=waits.before),

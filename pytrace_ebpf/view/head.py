@@ -31,6 +31,7 @@ LOST = {
     "sample_native": "stacks whose native frames are not known, or not all",
     "sample_torn": "stacks that were changing just when they were sampled, or of threads that no look met on a core: their time has no function",
     "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
+    "opcode_table": "instructions that were not counted, for want of room or since another tool took them: there were more of them",
     "allocation_ring": "what Python's allocators did between two events: it is in no function's sums",
     "block_ring": "sampled blocks of malloc's: they are in no function's sums",
     "block_map": "sampled blocks of malloc's that seem never to be freed: they were too many at a time",
@@ -226,6 +227,7 @@ def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
         f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
         + (" What it cost to read values is not in this." if cost.get("values") else "")
+        + (" What it cost to count instructions is not in this." if cost.get("opcodes") else "")
     )
 
 

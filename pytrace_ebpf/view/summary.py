@@ -94,6 +94,7 @@ def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
         "lines": lines,
         "ns_per_line": per_line,
         "values": bool(trace.manifest["events"].get("value")),
+        "opcodes": bool((trace.manifest["options"].get("filters") or {}).get("opcodes")),
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,
     }

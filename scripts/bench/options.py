@@ -31,6 +31,7 @@ OURS = {
     "--args, usdt": ("--source", "usdt", "--args", "{functions}"),
     "--c-calls": ("--c-calls",),
     "--lines exact": ("--lines", "exact"),
+    "--opcodes exact": ("--opcodes", "exact"),
     "--faults": ("--faults",),
     "--memory": ("--memory",),
     "--native-memory": ("--native-memory",),

@@ -61,11 +61,12 @@ def record(
     layers: tuple[str, ...] = ("operator", "blas"),
     segment_s: float = 1.0,
     settle_s: float = 0.0,
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[Trace, dict[str, Any]]:
     """Record what a program of PyTorch's Python does from its "ready" to its end; the trace, and the JSON that it says last.
 
     Importing torch and making data are over by then. Every `segment_s` the memory of the process is sampled, too, from
-    `settle_s` before it goes on. Exits where the program or the recording fails.
+    `settle_s` before it goes on. `more`: fields of Options that are other than these. Exits where the program or the recording fails.
     """
     setting, user = setting or Setting(), invoking_user()
     as_user: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
@@ -77,7 +78,7 @@ def record(
     try:
         if process.stdout.readline() != "ready\n":
             sys.exit(f"{program.name} did not become ready; what it said is above.")
-        session = Session(Options(folder, "agent", layers=layers, segment_s=segment_s), sys.argv)
+        session = Session(Options(**{"output": folder, "source": "agent", "layers": layers, "segment_s": segment_s, **(more or {})}), sys.argv)
         try:
             session.start(process.pid)
             go_on = threading.Timer(settle_s, process.stdin.close)  # the end of its input is as good as a line

@@ -70,7 +70,7 @@ def agent(recorded: Recorded, folder: Path) -> Tables:
             file.seek(arena.CHUNKS_START + number * int(header["chunk_bytes"][0]))
             file.write(chunk.tobytes())
         file.truncate(arena.CHUNKS_START + int(recorded["arena_bytes.0"][0]))
-    dtypes = {_RECORD[of.names[-1]]: of for of in {chunk.dtype for chunk in batches(recorded, "chunk")}}
+    dtypes = {"opcode": np.dtype("V32")} | {_RECORD[of.names[-1]]: of for of in {chunk.dtype for chunk in batches(recorded, "chunk")}}
     dtypes |= {"arena": header.dtype, "chunk": recorded["table.0"].dtype}
     with path.open("r+b") as file:
         read = arena.Arena(Descriptor(os.dup(file.fileno())), dtypes, LONG_NS)

@@ -25,6 +25,7 @@ from pytrace_ebpf.record.agent.arena import (
     FULL,
     FUNCTIONS_START,
     MAGIC,
+    OPCODES,
     VALUES,
     WRITING,
     Arena,
@@ -85,7 +86,7 @@ def read(descriptor: int, looks: int = 2, between: Callable[[], None] = lambda: 
     found = Arena(Descriptor(descriptor), DTYPES, CHUNKS * CHUNK_BYTES)
     ids: Any = SimpleNamespace(pid=1)
     traced, taken = Traced(found, ids, SPAN[0], lambda file, first_line, name: None), []
-    clock: Any = SimpleNamespace(line=CLOCK.line, now_ns=SPAN[1])
+    clock: Any = SimpleNamespace(line=CLOCK.line, now_ns=SPAN[1], ns_per_stamp=0.5)
     for _ in range(looks):
         pieces = found.news()
         traced.introduce(functions)
@@ -97,6 +98,7 @@ def read(descriptor: int, looks: int = 2, between: Callable[[], None] = lambda: 
             pa.table(columns, schema=TABLES["allocations"].arrow).validate(full=True)
         for columns in traced.values.take(found, values, tids, 1):
             observed_table(OBSERVED, columns).validate(full=True)
+        pa.table(traced.executed(functions, clock), schema=TABLES["opcodes"].arrow).validate(full=True)
         between()
     return taken
 
@@ -115,9 +117,17 @@ def allocations(**fields: int) -> list[tuple[int, bytes]]:
     return [(TABLE, chunk(WRITING, 1, stream=ALLOCATIONS, record_bytes=48)), (EVENTS, row.tobytes())]
 
 
+def opcodes(*counts: int, state: int = WRITING, **fields: int) -> list[tuple[int, bytes]]:
+    rows = np.zeros(len(counts), DTYPES["opcode"]) if DTYPES else np.zeros(1)
+    for name, number in ({"count": counts} | fields).items() if DTYPES else ():
+        rows[name] = number
+    return [(TABLE, chunk(state, len(counts), stream=OPCODES, record_bytes=32)), (EVENTS, rows.tobytes())]
+
+
 TABLE, FUNCTIONS, EVENTS = CHUNK_TABLE, FUNCTIONS_START, CHUNKS_START
 WRONG_VALUES = {"kind": KINDS, "what": 4, "status": 4, "size": 161, "length": -1, "position": 1 << 15}
 WRONG_ALLOCATIONS = {"bytes": 1 << 56, "freed_bytes": (1 << 64) - 1, "level": -(1 << 63), "peak": -1}
+WRONG_OPCODES = {"count": 1 << 62, "ticks": (1 << 64) - 1, "line": 1 << 31}
 DAMAGE = {
     "no arena": [(0, header(magic=7))],
     "another clock": [(0, header(clock=2))],
@@ -128,13 +138,16 @@ DAMAGE = {
     "an impossible process id": [(0, header(pid=1 << 31))],
     "no process": [(0, header(pid=0))],
     "an impossible thread id": [(0, header()), (TABLE, chunk(WRITING, 1, tid=1 << 31))],
-    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=3))],
+    "an unknown stream": [(0, header()), (TABLE, chunk(WRITING, 1, stream=4))],
     "values of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=VALUES))],
     "more values than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 192 + 1, stream=VALUES, record_bytes=192))],
     **{f"a value with a wrong {name}": [(0, header()), *values(**{name: number})] for name, number in WRONG_VALUES.items()},
     "allocations of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=ALLOCATIONS))],
     "more allocations than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 48 + 1, stream=ALLOCATIONS, record_bytes=48))],
     **{f"allocations with wrong {name}": [(0, header()), *allocations(**{name: number})] for name, number in WRONG_ALLOCATIONS.items()},
+    "instructions of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=OPCODES))],
+    "more instructions than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 32 + 1, stream=OPCODES, record_bytes=32))],
+    **{f"instructions with a wrong {name}": [(0, header()), *opcodes(1, **{name: number})] for name, number in WRONG_OPCODES.items()},
     "an array whose sizes are not there": [(0, header()), *values(kind=ARRAY, length=2)],
     "a container with data": [(0, header()), *values(kind=SIZED, size=8)],
     "records of no size": [(0, header()), (TABLE, chunk(WRITING, 1, record_bytes=0))],
@@ -265,3 +278,29 @@ def test_a_forged_arena_is_read_or_damaged(first: tuple, second: tuple, tmp_path
         pass
     finally:
         os.close(writer)
+
+
+def test_instructions_are_counted_by_what_was_added(tmp_path: Path) -> None:
+    """Whatever function, number or form they name; fewer of them than before are damage, as are fewer records."""
+    path = tmp_path / "arena"
+    first = [(0, header(python=0x030D0000)), *opcodes(3, 1 << 61, 0, function=1 << 31, opcode=255, form=255, ticks=10)]
+    found = Arena(Descriptor(written(path, *first)), DTYPES, CHUNKS * CHUNK_BYTES)
+    ids: Any = SimpleNamespace(pid=1)
+    traced = Traced(found, ids, SPAN[0], lambda file, first_line, name: None)
+    clock: Any = SimpleNamespace(ns_per_stamp=0.5)
+
+    def added(*parts: tuple[int, bytes]) -> tuple[list[int], list[int]]:
+        for offset, content in parts:
+            os.pwrite(found.file.fileno(), content, offset)
+        columns = traced.executed(Functions(), clock)
+        assert set(columns["func_id"].tolist()) <= {-1} and set(columns["line"].tolist()) <= {-1}
+        return columns["hits"].tolist(), columns["wall_ns"].tolist()
+
+    assert added() == ([3, 1 << 61, 0], [5, 5, 5])
+    assert added() == ([], [])
+    assert added(*opcodes(4, 1 << 61, 1, 7, ticks=12)) == ([1, 0, 1, 7], [1, 1, 1, 6])
+    assert added((TABLE, chunk(FREE, 4, stream=OPCODES, record_bytes=32))) == ([], [])
+    with pytest.raises(Damaged, match="counts fewer instructions than it did"):
+        added(*opcodes(4, 1 << 61, 1, 6, ticks=12))
+    with pytest.raises(Damaged, match="counts fewer instructions than it did"):
+        added(*opcodes(4, ticks=12))

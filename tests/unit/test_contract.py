@@ -200,8 +200,9 @@ def test_the_agents_arena() -> None:
         }
     assert (c["COMMAND_RECORD"], c["COMMAND_STOP"]) == (arena.RECORD, arena.STOP)
     assert (c["CLOCK_IS_TSC"], c["CLOCK_IS_MONOTONIC"]) == (agent.TSC, agent.MONOTONIC)
-    assert (c["STREAM_CALLS"], c["STREAM_VALUES"], c["STREAM_ALLOCATIONS"]) == (arena.CALLS, arena.VALUES, arena.ALLOCATIONS)
-    assert (c["STREAMS"], c["NAME"]) == (3, arena.NAME)
+    streams = ("CALLS", "VALUES", "ALLOCATIONS", "OPCODES")
+    assert [c[f"STREAM_{name}"] for name in streams] == [getattr(arena, name) for name in streams] == list(range(c["STREAMS"]))
+    assert (c["NAME"], c["FORM_UNKNOWN"]) == (arena.NAME, 0)
     assert (c["MOST_LEFT_OUT"], arena.EVERYTHING) == (MOST_OUT, 2**32 - 1)
     assert [c[name] for name in ("MOST_CHUNKS", "FUNCTIONS_START", "CHUNKS_START")] == [arena.MOST_CHUNKS, arena.FUNCTIONS_START, arena.CHUNKS_START]
     assert re.findall(r"ARENA_MAGIC (0x[0-9a-f]+)ull", text(PROBES / "agent" / "agent.h")) == [hex(arena.MAGIC)]

@@ -42,6 +42,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "faults",
             "allocations",
             "native_blocks",
+            "opcodes",
         )
         assert len(frame) or name in empty
 

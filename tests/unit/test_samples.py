@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from synthetic import Row, sample, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.samples import by_opcode
 from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command
 from pytrace_ebpf.view.source_text import lines_of
@@ -149,18 +149,21 @@ def test_a_source_that_is_a_trap_is_not_opened(tmp_path: Path) -> None:
 
 def test_instructions_have_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = report(sampled(tmp_path), capsys, "--by", "opcode")
-    number = json.loads((Path(by_opcode.__file__).parent / "opcodes.json").read_text())["3.11"]["names"]["100"]
+    number = json.loads((Path(opcodes.__file__).parent / "opcodes.json").read_text())["3.11"]["names"]["100"]
     assert [(row["name"], row["self_samples"]) for row in facts["rows"]] == [(number, 96)]
     assert [each["qualname"] for each in facts["by_function"]] == ["fib", "other", "<module>"]
-    assert by_opcode.name_of("3.11.2", 5) == ("BINARY_OP_ADD_INT", "BINARY_OP")
-    assert by_opcode.name_of("3.8.18", 93) == ("FOR_ITER", "FOR_ITER")
-    assert by_opcode.name_of("", 5) == by_opcode.name_of("9.9", 5) == ("opcode 5", "opcode 5")
+    assert opcodes.name_of("3.11.2", 5) == ("BINARY_OP_ADD_INT", "BINARY_OP")
+    assert opcodes.name_of("3.8.18", 93) == ("FOR_ITER", "FOR_ITER")
+    assert opcodes.name_of("", 5) == opcodes.name_of("9.9", 5) == ("opcode 5", "opcode 5")
 
 
 def test_without_samples_there_are_no_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(sample(tmp_path)), "--by", "opcode"]) == 2
     said = capsys.readouterr().err
-    assert said == "pytrace-ebpf: --by opcode is made of samples, which this trace does not have; --sample of run and attach records them.\n"
+    assert (
+        said
+        == "pytrace-ebpf: --by opcode is made of samples or of counted instructions, which this trace does not have; --sample and --opcodes exact of run and attach record them.\n"
+    )
 
 
 @pytest.mark.parametrize("by", ["line", "opcode"])

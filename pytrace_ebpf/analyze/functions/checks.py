@@ -32,7 +32,7 @@ def wrong_sums(table: pd.DataFrame, whole: dict[str, int | None], calls: int, es
     states = () if estimated else tuple(name for name in SPLIT if whole[name] is not None)
     off = {("the time of all calls is that of its four parts", "ns"): pd.Series([_rest(whole)])}
     off |= {(rule, "ns"): values for rule, values in _row_rules(table, states)}
-    if "hits" in table:  # by line, of functions whose lines were recorded
+    if {"hits", "self_ns"} <= set(table):  # by line, of functions whose lines were recorded
         own = pd.Series([int(table["self_ns"].sum())])
         off["self times are within the time of all calls", "ns"] = _excess(own, pd.Series([whole["wall_ns"] or 0]))
     elif {"total_ns", "self_ns", "unknown_ns"} <= set(table):  # by function, module or line: every call is in one row

@@ -1,29 +1,11 @@
 """Samples by the instruction that the innermost frame was at, as CPython had specialized it."""
 
-import json
-from functools import cache
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import segments
+from pytrace_ebpf.trace.opcodes import name_of
 from pytrace_ebpf.trace.reader import Trace
-
-_NAMES = Path(__file__).with_name("opcodes.json")  # scripts/opcodes.py
-
-
-@cache
-def _names() -> Any:
-    return json.loads(_NAMES.read_text())
-
-
-def name_of(version: str, opcode: int) -> tuple[str, str]:
-    """(name, that of the instruction it is a specialization of, else the name) in a version of CPython such as 3.11.2."""
-    known = _names().get(".".join(version.split(".")[:2]), {"names": {}, "generic": {}})
-    name = known["names"].get(str(opcode), f"opcode {opcode}")
-    return name, known["generic"].get(name, name)
 
 
 def by_opcode(trace: Trace, period: int, of: int) -> pd.DataFrame:

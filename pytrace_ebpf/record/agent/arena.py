@@ -30,7 +30,7 @@ from pytrace_ebpf.trace.schema import LAYERS
 STARTING, ACTIVE, QUIET, REFUSED = range(4)  # arena.state
 RECORD, STOP = range(2)  # arena.command
 FREE, WRITING, FULL = range(3)  # chunk.state
-CALLS, VALUES, ALLOCATIONS = range(3)  # chunk.stream
+CALLS, VALUES, ALLOCATIONS, OPCODES = range(4)  # chunk.stream
 NAME = 255  # -function.first_line of what is no function but a name
 CHUNK_TABLE, MOST_CHUNKS, CHUNK_SIZE = 4096, 1 << 16, 64
 FUNCTIONS_START = CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE
@@ -109,7 +109,7 @@ class Arena:
         self._most, self._chunk_bytes = min((size - CHUNKS_START) // chunk_bytes, MOST_CHUNKS), chunk_bytes
         self._taken = np.zeros(self._most, np.uint64)
         self._events = np.empty(chunk_bytes // _EVENT, dtypes["event"])
-        self._record_bytes = np.array([dtypes[name].itemsize for name in ("event", "value", "allocations")])  # by stream
+        self._record_bytes = np.array([dtypes[name].itemsize for name in ("event", "value", "allocations", "opcode")])  # by stream
         self._functions_read, self._functions = FUNCTIONS_START, 0
 
     def look(self) -> None:
@@ -132,7 +132,7 @@ class Arena:
         return int(self._header["started"])
 
     def counted(self, field: str) -> int:
-        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, untracked, waited_ns."""
+        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, opcodes_dropped, untracked, waited_ns."""
         return min(int(self._header[field]), _MOST_COUNTED)
 
     def stop(self) -> None:
@@ -210,7 +210,7 @@ class Arena:
         states = self._table(used)["state"]  # before the counts: a chunk that was full then has its last count
         table = self._table(used)
         _hold(bool((states <= FULL).all()), "has a chunk in an unknown state")
-        stream = np.minimum(table["stream"], ALLOCATIONS)
+        stream = np.minimum(table["stream"], OPCODES)
         ours = (table["stream"] == stream) & (table["record_bytes"] == self._record_bytes[stream])
         _hold(bool((ours | (states == FREE)).all()), "has a chunk of an unknown stream")
         _hold(bool(((table["tid"] <= _MOST_ID) | (states == FREE)).all()), "has a chunk with an impossible thread id")
@@ -218,7 +218,7 @@ class Arena:
         counts = table["count"]
         if (stream != CALLS).any():  # after those of events: else a record could come when its event is forgotten
             counts = np.where(stream == CALLS, counts, self._table(used)["count"])
-        counts, taken = np.where(states == FREE, 0, counts), self._taken[:used]
+        counts, taken = np.where((states == FREE) | (stream == OPCODES), 0, counts), self._taken[:used]
         _hold(bool((counts <= self._chunk_bytes // self._record_bytes[stream]).all()), "counts more events in a chunk than it holds")
         _hold(bool((counts >= taken).all()), "counts fewer events in a chunk than it did")
         grown = np.flatnonzero(counts > taken)
@@ -253,6 +253,21 @@ class Arena:
     def allocations(self, piece: Piece) -> np.ndarray:
         """The records of a piece, dtype allocations, in order."""
         return self._records(piece, np.empty(piece.size, self._dtypes["allocations"]))
+
+    def opcodes(self) -> list[tuple[int, np.ndarray]]:
+        """(chunk, its records, dtype opcode, as they stand now) of every chunk with counts of instructions."""
+        self.look()
+        used = min(int(self._header["chunks"]), self._most)
+        table, found = self._table(used), []
+        for chunk in np.flatnonzero((table["stream"] == OPCODES) & (table["state"] == WRITING)).tolist():
+            size = int(table["count"][chunk])
+            _hold(size <= self._chunk_bytes // self._record_bytes[OPCODES], "counts more events in a chunk than it holds")
+            found.append((chunk, self._records(Piece(chunk, 0, 0, size, False, OPCODES, 0, 0), np.empty(size, self.dtype("opcode")))))
+        return found
+
+    def dtype(self, name: str) -> np.dtype:
+        """Of one of the agent's structs."""
+        return self._dtypes[name]
 
     def _records(self, piece: Piece, into: np.ndarray) -> np.ndarray:
         offset = CHUNKS_START + piece.chunk * self._chunk_bytes + piece.start * into.itemsize

@@ -68,13 +68,15 @@ class AgentCalls(CallSource):
             ("c_calls", int(filters.c_calls)),
             ("lines", int(filters.lines is not None)),
             *(("lines_of", pattern) for pattern in filters.lines_of),
+            ("opcodes", int(filters.opcodes is not None)),
+            *(("opcodes_of", pattern) for pattern in filters.opcodes_of),
             ("memory", int(memory)),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
             *(("args", pattern) for pattern in observed.args),
             *(("redact", pattern) for pattern in observed.redact),
         ]
-        self._lines = filters.lines is not None
+        self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
@@ -179,6 +181,17 @@ class AgentCalls(CallSource):
         self._read()
         return {"events": self._recording.take_events()}
 
+    def cut(self) -> Rows:
+        """The instructions that were counted in the segment."""
+        for traced in list(self._traced):
+            with self._of(traced):
+                self._count(traced)
+        return {"opcodes": self._recording.take_opcodes()}
+
+    def _count(self, traced: Traced) -> None:
+        if self._opcodes:
+            self._recording.count(traced.executed(self._recording.functions, self._clock))
+
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
@@ -193,6 +206,7 @@ class AgentCalls(CallSource):
                 if news:
                     self._emit(traced, news)
                 if ended:
+                    self._count(traced)
                     self._close(traced)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)

@@ -93,6 +93,11 @@ class Clock:
         return now_ns - round(since * (now_ns - self._first_ns) / max(1, now - self._first))
 
     @property
+    def ns_per_stamp(self) -> float:
+        """At the rate of all the time since this was made."""
+        return (self._ns - self._first_ns) / max(1, self._stamp - self._first) if self.number == TSC else 1.0
+
+    @property
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC ns of the last anchor."""
         return self._ns

@@ -11,6 +11,7 @@ from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.allocations import Allocations
 from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
+from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
 from pytrace_ebpf.record.cpython.functions import Functions, Qualify, grown, no_func_ids
 from pytrace_ebpf.record.output.tables import Columns
@@ -36,6 +37,7 @@ class Traced:
     values: Values = field(default_factory=Values)
     lines: bool = False  # were asked for
     allocations: Allocations = field(default_factory=Allocations)
+    opcodes: Opcodes = field(default_factory=Opcodes)
 
     def introduce(self, functions: Functions) -> None:
         """Take in the functions that were reported since the last time."""
@@ -60,6 +62,12 @@ class Traced:
             self.values.met(some, columns["ts"])
             yield columns
 
+    def executed(self, functions: Functions, clock: Clock) -> Columns:
+        """Columns of `opcodes`: what was counted since the last time."""
+        records = self.opcodes.take(self.arena)
+        self.introduce(functions)  # after them: now all of their functions are known
+        return columns(records, self.func_ids, self.ids.pid, f"3.{self.arena.python >> 16 & 0xFF}", clock.ns_per_stamp)
+
     @property
     def waited_ns(self) -> int:
         """How long the program was held up for a place in its arena."""
@@ -83,6 +91,7 @@ class Traced:
         lost[LOSS_CLASSES.index("call_ring")] = self.arena.counted("dropped")
         lost[LOSS_CLASSES.index("function_map")] = self.arena.counted("unnamed")
         lost[LOSS_CLASSES.index("value_ring")] = self.arena.counted("values_dropped") + self.values.lost
+        lost[LOSS_CLASSES.index("opcode_table")] = self.arena.counted("opcodes_dropped")
         lost[LOSS_CLASSES.index("allocation_ring")] = (
             self.arena.counted("allocations_dropped") + self.arena.counted("untracked") + self.allocations.lost
         )

@@ -166,7 +166,13 @@ class Sources(Recorder):
     def cut(self) -> Rows:
         """Rows from between two drains, such as the open frames of a process that was attached to."""
         recording = self._recording
-        return {"events": recording.take_events(), "observed": recording.take_observed(), "allocations": recording.take_allocations()}
+        opcodes = [batch for source in self for batch in source.cut().get("opcodes", ())]
+        return {
+            "opcodes": opcodes,
+            "events": recording.take_events(),
+            "observed": recording.take_observed(),
+            "allocations": recording.take_allocations(),
+        }
 
     @property
     def passed(self) -> int:
@@ -244,5 +250,9 @@ class Sources(Recorder):
             raise TargetError("--c-calls is the agent's; use --source agent, or leave it out")
         if self._options.filters.lines:
             raise TargetError("--lines exact is the agent's; use --source agent, or --sample, whose lines cost less")
+        if self._options.filters.opcodes:
+            raise TargetError(
+                "--opcodes exact is the agent's; use --source agent, or --sample, which shows where the time of instructions goes for less"
+            )
         options = self._options
         return UsdtCalls(self._recording, options.call_ring_pages, options.filters, options.follow, options.observed)

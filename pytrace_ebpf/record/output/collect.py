@@ -61,6 +61,7 @@ _RULES = {
     "arguments": _joined(lambda _, columns: arguments_table(columns)),
     "observed": _joined(observed_table),
     "usage": _joined(tables.as_they_come, timed=False),  # a sample is taken for the segment that it closes
+    "opcodes": _joined(tables.as_they_come, timed=False),  # likewise
 }
 
 
