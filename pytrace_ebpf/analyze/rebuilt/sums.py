@@ -1,4 +1,7 @@
-"""The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time."""
+"""The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time.
+
+Where a recording has dropped its first segments since, the states that follow are made those of the new beginning, without their segments.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -117,10 +120,12 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
     kept = Checkpoints(trace)
     try:
         engines, tree, done = _resumed(trace, kept, upto)
+        engines, done = _take_over(trace, kept, engines, range(done, upto), tree)
     except TraceError:  # the library refuses what is kept
         kept.forget()
+        kept.done_with_earlier()
         engines, tree, done = _resumed(trace, kept, upto)
-    _go_on(trace, kept, engines, range(done, upto), tree)
+    _go_on(trace, kept, engines, range(done, upto), tree, at_end=True)
     engines.add_to(tree)
     engines.new_tree()
     return engines, tree
@@ -129,7 +134,7 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
 def keep_up(trace: Trace) -> None:
     """Keep states of a trace that is being recorded, as far as it goes, so that a later report need not derive its sums.
 
-    The cost is that of the segments that came since the last time. Not for a recording that drops old segments: then all states go.
+    The cost is that of the segments that came since the last time and, where old ones were dropped since, of the states that are kept.
     """
     kept, upto = Checkpoints(trace), len(trace.segments)
     done, saved = kept.nearest(upto)
@@ -137,11 +142,62 @@ def keep_up(trace: Trace) -> None:
         engines = shards_of(trace, nodes=MOST_NODES, most=1)
         if saved is not None:
             engines.load(saved)
-        _go_on(trace, kept, engines, range(done, upto), None)
+        engines, done = _take_over(trace, kept, engines, range(done, upto), None)
+        _go_on(trace, kept, engines, range(done, upto), None, at_end=False)
 
 
-def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> None:
-    """Have `engines` take some segments and keep states on the way, and in the end where there is a `tree`; that gets the sums that are kept."""
+def _take_over(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> tuple[Shards, int]:
+    """Make states from before the trace lost its beginning its own, as far as they go; `engines` are at the first of `places`.
+
+    Returns engines after those, and how many segments these have taken. Segments are read up to where a state is, and where
+    a state does not follow from the new beginning (rebuild/rebase.c); `tree` as of _go_on(). Raises TraceError for what is no state.
+    """
+    done, earlier = places.start, kept.earlier()
+    if earlier is None or not len(places) or has_only_cputime(trace):
+        return engines, done
+    fresh, before, after = None, *(engine_of(trace, rows=False) for _ in range(2))
+    while done < places.stop:
+        step = earlier.following(done)
+        if step and step[-1] <= places.stop:
+            if fresh is None:
+                fresh = engine_of(trace, rows=False, nodes=MOST_NODES)
+                fresh.load(engines.save())
+            before.hold(step[0].saved)
+            after.hold(step[1].saved)
+            if fresh.rebase(before, after):
+                _merge(fresh, step[1])
+                _keep(kept, step[2] - 1, Checkpoint(fresh.packed(), fresh.keys(), fresh.sites(), fresh.save()), tree)
+                fresh.new_tree()
+                done = step[2]
+                continue
+        count = earlier.ahead(done)
+        if count is None or count > places.stop:
+            break
+        engines, fresh = _as_shards(trace, engines, fresh), None
+        if not _go_on(trace, kept, engines, range(done, count), tree, at_end=True):
+            return engines, count
+        done = count
+    if earlier.ahead(done) is None:
+        kept.done_with_earlier()
+    return _as_shards(trace, engines, fresh), done
+
+
+def _as_shards(trace: Trace, engines: Shards, fresh: Engine | None) -> Shards:
+    if fresh is None:
+        return engines
+    again = shards_of(trace, nodes=MOST_NODES, most=len(engines.engines))
+    again.load(fresh.save())
+    return again
+
+
+def _keep(kept: Checkpoints, last: int, state: Checkpoint, tree: Engine | None) -> None:
+    if tree:
+        _merge(tree, state)
+    kept.keep(last, state)
+
+
+def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None, *, at_end: bool) -> bool:
+    """Have `engines` take some segments and keep states on the way, and one `at_end`; `tree` gets the sums that are kept. Returns whether the last was."""
     keeps, complete, rows = kept.writable, trace.manifest["state"] == "complete", 0
     listed = trace.segments
     for place, (events, end_ns) in zip(places, segments(trace, engines, places.start, places.stop), strict=True):
@@ -150,14 +206,11 @@ def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree
         last = place + 1 == places.stop
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
         keeps = keeps and (complete or not (engines.met_unknown or (has_only_cputime(trace) and last)))
-        if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and tree)):
-            part = engines.sums(_empty_tree(trace))
+        if keeps and (rows * BYTES_AN_EVENT >= kept.size or (last and at_end)):
+            _keep(kept, place, Checkpoint(*engines.sums(_empty_tree(trace)), engines.save()), tree)
             engines.new_tree()
-            checkpoint = Checkpoint(*part, engines.save())
-            if tree:
-                _merge(tree, checkpoint)
-            kept.keep(place, checkpoint.packed())
             rows = 0
+    return keeps
 
 
 def _merge(tree: Engine, checkpoint: Checkpoint) -> None:
