@@ -24,6 +24,7 @@ from test_writer import SECOND
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import sums
 from pytrace_ebpf.analyze.rebuilt.checkpoints import FOLDER, Checkpoint, Checkpoints
+from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.record.output.horizon import Horizon
 from pytrace_ebpf.trace.reader import Trace
@@ -190,3 +191,18 @@ def test_what_is_kept_does_not_grow_with_what_was_dropped(tmp_path: Path, monkey
         assert len(files) == len(trace.segments) == 11
         sizes.append(sum(file.stat().st_size for file in files))
     assert max(sizes) < 2 * sizes[0]
+
+
+def test_a_report_that_comes_too_late_for_a_segment_takes_nothing_from_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording drops what it is about to read."""
+    monkeypatch.setattr(sums, "BYTES_AN_EVENT", 1 << 20)
+    recording = busy(tmp_path, 8, (7, 8))
+    recording.at(0, 6).tree()
+    late = recording.at(2, 8)
+    late.batches = late.parts = lambda *_: (_ for _ in ()).throw(TraceError("was dropped meanwhile"))  # type: ignore[method-assign, assignment]
+    with pytest.raises(TraceError, match="meanwhile"):
+        late.tree()
+    trace = recording.at(2, 8)
+    read = read_of(trace)
+    trace.tree()
+    assert {index for name, index in read if name == "events" and index < BEGINNINGS} <= {2, 6, 7}

@@ -120,9 +120,12 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
     kept = Checkpoints(trace)
     try:
         engines, tree, done = _resumed(trace, kept, upto)
-        engines, done = _take_over(trace, kept, engines, range(done, upto), tree)
     except TraceError:  # the library refuses what is kept
         kept.forget()
+        engines, tree, done = _resumed(trace, kept, upto)
+    try:
+        engines, done = _take_over(trace, kept, engines, range(done, upto), tree)
+    except _RefusedError:
         kept.done_with_earlier()
         engines, tree, done = _resumed(trace, kept, upto)
     _go_on(trace, kept, engines, range(done, upto), tree, at_end=True)
@@ -142,7 +145,11 @@ def keep_up(trace: Trace) -> None:
         engines = shards_of(trace, nodes=MOST_NODES, most=1)
         if saved is not None:
             engines.load(saved)
-        engines, done = _take_over(trace, kept, engines, range(done, upto), None)
+        try:
+            engines, done = _take_over(trace, kept, engines, range(done, upto), None)
+        except _RefusedError:
+            kept.done_with_earlier()
+            return
         _go_on(trace, kept, engines, range(done, upto), None, at_end=False)
 
 
@@ -150,7 +157,7 @@ def _take_over(trace: Trace, kept: Checkpoints, engines: Shards, places: range, 
     """Make states from before the trace lost its beginning its own, as far as they go; `engines` are at the first of `places`.
 
     Returns engines after those, and how many segments these have taken. Segments are read up to where a state is, and where
-    a state does not follow from the new beginning (rebuild/rebase.c); `tree` as of _go_on(). Raises TraceError for what is no state.
+    a state does not follow from the new beginning (rebuild/rebase.c); `tree` as of _go_on(). Raises _RefusedError for what is no state.
     """
     done, earlier = places.start, kept.earlier()
     if earlier is None or not len(places) or has_only_cputime(trace):
@@ -162,10 +169,7 @@ def _take_over(trace: Trace, kept: Checkpoints, engines: Shards, places: range, 
             if fresh is None:
                 fresh = engine_of(trace, rows=False, nodes=MOST_NODES)
                 fresh.load(engines.save())
-            before.hold(step[0].saved)
-            after.hold(step[1].saved)
-            if fresh.rebase(before, after):
-                _merge(fresh, step[1])
+            if _rebased(fresh, before, after, *step[:2]):
                 _keep(kept, step[2] - 1, Checkpoint(fresh.packed(), fresh.keys(), fresh.sites(), fresh.save()), tree)
                 fresh.new_tree()
                 done = step[2]
@@ -180,6 +184,23 @@ def _take_over(trace: Trace, kept: Checkpoints, engines: Shards, places: range, 
     if earlier.ahead(done) is None:
         kept.done_with_earlier()
     return _as_shards(trace, engines, fresh), done
+
+
+class _RefusedError(Exception):
+    """The library refuses what is kept, and the engine that was to go on from it is of no further use."""
+
+
+def _rebased(fresh: Engine, before: Engine, after: Engine, was: Checkpoint, then: Checkpoint) -> bool:
+    """Bring `fresh` from one state to the next, with its sums, by two engines that hold them; False: it stays. Raises _RefusedError."""
+    try:
+        before.hold(was.saved)
+        after.hold(then.saved)
+        done = fresh.rebase(before, after)
+        if done:
+            _merge(fresh, then)
+    except TraceError as error:
+        raise _RefusedError from error
+    return done
 
 
 def _as_shards(trace: Trace, engines: Shards, fresh: Engine | None) -> Shards:
