@@ -141,7 +141,7 @@ static int32_t named(const struct engine *engine, int32_t func)
 }
 
 /* The site of a call of `func`, that the one at `depth` - 1 made. */
-static bool site_of(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site)
+bool calls_site(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site)
 {
     int32_t caller = depth ? named(engine, thread->calls[depth - 1].func) : -1;
     return sites_find(&engine->sites, caller, line, named(engine, func), site) || (engine->error = NO_MEMORY, false);
@@ -151,7 +151,7 @@ static bool site_of(struct engine *engine, const struct thread *thread, size_t d
 bool calls_place(struct engine *engine, struct thread *thread)
 {
     for (size_t k = 0; k < thread->depth; k++)
-        if (!site_of(engine, thread, k, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
+        if (!calls_site(engine, thread, k, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
             return false;
     return true;
 }
@@ -201,7 +201,7 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
     call->busy_ns = 0;
     call->outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
     if (engine->wants_tree) {
-        if (!site_of(engine, thread, thread->depth, call->line, func, &call->site))
+        if (!calls_site(engine, thread, thread->depth, call->line, func, &call->site))
             return false;
         call->outermost_of_site = !engine->sites.site[call->site].open++;
     }
@@ -366,7 +366,7 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
 static bool add_to_site(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
 {
     if (ended->func != call->func) { /* its end gave it a name */
-        if (!site_of(engine, thread, thread->depth - 1, call->line, ended->func, &call->site))
+        if (!calls_site(engine, thread, thread->depth - 1, call->line, ended->func, &call->site))
             return false;
         call->outermost_of_site = !engine->sites.site[call->site].open;
     }
@@ -378,16 +378,23 @@ static bool add_to_site(struct engine *engine, struct thread *thread, struct cal
     return true;
 }
 
+/* What it had by itself, of `split`. */
+void calls_own(const struct call *call, struct ended *ended)
+{
+    uint8_t unknown_below = call->unknown_below | call->unknown_below >> 4;
+    ended->known_self = ended->split.known & ~unknown_below & OF_TIMES;
+    for (int part = 0; part < PARTS; part++) {
+        ended->self[part] = ended->split.part[part] - call->children[part];
+        ended->self[part] = ended->self[part] < 0 ? 0 : ended->self[part];
+    }
+}
+
 /* Of the innermost call, which ends. */
 static void sum_up(struct engine *engine, const struct thread *thread, const struct call *call, struct when when, int32_t func, struct ended *ended)
 {
     split_call(engine, thread, call, when, &ended->split);
     ended->wall = when.ns - call->start_ns;
-    ended->known_self = ended->split.known & ~call->unknown_below & (HAS_ON_CPU | HAS_RUNQ | HAS_WAITS);
-    for (int part = 0; part < PARTS; part++) {
-        ended->self[part] = ended->split.part[part] - call->children[part];
-        ended->self[part] = ended->self[part] < 0 ? 0 : ended->self[part];
-    }
+    calls_own(call, ended);
     uint32_t function = function_of(engine, call->func);
     engine->open_of_function[function]--;
     engine->open_of_module[engine->module[function]]--;
@@ -400,6 +407,24 @@ static void sum_up(struct engine *engine, const struct thread *thread, const str
         function = function_of(engine, func);
         ended->outermost = (uint8_t)(!engine->open_of_function[function] + 2 * !engine->open_of_module[engine->module[function]]);
     }
+}
+
+/* The tree has only its end. */
+static bool note_end(struct engine *engine, struct thread *thread, const struct call *call, struct when when, const struct ended *ended)
+{
+    if (!room(&thread->gone, &thread->gone_capacity, thread->goners + 1, sizeof *thread->gone))
+        return engine->error = NO_MEMORY, false;
+    struct gone *gone = &thread->gone[thread->goners++];
+    *gone = (struct gone){
+        .end_ns = when.ns, .children_wall = call->children_wall, .func = ended->func, .outermost = ended->outermost,
+        .outermost_of_site = call->outermost_of_site, .unknown_below = call->unknown_below
+    };
+    memcpy(gone->children, call->children, sizeof gone->children);
+    if (when.stamp)
+        gone->went = *when.stamp;
+    else
+        calls_stamp_at(engine, &thread->line, when.ns, &gone->went);
+    return true;
 }
 
 /* The innermost call ends. */
@@ -423,6 +448,9 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         return false;
     if (engine->wants_tree && counts && !(add_to_tree(engine, thread, call, &ended) && add_to_site(engine, thread, call, &ended)))
         return false;
+    bool was_open = call->sequence < thread->kept;
+    if (!LIKELY(!was_open) && engine->wants_tree && counts && !note_end(engine, thread, call, when, &ended))
+        return false;
     if (engine->wants_cores && !cores_leave(engine, thread, call, when.ns, &ended))
         return false;
     if (thread->depth > 1) {
@@ -430,7 +458,7 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         caller->children_wall += ended.wall;
         for (int part = 0; part < PARTS; part++)
             caller->children[part] += ended.split.part[part];
-        caller->unknown_below |= ~ended.split.known & (HAS_ON_CPU | HAS_RUNQ | HAS_WAITS);
+        caller->unknown_below |= (uint8_t)((~ended.split.known & OF_TIMES) << (was_open ? 4 : 0));
     }
     thread->depth--;
     if (thread->stamped > thread->depth)

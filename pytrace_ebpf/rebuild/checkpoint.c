@@ -81,8 +81,13 @@ static bool holds(const struct engine *engine, const struct thread *thread)
     bool fine = thread->begins <= AFTER_LOSS && thread->passed <= engine->loss_count && thread->stamped <= thread->depth;
     fine = fine && thread->depth < INT32_MAX && is_stamp(&line->now) && line->decided <= GONE;
     fine = fine && is_moment(&thread->mark) && is_moment(&thread->last) && is_bool(&line->line.unknown) && is_bool(&line->has_slope);
+    for (size_t k = 0; fine && k < thread->depth; k++) /* engines with lines are not saved */
+        fine = !(thread->calls[k].flags & OF_LINE);
     for (size_t k = 0; fine && k < thread->stamped; k++)
         fine = is_stamp(&thread->stamps[k]);
+    fine = fine && is_bool(&thread->looks_back) && is_bool(&thread->is_late);
+    for (size_t k = 0; fine && k < thread->goners; k++)
+        fine = is_stamp(&thread->gone[k].went);
     for (size_t k = 0; fine && k < line->count; k++)
         fine = engine->by_cputime ? is_bool(&line->queue.knot[k].unknown) : line->queue.change[k].to <= GONE;
     return fine;
@@ -143,13 +148,20 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
     }
     void *calls = array(bytes, thread->calls, &thread->depth, sizeof *thread->calls);
     void *stamps = array(bytes, thread->stamps, &thread->stamped, sizeof *thread->stamps);
+    value(bytes, &thread->kept, sizeof thread->kept);
+    value(bytes, &thread->looks_back, sizeof thread->looks_back);
+    value(bytes, &thread->is_late, sizeof thread->is_late);
+    void *gone = array(bytes, thread->gone, &thread->goners, sizeof *thread->gone);
     if (bytes->reads) {
         free(thread->calls);
         free(thread->stamps);
+        free(thread->gone);
         thread->calls = calls;
         thread->stamps = stamps;
+        thread->gone = gone;
         thread->capacity = thread->depth;
         thread->stamps_capacity = thread->stamped;
+        thread->gone_capacity = thread->goners;
     }
     timeline(bytes, engine, &thread->line);
     if (!bytes->reads)
@@ -172,7 +184,7 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
 
 static void pass_through(struct bytes *bytes, struct engine *engine)
 {
-    uint64_t sizes[] = {sizeof(struct thread), sizeof(struct call), sizeof(struct stamp), sizeof(struct row), sizeof(struct knot), engine->by_cputime};
+    uint64_t sizes[] = {sizeof(struct thread), sizeof(struct call), sizeof(struct stamp), sizeof(struct row), sizeof(struct gone), sizeof(struct knot), engine->by_cputime};
     uint64_t found[sizeof sizes / sizeof *sizes];
     memcpy(found, sizes, sizeof found);
     value(bytes, found, sizeof found);
@@ -180,6 +192,9 @@ static void pass_through(struct bytes *bytes, struct engine *engine)
     value(bytes, passed, sizeof passed);
     uint8_t has_queue = engine->has_queue;
     value(bytes, &has_queue, sizeof has_queue);
+    int64_t began_ns = engine->began_ns, end_ns = engine->end_ns;
+    value(bytes, &began_ns, sizeof began_ns);
+    value(bytes, &end_ns, sizeof end_ns);
     for (size_t k = 0; k < engine->threads; k++)
         threads += is_own(engine, engine->thread[k]);
     value(bytes, &threads, sizeof threads);
@@ -189,6 +204,8 @@ static void pass_through(struct bytes *bytes, struct engine *engine)
     engine->has_queue = has_queue;
     engine->passed = engine->passed_before = (size_t)passed[0];
     engine->blind_passed = (size_t)passed[1];
+    engine->began_ns = began_ns;
+    engine->end_ns = end_ns;
     for (size_t k = 0; bytes->fine && threads; k++) {
         if (!bytes->reads && !is_own(engine, engine->thread[k]))
             continue;

@@ -93,16 +93,31 @@ static struct thread *new_thread(struct engine *engine, int64_t key)
     return thread;
 }
 
+/* Its slot or, where it is new, that which it is to have. */
+static size_t slot_of(const struct engine *engine, int64_t key)
+{
+    size_t at = hash((uint64_t)key) >> 20 & (engine->thread_slots - 1);
+    while (engine->thread_slot[at] && engine->thread[engine->thread_slot[at] - 1]->key != key)
+        at = (at + 1) & (engine->thread_slots - 1);
+    return at;
+}
+
+/* The thread, NULL where it is new. */
+struct thread *engine_known(const struct engine *engine, int64_t key)
+{
+    uint32_t place = engine->thread_slots ? engine->thread_slot[slot_of(engine, key)] : 0;
+    return place ? engine->thread[place - 1] : NULL;
+}
+
 /* The thread, which may be new; NULL: no memory. */
 struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid)
 {
     int64_t key = (int64_t)((uint64_t)(uint32_t)pid << 32 | (uint32_t)tid);
     if (engine->threads * 2 >= engine->thread_slots && !thread_slots(engine))
         return NULL;
-    size_t at = hash((uint64_t)key) >> 20 & (engine->thread_slots - 1);
-    for (; engine->thread_slot[at]; at = (at + 1) & (engine->thread_slots - 1))
-        if (engine->thread[engine->thread_slot[at] - 1]->key == key)
-            return engine->thread[engine->thread_slot[at] - 1];
+    size_t at = slot_of(engine, key);
+    if (engine->thread_slot[at])
+        return engine->thread[engine->thread_slot[at] - 1];
     struct thread *thread = new_thread(engine, key);
     if (thread)
         engine->thread_slot[at] = thread->number + 1;
@@ -226,6 +241,7 @@ static bool switches_of(struct engine *engine, struct thread *thread, const stru
         };
     }
     in_order(engine->sched, made);
+    thread->is_late |= made && engine->sched[0].ts < engine->tree_ns;
     states_decide(engine->sched, made, thread->line.decided, thread->line.gil_start, thread->line.gil_end, engine->to);
     return timeline_add(&thread->line, engine->sched, made, engine->to) || failed(engine, NO_MEMORY);
 }
@@ -421,6 +437,7 @@ static bool open_chunk(struct engine *engine)
         return false;
     if (thread->mark.ns >= thread->edge && !window_cross(engine, thread, thread->mark.ns, true))
         return false;
+    thread->looks_back |= first > engine->at || engine->older_count || thread->begins == AFTER_LOSS;
     if (thread->phase == AFTER)
         return true;
     if (!thread->mark.stamped && !calls_take(engine, thread, thread->mark.ns))
@@ -447,6 +464,7 @@ static bool take_row(struct engine *engine, struct thread *thread, size_t row)
     else if (!activations_take(&thread->open, NULL, kind, events->frame[row], &step))
         return failed(engine, NO_MEMORY);
     int64_t ts = events->ts[row];
+    thread->looks_back |= ts < thread->last.ns || ts < engine->tree_ns || step.does == ORPHAN;
     bool from_start = engine->ahead && row < engine->open_end;
     struct when when = {.ns = ts < thread->last.ns ? thread->last.ns : ts};
     if (from_start)
@@ -509,7 +527,7 @@ OFFERED struct engine *rebuild_open(int64_t start_ns, bool by_cputime, bool rows
     struct engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return NULL;
-    engine->start_ns = start_ns;
+    engine->start_ns = engine->end_ns = engine->began_ns = engine->tree_ns = start_ns;
     engine->by_cputime = by_cputime;
     engine->has_queue = true;
     engine->wants_rows = rows;
@@ -532,6 +550,7 @@ OFFERED void rebuild_close(struct engine *engine)
         activations_free(&thread->open);
         free(thread->calls);
         free(thread->stamps);
+        free(thread->gone);
         free(thread->line.queue.change);
         free(thread->held);
         free(thread);
@@ -643,6 +662,7 @@ OFFERED bool rebuild_cputimes(struct engine *engine, const struct cputimes *cput
 /* The segment that ends at end_ns begins. */
 OFFERED void rebuild_segment(struct engine *engine, int64_t end_ns)
 {
+    engine->end_ns = end_ns;
     engine->passed_before = engine->passed;
     while (engine->passed < engine->loss_count && engine->losses[engine->passed].end < end_ns)
         engine->passed++;

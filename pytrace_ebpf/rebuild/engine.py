@@ -153,7 +153,24 @@ class Engine:
 
     def load(self, state: bytes) -> None:
         """Continue from a state that an engine with the same settings saved; the tree starts empty. Raises TraceError where `state` is no such thing."""
+        self.hold(state)
+        self.new_tree()
+
+    def hold(self, state: bytes) -> None:
+        """Take in a state as load(), for rebase() of another engine and nothing else; it may be followed by a later one of the same derivation."""
         self._check(self._library.load(self._engine, state, len(state)))
+
+    def rebase(self, before: "Engine", after: "Engine") -> bool:
+        """Go on to the state that `after` holds as from that which `before` holds: states of a derivation that began earlier in the same recording,
+        between the same segments, the first of them where this engine is. rebase.c says when that is possible; where it is not, this one
+        stays as it is, and the segments between have to be taken.
+
+        new_tree() must have been the last call. Then the tree has what the sums of the calls that ended between the two states differ by:
+        merge() and merge_sites() add what they were. `before` and `after` can only hold() another state afterwards.
+        """
+        done = self._library.rebase(self._engine, before._engine, after._engine)
+        self._check(not self._library.error(self._engine))
+        return bool(done)
 
     def window(self, start_ns: int | None, end_ns: int | None, pid: int | None = None, tid: int | None = None) -> None:
         """From here on only calls in [start_ns, end_ns), and of these threads, count; of those that cross an edge, what lies within it.

@@ -99,6 +99,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "finish": (c_bool, [c_void_p, c_int64]),
     "save": (c_size_t, [c_void_p, c_void_p, c_size_t]),
     "load": (c_bool, [c_void_p, c_char_p, c_size_t]),
+    "rebase": (c_bool, [c_void_p, c_void_p, c_void_p]),
     "window": (None, [c_void_p, c_int64, c_int64, c_int32, c_int32]),
     "shard": (None, [c_void_p, c_uint32, c_uint32]),
     "spent": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),

@@ -17,6 +17,7 @@
  *     edges.c        begins and ends as they happen
  *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
  *     checkpoint.c   all of this as bytes, between two segments
+ *     rebase.c       the same once the trace's beginning is gone
  *     stacks.c       which calls are open, and no more: for the recorder
  *     triggers.c     whether something happened that a recording waits for, for the recorder
  *     decode.c       an agent's events, for the recorder
@@ -153,6 +154,8 @@ enum known {
     HAS_ON_CPU = 1, HAS_RUNQ = 2, HAS_WAITS = 4, HAS_COUNTS = 8, HAS_SELF_ON_CPU = 16, HAS_SELF_RUNQ = 32, HAS_SELF_WAITS = 64
 };
 
+#define OF_TIMES (HAS_ON_CPU | HAS_RUNQ | HAS_WAITS)
+
 /* Where the time of an interval went. */
 struct split {
     int64_t part[PARTS];
@@ -215,6 +218,7 @@ void states_decide(const struct sched_row *rows, size_t count, uint8_t known, in
 
 bool timeline_add(struct timeline *line, const struct sched_row *rows, size_t count, const uint8_t *to);
 void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp);
+void timeline_foresee(const struct timeline *line, int64_t ts, struct stamp *stamp);
 void timeline_take(struct engine *engine, struct thread *thread, int64_t ts);
 void timeline_forget(struct engine *engine, struct thread *thread);
 void timeline_within(const struct timeline *line, int64_t start, int64_t end, struct split *split);
@@ -239,7 +243,7 @@ struct call {
     int32_t func;
     int32_t line; /* of its caller's; -1 not known */
     uint32_t node, site;
-    uint8_t flags, unknown_below; /* enum known: what some child does not know */
+    uint8_t flags, unknown_below; /* enum known: what some child does not know; four bits up, one that this tree has only the end of */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
     uint8_t outermost_of_site;
     /* cores.c */
@@ -250,6 +254,14 @@ struct call {
 };
 
 struct row;
+
+/* A call that was open when the tree began, and has ended since. */
+struct gone {
+    int64_t end_ns, children_wall, children[PARTS]; /* as of the call */
+    struct stamp went;
+    int32_t func;
+    uint8_t outermost, outermost_of_site, unknown_below;
+};
 
 /* Of a window and a thread. */
 enum phase { WITHIN, BEFORE, AFTER };
@@ -265,6 +277,11 @@ struct thread {
     struct stamp *stamps;   /* of the entries of the first `stamped` of `calls` */
     size_t depth, stamped, capacity, stamps_capacity;
     int64_t sequence; /* calls so far */
+    /* since the tree began, see rebase.c */
+    int64_t kept;      /* `sequence` then */
+    struct gone *gone; /* innermost first */
+    size_t goners, gone_capacity;
+    bool looks_back, is_late;
     struct timeline line;
     struct moment mark; /* FIRST: when the thread began. Else from when on anything may have happened in the next loss */
     struct moment last; /* its last event */
@@ -314,6 +331,8 @@ bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
 bool calls_plant(struct engine *engine, struct thread *thread);
 bool calls_place(struct engine *engine, struct thread *thread);
+bool calls_site(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site);
+void calls_own(const struct call *call, struct ended *ended);
 
 /* --- window.c, moments.c --- */
 
@@ -549,6 +568,9 @@ struct window {
 struct engine {
     enum rebuild_error error;
     int64_t start_ns;
+    int64_t end_ns;   /* of the segment at hand */
+    int64_t began_ns; /* start_ns of the engine whose state this one goes on from */
+    int64_t tree_ns;  /* end_ns when the tree began */
     bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores, wants_lines;
     bool has_call_lines; /* the line of an entry is that of its caller */
     bool met_unknown; /* a function that was not described */
@@ -602,6 +624,7 @@ struct engine {
 
 bool room(void *array, size_t *capacity, size_t wanted, size_t size);
 struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid);
+struct thread *engine_known(const struct engine *engine, int64_t key);
 bool engine_due(struct engine *engine, struct thread *thread);
 bool engine_catch_up(struct engine *engine, struct thread *thread);
 void engine_watch(const struct engine *engine, struct thread *thread);

@@ -26,34 +26,60 @@ void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp)
     stamp->first_cpu = stamp->state == ON_CPU ? stamp->cpu : -1;
 }
 
+/* The totals up to a switch. */
+static void count(struct timeline *line, const struct change *change)
+{
+    struct stamp *now = &line->now;
+    if (now->state != GONE && change->ts > line->since)
+        now->spent[now->state] += change->ts - line->since;
+    if (change->kind == OUT) {
+        now->preemptions += change->to == RUNQ;
+        now->waits += change->to != RUNQ;
+    }
+    now->migrations += change->kind == IN && now->cpu >= 0 && now->cpu != change->cpu;
+    now->slices += change->to == ON_CPU;
+}
+
+static bool has_core(const struct change *change)
+{
+    return (change->kind == IN || change->kind == OUT || change->to == ON_CPU) && change->cpu >= 0;
+}
+
+/* The state after it. */
+static void go_on(struct timeline *line, const struct change *change)
+{
+    if (has_core(change))
+        line->now.cpu = change->cpu;
+    line->now.state = change->to;
+    if (change->ts > line->since)
+        line->since = change->ts;
+}
+
 static void take(struct engine *engine, struct thread *thread, const struct change *change)
 {
     struct timeline *line = &thread->line;
-    struct stamp *now = &line->now;
     window_stamp(engine, thread, change->ts);
     if (!thread->mark.stamped && thread->mark.ns < change->ts) {
         timeline_at(line, thread->mark.ns, &thread->mark.stamp);
         thread->mark.stamped = true;
     }
-    int64_t ts = change->ts < line->since ? line->since : change->ts;
-    if (now->state != GONE)
-        now->spent[now->state] += ts - line->since;
-    bool came = change->kind == IN, left = change->kind == OUT;
-    if (left) {
-        now->preemptions += change->to == RUNQ;
-        now->waits += change->to != RUNQ;
-    }
-    now->migrations += came && now->cpu >= 0 && now->cpu != change->cpu;
-    now->slices += change->to == ON_CPU;
-    if ((came || left || change->to == ON_CPU) && change->cpu >= 0) {
-        if (engine->wants_cores && now->cpu >= 0 && now->cpu != change->cpu)
-            cores_left(engine, thread);
-        now->cpu = change->cpu;
-    }
-    now->state = change->to;
-    line->since = ts;
-    if (change->to == ON_CPU && now->cpu >= 0)
+    count(line, change);
+    if (engine->wants_cores && has_core(change) && line->now.cpu >= 0 && line->now.cpu != change->cpu)
+        cores_left(engine, thread);
+    go_on(line, change);
+    if (change->to == ON_CPU && line->now.cpu >= 0)
         calls_got_core(thread);
+}
+
+/* The stamp of the moment `ts`, whether the switches up to there have been taken or not. */
+void timeline_foresee(const struct timeline *line, int64_t ts, struct stamp *stamp)
+{
+    struct timeline then = *line;
+    for (size_t k = line->head; k < line->count && line->queue.change[k].ts <= ts; k++) {
+        count(&then, &line->queue.change[k]);
+        go_on(&then, &line->queue.change[k]);
+    }
+    timeline_at(&then, ts, stamp);
 }
 
 static void look_for_next(struct timeline *line)

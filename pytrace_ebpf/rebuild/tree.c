@@ -97,16 +97,21 @@ bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outerm
     }
 }
 
-/* No calls yet, and nodes for those that are open and count. False: no memory. */
+/* No calls yet, and nodes for those that are open and count; of these it will have only the ends. False: no memory. */
 bool tree_begin_anew(struct engine *engine)
 {
     engine->tree.count = 0;
+    engine->tree_ns = engine->end_ns;
     sites_begin_anew(&engine->sites);
     if (engine->tree.slots)
         memset(engine->tree.slot, 0, engine->tree.slots * sizeof *engine->tree.slot);
     for (size_t k = 0; k < engine->threads; k++) {
         struct thread *thread = engine->thread[k];
-        thread->has_root = false;
+        thread->has_root = thread->looks_back = thread->is_late = false;
+        thread->kept = engine->wants_tree ? thread->sequence : 0;
+        thread->goners = 0;
+        for (size_t at = 0; at < thread->depth; at++)
+            thread->calls[at].unknown_below = (uint8_t)((thread->calls[at].unknown_below | thread->calls[at].unknown_below << 4) & 0xf0);
         if (engine->wants_tree && thread->phase == WITHIN && thread->depth && !calls_plant(engine, thread))
             return false;
     }

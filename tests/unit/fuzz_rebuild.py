@@ -287,6 +287,56 @@ def damaged(seed: int) -> None:
         other.finish(3000)
 
 
+def rebased(seed: int) -> None:
+    """From a state to a later one of its own derivation: all is as it was there. To one of which some bytes are others: no harm."""
+    rng = np.random.default_rng(seed)
+
+    def begun() -> Engine:
+        return engine_of(np.random.default_rng(seed), 0, 3000, False, rows=False)
+
+    engine = begun()
+    states: list[bytes] = []
+    for start in (0, 1000):
+        scheduling(rng, engine, False, 4, start, start + 1000, False)
+        list(engine.take([events(rng, 300, 4, start, start + 1000, False)], start + 1000, 100))
+        states.append(engine.save())
+        sums = engine.packed(), engine.keys(), engine.sites()
+        engine.new_tree()
+    for changes in (0, 1, 2, 4, 4, 4, 20):
+        state = np.frombuffer(states[1], np.uint8).copy()
+        state[rng.integers(0, len(state), changes)] = rng.choice([0, 1, 2, 127, 128, 255])
+        fresh, before, after = begun(), begun(), begun()
+        try:
+            fresh.load(states[0])
+            before.hold(states[0])
+            after.hold(state.tobytes())
+            done = fresh.rebase(before, after)
+            assert done or changes, seed
+            if done:
+                fresh.merge(*sums[:2])
+                fresh.merge_sites(sums[2])
+            assert changes or sum_of(fresh) == sum_of(sums[0]), seed
+            fresh.new_tree()
+            fresh.load(fresh.save())
+        except TraceError:
+            continue
+        straight = begun()
+        straight.load(states[1])
+        drawn = rng.bit_generator.state
+        for each in (fresh, straight):
+            rng.bit_generator.state = drawn
+            scheduling(rng, each, False, 4, 2000, 3000, False)
+            list(each.take([events(rng, 300, 4, 2000, 3000, False)], 3000, 100))
+            each.finish(3000)
+        assert changes or (sum_of(fresh) == sum_of(straight) and str(fresh.spent()) == str(straight.spent())), seed
+
+
+def sum_of(tree: "Engine | np.ndarray") -> list[tuple[int, ...]]:
+    """Each node's numbers, in whatever order."""
+    nodes = tree.packed() if isinstance(tree, Engine) else tree
+    return sorted((int(each["calls"]), int(each["func_id"]), *each["total"].tolist(), *each["self"].tolist()) for each in nodes)
+
+
 def lined(seed: int) -> None:
     """Lines: whatever comes, what began has ended, and together they have all the time of their functions."""
     rng = np.random.default_rng(seed)
@@ -342,6 +392,7 @@ if __name__ == "__main__":
             shards(seed)
             forged(seed)
             damaged(seed)
+            rebased(seed)
         except BaseException:
             print(f"seed {seed}", flush=True)
             raise

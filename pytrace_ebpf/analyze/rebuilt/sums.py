@@ -1,4 +1,7 @@
-"""The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time."""
+"""The sums of a trace's calls in one pass, from the state that is kept last: the calling-context tree, and each thread's time.
+
+Where a recording has dropped its first segments since, the states that follow are made those of the new beginning, without their segments.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -120,7 +123,12 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
     except TraceError:  # the library refuses what is kept
         kept.forget()
         engines, tree, done = _resumed(trace, kept, upto)
-    _go_on(trace, kept, engines, range(done, upto), tree)
+    try:
+        engines, done = _take_over(trace, kept, engines, range(done, upto), tree)
+    except _RefusedError:
+        kept.done_with_earlier()
+        engines, tree, done = _resumed(trace, kept, upto)
+    _go_on(trace, kept, engines, range(done, upto), tree, at_end=True)
     engines.add_to(tree)
     engines.new_tree()
     return engines, tree
@@ -129,7 +137,7 @@ def _advance(trace: Trace, upto: int) -> tuple[Shards, Engine]:
 def keep_up(trace: Trace) -> None:
     """Keep states of a trace that is being recorded, as far as it goes, so that a later report need not derive its sums.
 
-    The cost is that of the segments that came since the last time. Not for a recording that drops old segments: then all states go.
+    The cost is that of the segments that came since the last time and, where old ones were dropped since, of the states that are kept.
     """
     kept, upto = Checkpoints(trace), len(trace.segments)
     done, saved = kept.nearest(upto)
@@ -137,15 +145,85 @@ def keep_up(trace: Trace) -> None:
         engines = shards_of(trace, nodes=MOST_NODES, most=1)
         if saved is not None:
             engines.load(saved)
-        _go_on(trace, kept, engines, range(done, upto), None)
+        try:
+            engines, done = _take_over(trace, kept, engines, range(done, upto), None)
+        except _RefusedError:
+            kept.done_with_earlier()
+            return
+        _go_on(trace, kept, engines, range(done, upto), None, at_end=False)
 
 
-def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> None:
-    """Have `engines` take some segments and keep states on the way, and in the end where there is a `tree`; that gets the sums that are kept."""
+def _take_over(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None) -> tuple[Shards, int]:
+    """Make states from before the trace lost its beginning its own, as far as they go; `engines` are at the first of `places`.
+
+    Returns engines after those, and how many segments these have taken. Segments are read up to where a state is, and where
+    a state does not follow from the new beginning (rebuild/rebase.c); `tree` as of _go_on(). Raises _RefusedError for what is no state.
+    """
+    done, earlier = places.start, kept.earlier()
+    if earlier is None or not len(places) or has_only_cputime(trace):
+        return engines, done
+    fresh, before, after = None, *(engine_of(trace, rows=False) for _ in range(2))
+    while done < places.stop:
+        step = earlier.following(done)
+        if step and step[-1] <= places.stop:
+            if fresh is None:
+                fresh = engine_of(trace, rows=False, nodes=MOST_NODES)
+                fresh.load(engines.save())
+            if _rebased(fresh, before, after, *step[:2]):
+                _keep(kept, step[2] - 1, Checkpoint(fresh.packed(), fresh.keys(), fresh.sites(), fresh.save()), tree)
+                fresh.new_tree()
+                done = step[2]
+                continue
+        count = earlier.ahead(done)
+        if count is None or count > places.stop:
+            break
+        engines, fresh = _as_shards(trace, engines, fresh), None
+        if not _go_on(trace, kept, engines, range(done, count), tree, at_end=True):
+            return engines, count
+        done = count
+    if earlier.ahead(done) is None:
+        kept.done_with_earlier()
+    return _as_shards(trace, engines, fresh), done
+
+
+class _RefusedError(Exception):
+    """The library refuses what is kept, and the engine that was to go on from it is of no further use."""
+
+
+def _rebased(fresh: Engine, before: Engine, after: Engine, was: Checkpoint, then: Checkpoint) -> bool:
+    """Bring `fresh` from one state to the next, with its sums, by two engines that hold them; False: it stays. Raises _RefusedError."""
+    try:
+        before.hold(was.saved)
+        after.hold(then.saved)
+        done = fresh.rebase(before, after)
+        if done:
+            _merge(fresh, then)
+    except TraceError as error:
+        raise _RefusedError from error
+    return done
+
+
+def _as_shards(trace: Trace, engines: Shards, fresh: Engine | None) -> Shards:
+    if fresh is None:
+        return engines
+    again = shards_of(trace, nodes=MOST_NODES, most=len(engines.engines))
+    again.load(fresh.save())
+    return again
+
+
+def _keep(kept: Checkpoints, last: int, state: Checkpoint, tree: Engine | None) -> None:
+    if tree:
+        _merge(tree, state)
+    kept.keep(last, state)
+
+
+def _go_on(trace: Trace, kept: Checkpoints, engines: Shards, places: range, tree: Engine | None, *, at_end: bool) -> bool:
+    """Have `engines` take some segments and keep states on the way, and one `at_end`; `tree` gets the sums that are kept. Returns whether the last was."""
     keeper = Keeper(trace, kept, engines, tree)
     for place, (events, end_ns) in zip(places, segments(trace, engines, places.start, places.stop), strict=True):
         engines.take(events, end_ns, PIECE)
-        keeper.took(place, tree is not None and place + 1 == places.stop)
+        keeper.took(place, at_end and place + 1 == places.stop)
+    return keeper.keeps
 
 
 class Keeper:
@@ -154,7 +232,7 @@ class Keeper:
     def __init__(self, trace: Trace, kept: Checkpoints, engines: Shards, tree: Engine | None = None) -> None:
         """`tree` gets the sums that are kept."""
         self._trace, self._kept, self._engines, self._tree = trace, kept, engines, tree
-        self._keeps, self._complete = kept.writable, trace.manifest["state"] == "complete"
+        self.keeps, self._complete = kept.writable, trace.manifest["state"] == "complete"
         self._segments, self._rows = trace.segments, 0
 
     def took(self, place: int, last: bool) -> None:
@@ -167,14 +245,10 @@ class Keeper:
         self._rows += self._segments[place]["rows"].get("events", 0)
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
         at_end = place + 1 == len(self._segments)
-        self._keeps = self._keeps and (self._complete or not (engines.met_unknown or (has_only_cputime(self._trace) and at_end)))
-        if self._keeps and (self._rows * BYTES_AN_EVENT >= kept.size or last):
-            part = engines.sums(_empty_tree(self._trace))
+        self.keeps = self.keeps and (self._complete or not (engines.met_unknown or (has_only_cputime(self._trace) and at_end)))
+        if self.keeps and (self._rows * BYTES_AN_EVENT >= kept.size or last):
+            _keep(kept, place, Checkpoint(*engines.sums(_empty_tree(self._trace)), engines.save()), self._tree)
             engines.new_tree()
-            checkpoint = Checkpoint(*part, engines.save())
-            if self._tree:
-                _merge(self._tree, checkpoint)
-            kept.keep(place, checkpoint.packed())
             self._rows = 0
 
 
