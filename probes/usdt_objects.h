@@ -17,7 +17,7 @@ enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD };
 
 #define NAME_OF_TYPE 24
 #define TYPE_FLAGS 168
-#define TYPE_MRO 344
+#define TYPE_BASE 256
 #define HEAP_TYPE (1u << 9)
 #define IS_INT (1u << 24)
 #define IS_LIST (1u << 25)
@@ -170,57 +170,39 @@ static __always_inline __u64 text_of_exception(__u64 exception)
     return TAKE(__u32, TAKE(__u64, first + OBJECT_TYPE_POINTER) + TYPE_FLAGS) & IS_TEXT ? first : 0;
 }
 
-/* 1 where these are the same, else 0, without a branch: of those the verifier would follow each in each round of a loop. */
-static __always_inline __u64 same(__u64 a, __u64 b)
-{
-    __u64 difference = a ^ b, negative = -difference;
-
-    asm volatile("" : "+r"(negative));
-    return ((difference | negative) >> 63) ^ 1;
-}
-
-/* Not 0: an array. It is recognised by its name: NumPy's library is nowhere known. */
-static __always_inline __u64 is_array(__u64 type)
+/* An array is recognized by its name: NumPy's library is nowhere known. */
+static __always_inline int is_array(__u64 type)
 {
     union {
         char text[16];
         __u64 words[2];
     } array = {.text = "numpy.ndarray"}, name = {};
-    __u64 is_static = ~TAKE(__u64, type + TYPE_FLAGS) / HEAP_TYPE & 1;
 
     bpf_probe_read_user(name.text, sizeof("numpy.ndarray"), (void *)TAKE(__u64, type + NAME_OF_TYPE));
-    return is_static & same((name.words[0] ^ array.words[0]) | (name.words[1] ^ array.words[1]), 0);
+    return !((name.words[0] ^ array.words[0]) | (name.words[1] ^ array.words[1]));
 }
 
-enum { NOTHING_KNOWN, A_FLOAT, A_SET, A_BYTEARRAY, AN_ARRAY };
-
-/* Which of the types whose layout is known one is. They are recognised by their distance from `type`, their own type. */
-static __always_inline __u64 known_type(__u64 type)
-{
-    const struct object_layout *known = &SETTINGS->objects;
-    __u64 from = type - TAKE(__u64, type + OBJECT_TYPE_POINTER);
-
-    return same(from, known->float_type) * A_FLOAT + (same(from, known->set_type) | same(from, known->frozenset_type)) * A_SET +
-           same(from, known->bytearray_type) * A_BYTEARRAY + is_array(type) * AN_ARRAY;
-}
-
-/* By the types that its type is derived from: the layout is that of the first that is known. */
+/* By the types that its type is derived from, whose layout is its own. They are recognised by their distance from `type`, their own type. */
 static __always_inline int take_by_bases(struct object_event *to, __u64 object, __u64 type)
 {
-    __u64 bases = TAKE(__u64, type + TYPE_MRO), count = TAKE(__u64, bases + SIZE);
-    __u64 is = NOTHING_KNOWN;
+    const struct object_layout *known = &SETTINGS->objects;
     int i;
 
 #pragma clang loop unroll(disable)
-    for (i = 0; i < MOST_BASES && i < count && is == NOTHING_KNOWN; i++)
-        is = known_type(TAKE(__u64, bases + SETTINGS->objects.tuple_items + 8 * i));
-    switch (is) {
-    case A_FLOAT:
-        to->kind = VALUE_FLOAT;
-        return bpf_probe_read_user(to->data, 8, (void *)(object + FLOAT_VALUE));
-    case A_SET: return take_size(to, object, SET_SIZE);
-    case A_BYTEARRAY: return take_size(to, object, SIZE);
-    case AN_ARRAY: return take_array(to, object);
+    for (i = 0; i < MOST_BASES && type; i++) {
+        __u64 from = type - TAKE(__u64, type + OBJECT_TYPE_POINTER);
+
+        if (from == known->float_type) {
+            to->kind = VALUE_FLOAT;
+            return bpf_probe_read_user(to->data, 8, (void *)(object + FLOAT_VALUE));
+        }
+        if (from == known->set_type || from == known->frozenset_type)
+            return take_size(to, object, SET_SIZE);
+        if (from == known->bytearray_type)
+            return take_size(to, object, SIZE);
+        if (!(TAKE(__u32, type + TYPE_FLAGS) & HEAP_TYPE) && is_array(type))
+            return take_array(to, object);
+        type = TAKE(__u64, type + TYPE_BASE);
     }
     return 0;
 }

@@ -4,9 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytrace_ebpf
 from tests.agent_arena import Session
-from tests.bpf.conftest import COMMAND
 from tests.torch.conftest import PATIENCE_S
 from tests.unit.test_agent_values import rows
 
@@ -40,35 +38,3 @@ def test_tensors_have_their_type_element_type_and_sizes(torch_python: Path, tmp_
         # Until one with dimensions was seen a tensor without any could be something else.
         assert found[0]["type"] == "Tensor" and found[0]["shape"] in ([], None)
         assert [(row["type"], row["shape"]) for row in found[-3:]] == [("Size", [2]), ("dtype", None), ("Tensor", [2, 2])]
-
-
-OF_NUMPY = """
-import numpy, torch
-def seen(a): return a
-for a in (numpy.float64(2.5), numpy.float64("-inf"), numpy.float32(2.5), numpy.zeros((2, 3), "float32"), numpy.zeros(()),
-          numpy.zeros(4, "int16").view(numpy.recarray), torch.zeros(3)): seen(a)
-"""
-
-
-def test_numpys_scalars_and_arrays_by_probes(torch_python: Path, tmp_path: Path) -> None:
-    """A float64 is a float by the second of its bases; of a tensor the type alone is known."""
-    (tmp_path / "shop.py").write_text(OF_NUMPY)
-    program = [str(torch_python), str(tmp_path / "shop.py")]
-    words = [*COMMAND, "run", "-o", str(tmp_path / "trace"), "--source", "usdt", "--args", "shop.seen", "--", *program]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    trace = pytrace_ebpf.open(tmp_path / "trace")
-    values = trace.values()
-    assert not len(trace.losses())
-    for what in ("argument", "return"):
-        found = values[values["what"] == what].astype(object)
-        found = found.where(found.notna(), None)
-        assert [(row.type, row.value, row.dtype, row.shape if row.shape is None else list(row.shape)) for row in found.itertuples()] == [
-            ("float64", "2.5", None, None),
-            ("float64", "-inf", None, None),
-            ("float32", None, None, None),
-            ("ndarray", None, "float32", [2, 3]),
-            ("ndarray", None, "float64", []),
-            ("recarray", None, "int16", [4]),
-            ("Tensor", None, None, None),
-        ]
