@@ -15,7 +15,7 @@ import signal
 import time
 from dataclasses import replace
 
-from pytrace_ebpf.cli import applies, recording, snapping, stopping, summing
+from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.choice.glance import glance
@@ -60,15 +60,15 @@ def run(args: argparse.Namespace) -> int:
         session = recording.new_session(options, _INSTEAD)
         try:
             begun = session.start(*pids)
-            recording.beginning(begun, session.status().said, args.quiet)
+            recorded.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
-                recording.progress(args.quiet, "Ctrl-C stops and finishes the trace", recording.cheaper(args)) as show,
+                recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show,
                 summing.beside(session, args.keep is not None or bool(args.when), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
             session.finish()
-            recording.closing(session, args.quiet)
+            recorded.closing(session, args.quiet)
         finally:
             session.close()
     return 0

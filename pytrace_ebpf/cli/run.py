@@ -13,7 +13,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import applies, recording, snapping, stopping, summing
+from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             pid = session.launch(command)
             if invoking_user() is not None and callers_environment() is None and not args.quiet:
-                recording.say(_WITHOUT_VARIABLES)
+                recorded.say(_WITHOUT_VARIABLES)
 
             def stop() -> bool:
                 asked(session)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
                 return False
 
             with (
-                recording.progress(args.quiet, f"tracing process {pid} until it ends", recording.cheaper(args)) as show,
+                recorded.progress(args.quiet, f"tracing process {pid} until it ends", recorded.cheaper(args)) as show,
                 summing.beside(session, args.keep is not None or bool(args.when), show) as look,
             ):
                 session.run(stop, look)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             _close(session, args.quiet)
             if code is None:  # the trace is full, and the program is not to suffer for it
                 if not args.quiet:
-                    recording.say("the program goes on untraced")
+                    recorded.say("the program goes on untraced")
                 code = session.wait(stop)
         finally:
             session.close()
@@ -85,6 +85,6 @@ def run(args: argparse.Namespace) -> int:
 def _close(session: "Session", quiet: bool) -> None:
     """The closing lines; that the trace could not be written is said too, but the exit code is the program's."""
     try:
-        recording.closing(session, quiet)
+        recorded.closing(session, quiet)
     except HostError as error:
-        recording.say(f"pytrace-ebpf: {error}")
+        recorded.say(f"pytrace-ebpf: {error}")

@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from pytrace_ebpf.cli import recording
+from pytrace_ebpf.cli import recorded, recording
 from pytrace_ebpf.record.cost.cost import Price
 from pytrace_ebpf.record.process.targets import Begun
 from pytrace_ebpf.record.session import Status
@@ -30,8 +30,8 @@ def status(seconds: float, price: Price | None) -> Status:
     ],
 )
 def test_what_tracing_costs_is_said_and_much_is_a_warning(price: Price | None, said: str, dear: bool) -> None:
-    assert recording.cost(status(1, price)) == said
-    assert recording.is_dear(status(1, price)) == dear
+    assert recorded.cost(status(1, price)) == said
+    assert recorded.is_dear(status(1, price)) == dear
 
 
 @pytest.mark.parametrize("dear", [False, True])
@@ -41,7 +41,7 @@ def test_on_a_terminal_the_warning_is_in_colour(dear: bool, monkeypatch: pytest.
     monkeypatch.setattr("rich.console.Console", lambda **_: screen)
     monkeypatch.setattr(out, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", out)
-    with recording.progress(False, "a hint") as show:
+    with recorded.progress(False, "a hint") as show:
         show(status(1, Price(0.9 if dear else 0.1, 1.0)))
     assert "tracing takes" in out.getvalue()
     assert ("\x1b[33m  tracing takes" in out.getvalue()) == dear
@@ -51,13 +51,13 @@ def test_on_a_terminal_the_warning_is_in_colour(dear: bool, monkeypatch: pytest.
 def test_the_first_lines(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     source = "usdt: '[/x-\\udcff]' " + "x" * 300
-    recording.beginning([Begun(1, source, "it will cost much")], (), quiet)
+    recorded.beginning([Begun(1, source, "it will cost much")], (), quiet)
     said = sys.stderr.getvalue()
     assert said == ("" if quiet else f"tracing process 1 by {source}\nit will cost much\n")
 
 
 def test_a_line_says_what_is_recorded() -> None:
-    lines = {(calls, samples): recording.line(Status(1, calls, 30, 0, samples=samples)).split() for calls in (0, 20) for samples in (0, 5)}
+    lines = {(calls, samples): recorded.line(Status(1, calls, 30, 0, samples=samples)).split() for calls in (0, 20) for samples in (0, 5)}
     tail = ["30", "scheduling", "events", "0", "lost"]
     assert lines[0, 0] == ["1.0", "s", "0", "call", "events", *tail]
     assert lines[20, 0] == ["1.0", "s", "20", "call", "events", *tail]
@@ -69,13 +69,14 @@ def test_no_option_is_named_that_this_recording_would_refuse() -> None:
     words = argparse.ArgumentParser()
     recording.add_common_arguments(words)
     dear = status(1, Price(0.3, 0.3))
-    assert recording.cost(dear, recording.cheaper(words.parse_args([]))).endswith("; --budget bounds it")
-    assert recording.cost(dear, recording.cheaper(words.parse_args(["--sample"]))).endswith("; a lower --sample rate costs less")
-    assert recording.cost(dear, recording.cheaper(words.parse_args(["--sample", "--source", "agent"]))).endswith("; --budget bounds it")
+    assert recorded.cost(dear, recorded.cheaper(words.parse_args([]))).endswith("; --budget bounds it")
+    assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--sample"]))).endswith("; a lower --sample rate costs less")
+    assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--sample", "--source", "agent"]))).endswith("; --budget bounds it")
+    assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--when", "call f > 1s"]))).endswith("; --include and --exclude leave calls out")
 
 
 def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with recording.progress(False, "a hint") as show:
+    with recorded.progress(False, "a hint") as show:
         for second in range(1, 11):
             show(status(second, Price(1.5, 1.5)))
     lines = capsys.readouterr().err.splitlines()
