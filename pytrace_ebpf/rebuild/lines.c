@@ -8,11 +8,6 @@
 
 #include "rebuild.h"
 
-static bool failed(struct engine *engine)
-{
-    return engine->error = NO_MEMORY, false;
-}
-
 static struct call *innermost(const struct thread *thread)
 {
     return thread->depth ? &thread->calls[thread->depth - 1] : NULL;
@@ -27,10 +22,10 @@ static bool place(struct engine *engine, struct call *call, int32_t line)
 {
     struct lines *lines = &engine->lines;
     if (!sites_find(&lines->at, call->func, line, -1, &call->site))
-        return failed(engine);
+        return failed(engine, NO_MEMORY);
     size_t before = lines->capacity;
     if (!room(&lines->self, &lines->capacity, lines->at.count, sizeof *lines->self))
-        return failed(engine);
+        return failed(engine, NO_MEMORY);
     memset(lines->self + before, 0, (lines->capacity - before) * sizeof *lines->self);
     call->line = line;
     call->outermost_of_site = !lines->at.site[call->site].open++;

@@ -13,15 +13,23 @@
  *     lines.c        lines as sums
  *     window.c       a window of the recording: the part of each call that lies within it
  *     moments.c      the innermost call at moments that are asked for
+ *     charges.c      what is charged to calls: page faults, bytes
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
- *     engine.c       threads, segments and losses: the order in which input is processed; the exported functions
+ *     events.c       the order in which events are processed, and what a loss of some does to it
+ *     scheduling.c   a segment's scheduling by thread
+ *     threads.c      the threads by their ids
+ *     engine.c       what an engine is given and asked for: exported functions
  *     checkpoint.c   all of this as bytes, between two segments
  *     rebase.c       the same once the trace's beginning is gone
+ *     near.c         which events show that the GIL went from one thread to another
  *     stacks.c       which calls are open, and no more: for the recorder
  *     triggers.c     whether something happened that a recording waits for, for the recorder
  *     decode.c       an agent's events, for the recorder
  *     values.c       an agent's values, for the recorder
+ *     objects.c      values that BPF read, for the recorder
+ *     unwind.c       how to get from a native function to its caller, for the recorder
+ *     pages.c        columns as Parquet has them, for the recorder
  *
  * What a trace holds is not trusted: any numbers may come. A time before the thread's last one counts as that one, indices are
  * checked, sums wrap (the library is compiled with -fwrapv), and memory is bounded by the open calls and by one segment.
@@ -623,10 +631,26 @@ struct engine {
 };
 
 bool room(void *array, size_t *capacity, size_t wanted, size_t size);
+void engine_new_piece(struct engine *engine);
+
+static inline bool failed(struct engine *engine, enum rebuild_error error)
+{
+    engine->error = error;
+    return false;
+}
+
+/* --- threads.c --- */
+
 struct thread *engine_thread(struct engine *engine, int32_t pid, int32_t tid);
 struct thread *engine_known(const struct engine *engine, int64_t key);
+
+/* --- scheduling.c --- */
+
 bool engine_due(struct engine *engine, struct thread *thread);
 bool engine_catch_up(struct engine *engine, struct thread *thread);
+
+/* --- events.c --- */
+
 void engine_watch(const struct engine *engine, struct thread *thread);
 
 /* Of several engines each has some of the threads. All meet the same threads in the same order, so their numbers are the same. */

@@ -97,8 +97,8 @@ def test_kinds(prefix: str, kind: type[CallKind | SchedKind], elsewhere: set[str
 
 def test_every_kind_has_a_meaning_and_the_library_sets_the_same() -> None:
     assert list(MEANINGS) == list(CallKind)
-    engine = (REBUILD / "engine.c").read_text()
-    (body,) = re.findall(r"flags_of\[CALL_KINDS\] = \{(.*?)\}", engine)
+    events = (REBUILD / "events.c").read_text()
+    (body,) = re.findall(r"flags_of\[CALL_KINDS\] = \{(.*?)\}", events)
     sets = {CallKind[kind]: flag.lower() for kind, flag in re.findall(r"\[(\w+)\] = (\w+)", body)}
     assert sets == {kind: meaning.sets for kind, meaning in MEANINGS.items() if meaning.sets and meaning.effect is not Effect.CLEARS}
 
