@@ -51,17 +51,22 @@ static bool add(struct runs *all, struct run run)
     return true;
 }
 
+static bool passed(int64_t ts, int64_t ns, bool after)
+{
+    return ts < ns || (after && ts == ns);
+}
+
 /* The first row of a run that is at `ns` or later; or `after` it. */
 static size_t search(const struct run *run, int64_t ns, bool after)
 {
     size_t low = run->begin, step = 1;
-    while (low + step < run->end && run->ts[low + step] < ns + after) {
+    while (low + step < run->end && passed(run->ts[low + step], ns, after)) {
         low += step;
         step *= 2;
     }
     for (size_t high = low + step < run->end ? low + step : run->end; low < high;) {
         size_t middle = low + (high - low) / 2;
-        if (run->ts[middle] < ns + after)
+        if (passed(run->ts[middle], ns, after))
             low = middle + 1;
         else
             high = middle;
@@ -100,8 +105,8 @@ static void take(struct runs *all, uint8_t *mark)
         sink(all, 0);
 }
 
-/* Set `mark` of each of `count` events that is next to another thread's, or to one of the `moments`, which ascend; all times are below
- * 1 << 62. Sets some more: the ends of each thread's events, and where they are out of order. false: there was not enough memory. */
+/* Set `mark` of each of `count` events that is next to another thread's, or to one of the `moments`, which ascend. Sets
+ * some more: the ends of each thread's events, and where they are out of order. false: there was not enough memory. */
 OFFERED bool rebuild_near(const int64_t *ts, const int32_t *pid, const int32_t *tid, size_t count, const int64_t *moments, size_t moment_count,
                           uint8_t *mark)
 {

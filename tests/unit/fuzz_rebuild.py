@@ -14,6 +14,7 @@ import pyarrow as pa
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.near import near
 from pytrace_ebpf.trace.schema import CPUTIME, EVENTS, SCHED, CallKind
 
 EXTREME = np.array([-(2**63), -(2**62), -1, 0, 1, 2**31, 2**40, 2**62, 2**63 - 1])
@@ -287,6 +288,15 @@ def damaged(seed: int) -> None:
         other.finish(3000)
 
 
+def turns(seed: int) -> None:
+    """Events next to others' are found whatever the times are."""
+    rng = np.random.default_rng(seed)
+    count, wild = int(rng.integers(0, 400)), bool(rng.random() < 0.5)
+    who = threads(rng, count, int(rng.choice([1, 3, 50])))
+    found = near(moments(rng, count, 0, 500, wild), who["pid"], who["tid"], moments(rng, int(rng.integers(0, 20)), 0, 500, wild))
+    assert found.all() or count > 2
+
+
 def rebased(seed: int) -> None:
     """From a state to a later one of its own derivation: all is as it was there. To one of which some bytes are others: no harm."""
     rng = np.random.default_rng(seed)
@@ -393,6 +403,7 @@ if __name__ == "__main__":
             forged(seed)
             damaged(seed)
             rebased(seed)
+            turns(seed)
         except BaseException:
             print(f"seed {seed}", flush=True)
             raise
