@@ -29,3 +29,7 @@ class TraceError(PytraceError):
     """The trace directory is damaged or not a trace."""
 
     exit_code = 5
+
+
+class DroppedError(TraceError):
+    """A running recording dropped what was to be read (`--keep`): the trace is whole, and can be opened again."""

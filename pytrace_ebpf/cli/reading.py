@@ -2,18 +2,22 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TypeVar
 
 import pyarrow as pa
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import progress
-from pytrace_ebpf.errors import PytraceError, TraceError
+from pytrace_ebpf.errors import DroppedError, PytraceError, TraceError
 from pytrace_ebpf.trace.reader import Trace
 
 # What computing with rows raises that contradict each other: trace/limits.py knows each value, not what they mean together.
 _CONTRADICTIONS = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError, pa.ArrowException)
 _DEBUG = "PYTRACE_DEBUG"
+_TRIES = 5
+
+_Answer = TypeVar("_Answer")
 
 
 def rights() -> Callable[[], AbstractContextManager[None]]:
@@ -35,6 +39,18 @@ def opened(directory: str, what: str = "Reading") -> Iterator[Trace]:
         trace = pytrace_ebpf.open(directory)
         trace.progress = report
         yield trace
+
+
+def answer(directory: str, question: Callable[[Trace], _Answer]) -> _Answer:
+    """question(trace) of the trace in `directory`; asked again, a few times, where a running recording dropped what it was to read.
+
+    What could be derived until then is kept, so that each time there is less to read.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(DroppedError), opened(directory) as trace:
+            return question(trace)
+    with opened(directory) as trace:
+        return question(trace)
 
 
 @contextmanager

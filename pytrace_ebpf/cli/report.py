@@ -15,7 +15,7 @@ from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.analyze.functions.compensated import compensated
 from pytrace_ebpf.analyze.native.around import calls_within
 from pytrace_ebpf.cli import applies, window
-from pytrace_ebpf.cli.reading import damage_reported, opened
+from pytrace_ebpf.cli.reading import answer, damage_reported
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.errors import UsageError
@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"
     applies.to_answer(applies.REPORT, args, "by")
-    with opened(args.trace) as trace:
-        facts, table = _found(window.windowed(trace, args), args)
+    facts, table = answer(args.trace, lambda trace: _found(window.windowed(trace, args), args))
     top = args.top or len(table)
     if args.json:
         facts["rows"] = records(table.head(top))

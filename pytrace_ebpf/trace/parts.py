@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.errors import DroppedError, TraceError
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.limits import limits
 from pytrace_ebpf.trace.schema import Table
@@ -92,7 +92,7 @@ def _does_not_open(part: Part) -> TraceError:
         part.files.folder(part.folder).size(part.name)
     except FileNotFoundError:
         if part.fleeting:
-            return TraceError(f"{part} was dropped meanwhile by the running recording (--keep): try again.")
+            return DroppedError(f"{part} was dropped meanwhile by the running recording (--keep): try again.")
     except OSError:
         pass
     return TraceError(f"{part} does not open: the trace is damaged; record it again.")

@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.cli.reading import answer
+from pytrace_ebpf.errors import DroppedError, TraceError
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output import keeping, merging
 from pytrace_ebpf.record.output.journal import Journal
 from pytrace_ebpf.record.output.writer import Writer
+from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SEGMENTS, CallKind
 from tests.sums_hold import assert_calls_nest, assert_sums_hold
 from tests.unit.synthetic import GIL, Script, table_of
@@ -296,6 +298,25 @@ def test_what_is_dropped_while_it_is_read_is_no_damage(tmp_path: Path) -> None:
     (path / "events" / trace._parts("events")[0].name).write_bytes(b"")
     with pytest.raises(TraceError, match="damaged"):
         trace.events()
+
+
+@pytest.mark.parametrize(("drops", "answers"), [(0, True), (4, True), (5, False)])
+def test_a_report_that_comes_too_late_for_a_segment_begins_again(tmp_path: Path, drops: int, answers: bool) -> None:
+    path, asked = tmp_path / "trace", []
+    recorded(path, segments([work(PID, 3)], 3))
+
+    def question(trace: Trace) -> int:
+        asked.append(trace)
+        if len(asked) <= drops:
+            raise DroppedError("a part was dropped meanwhile: try again.")
+        return len(trace.calls())
+
+    if answers:
+        assert answer(str(path), question) == len(pytrace_ebpf.open(path).calls())
+        assert len(set(map(id, asked))) == drops + 1
+    else:
+        with pytest.raises(DroppedError):
+            answer(str(path), question)
 
 
 def test_the_manifest_of_a_whole_trace_lists_its_segments_too(tmp_path: Path) -> None:
