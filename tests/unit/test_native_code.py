@@ -30,10 +30,13 @@ class Programs:
     def __init__(self) -> None:
         self.arrays: dict[tuple[str, int], np.ndarray] = {}
         self.strays: dict[int, int] = {}
+        self.described: list[int] = []  # each time: how often by then
 
     def map(self, name: str) -> Any:
         if name == "strays":
             return SimpleNamespace(items=lambda: list(self.strays.items()), delete=lambda pid: self.strays.pop(pid))
+        if name == "described":
+            return SimpleNamespace(set=lambda _, count: self.described.append(count))
         return SimpleNamespace(value=SPAN if name.startswith("spans") else RULE, delete=lambda key: self.arrays.pop((name, key)))
 
     def set_array(self, name: str, key: int, rows: np.ndarray) -> None:
@@ -95,6 +98,7 @@ def test_a_process_is_described_once_its_files_are_read(tmp_path: Path, parsers:
     assert spans["bias"].tolist() == [0x70000, 0x80000] and spans["file"].tolist() == [1, 2]
     code.begin(8, target(tmp_path, "libz.so.1"))
     assert parsers.asked == ["unwinding"] * 2 and programs.arrays["spans", 8]["file"].tolist() == [1]
+    assert programs.described == [1, 2, 3]  # mapped, and read; the second program needs no reading
     code.forget(7)
     assert ("spans", 7) not in programs.arrays
 

@@ -145,7 +145,7 @@ class NativeCode:
             self._read(read[-1])
         for number, seen in self._seen.items() if read else ():
             if any(file in read for *_, file in seen.spans):
-                self._tell(number, seen)
+                self._describe(number, seen)
 
     def _map(self, number: int, seen: _Seen) -> None:
         with suppress(OSError, TargetError):
@@ -153,7 +153,7 @@ class NativeCode:
             seen.spans = list(self._mapped(seen.target))
             if [span[:3] for span in seen.spans] != before:
                 seen.wait_s = _FIRST_WAIT_S
-                self._tell(number, seen)
+                self._describe(number, seen)
 
     def _mapped(self, target: Target) -> Iterator[tuple[int, int, int, _File]]:
         maps = target.process.read("maps")
@@ -213,13 +213,13 @@ class NativeCode:
             with suppress(OSError):
                 self._programs.set_array("rules", file.number, whole)
 
-    def _tell(self, number: int, seen: _Seen) -> None:
-        """Tell the kernel half what a program has mapped."""
+    def _describe(self, number: int, seen: _Seen) -> None:
+        """Hand the kernel half what a program has mapped."""
         rows = [(start, end, *_placed(file, start, offset), 0) for start, end, offset, file in seen.spans]
         with suppress(OSError):
             self._programs.set_array("spans", number, np.array(rows, self._span))
         self._descriptions += 1
-        self._described.set(0, self._descriptions)  # what the kernel half has found by what it was told before does not hold any more
+        self._described.set(0, self._descriptions)  # what the kernel half found by the descriptions before does not hold any more
 
     def _name(self, file: _File, begins: list[int]) -> None:
         try:
