@@ -19,12 +19,12 @@ def adds(times):
 
 
 def long(times):
-    large, numbers, text, copy = 7**1800, list(range(1000)), "a" * 300_000, "".join(["a"] * 300_000)
+    large, numbers, others = 7**1800, list(range(1000)), list(range(1000))  # little memory: caches are others' too
     found = 0
     for _ in range(times):
         found ^= (large * large) & 1
         found += -1 in numbers
-        found += text == copy
+        found += numbers == others
     return found
 
 
