@@ -19,12 +19,12 @@ def adds(times):
 
 
 def long(times):
-    large, numbers, others = 7**1800, list(range(1000)), list(range(1000))  # little memory: caches are others' too
+    large, numbers, many, equal = 7**1800, list(range(1000)), list(range(3000)), list(range(3000))  # little memory: caches are others' too
     found = 0
     for _ in range(times):
         found ^= (large * large) & 1
         found += -1 in numbers
-        found += numbers == others
+        found += many == equal
     return found
 
 
