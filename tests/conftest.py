@@ -268,6 +268,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reason = config.stash[_REASON]
     for item in items:
+        made = getattr(getattr(item, "obj", None), "hypothesis", None)
+        if made is not None and not config.getoption("--matrix") and "PYTRACE_FUZZ" not in os.environ:  # these try all that a test asks for
+            asked = item.obj._hypothesis_internal_use_settings
+            item.obj._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=max(10, asked.max_examples // 3))
         if REPOSITORY / "tests" / "bpf" in item.path.parents:
             item.add_marker(pytest.mark.bpf)
         live = item.get_closest_marker("bpf") or REPOSITORY / "tests" / "hostile" in item.path.parents
