@@ -9,62 +9,29 @@ from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import Target
-from pytrace_ebpf.record.recorder import Recorder
+from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.schema import CallKind
 
 _MOST_ENDED = 100  # processes that ended, in the manifest
 
 
 class Recording:
-    """What the recorders share: the tables of functions and processes, the function events that wait to be drained, the choice of sources."""
+    """What the recorders share: the tables of functions and processes, the rows that wait to be drained, the choice of sources."""
 
     def __init__(self, functions: Functions, processes: Processes) -> None:
         self.functions, self.processes = functions, processes
         self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
-        self._events: list[Columns] = []
-        self._observed: list[Columns] = []
-        self._allocations: list[Columns] = []
-        self._opcodes: list[Columns] = []
+        self._waiting: Rows = {}
 
-    def emit(self, columns: Columns) -> None:
-        """Take in columns of `events`."""
+    def emit(self, columns: Columns, table: str = "events") -> None:
+        """Take in columns of a table."""
         if len(columns["ts"]):
-            self._events.append(columns)
+            self._waiting.setdefault(table, []).append(columns)
 
-    def take_events(self) -> list[Columns]:
-        """Those since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    def observe(self, columns: Columns) -> None:
-        """Take in columns of `observed`."""
-        if len(columns["ts"]):
-            self._observed.append(columns)
-
-    def take_observed(self) -> list[Columns]:
-        """Those since the last call."""
-        observed, self._observed = self._observed, []
-        return observed
-
-    def allocate(self, columns: Columns) -> None:
-        """Take in columns of `allocations`."""
-        if len(columns["ts"]):
-            self._allocations.append(columns)
-
-    def take_allocations(self) -> list[Columns]:
-        """Those since the last call."""
-        allocations, self._allocations = self._allocations, []
-        return allocations
-
-    def count(self, columns: Columns) -> None:
-        """Take in columns of `opcodes`."""
-        if len(columns["ts"]):
-            self._opcodes.append(columns)
-
-    def take_opcodes(self) -> list[Columns]:
-        """Those since the last call."""
-        opcodes, self._opcodes = self._opcodes, []
-        return opcodes
+    def take(self) -> Rows:
+        """Those since the last call, of all tables."""
+        waiting, self._waiting = self._waiting, {}
+        return waiting
 
     def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
         """All that is open on these threads, (pid, tid), ends at `ts`."""

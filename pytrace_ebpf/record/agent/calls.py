@@ -179,18 +179,18 @@ class AgentCalls(CallSource):
     def drain(self) -> Rows:
         """What is in the arenas."""
         self._read()
-        return {"events": self._recording.take_events()}
+        return self._recording.take()
 
     def cut(self) -> Rows:
         """The instructions that were counted in the segment."""
         for traced in list(self._traced):
             with self._of(traced):
                 self._count(traced)
-        return {"opcodes": self._recording.take_opcodes()}
+        return self._recording.take()
 
     def _count(self, traced: Traced) -> None:
         if self._opcodes:
-            self._recording.count(traced.executed(self._recording.functions, self._clock))
+            self._recording.emit(traced.executed(self._recording.functions, self._clock), "opcodes")
 
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
@@ -379,8 +379,8 @@ class AgentCalls(CallSource):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
         allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
         for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
-            self._recording.allocate(columns)
+            self._recording.emit(columns, "allocations")
         values = [piece for piece in by_thread if piece.stream == arena.VALUES]
         for columns in traced.values.take(traced.arena, values, tids, pid):
             known = columns["tid"] != UNKNOWN_THREAD
-            self._recording.observe({name: column[known] for name, column in columns.items()})
+            self._recording.emit({name: column[known] for name, column in columns.items()}, "observed")

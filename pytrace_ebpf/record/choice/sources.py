@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # slow to import, and usually only one of them is used
 
 # A tick costs as much as 30,000 events. When one tick finds a thirty-second of an arena, the next one comes soon.
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
-_BUSY_SHARE, _EVENT_BYTES, _VALUE_BYTES, _ALLOCATIONS_BYTES = 32, 16, 192, 48
+_BUSY_SHARE, _ARENA_BYTES = 32, {"events": 16, "observed": 192, "allocations": 48}  # of a row of the table
 _BEGINNING_S = 2
 
 
@@ -155,24 +155,23 @@ class Sources(Recorder):
         return Recorder.interval_s if self._options.source == sampled.NAME else _INTERVAL_S
 
     def drain(self) -> Rows:
-        """The events of all sources."""
-        events = [batch for source in self for batch in source.drain()["events"]] + self._recording.take_events()
-        observed, allocations = self._recording.take_observed(), self._recording.take_allocations()
-        sizes = (events, _EVENT_BYTES), (observed, _VALUE_BYTES), (allocations, _ALLOCATIONS_BYTES)
-        filled = sum(len(batch["ts"]) * size for batches, size in sizes for batch in batches)
+        """The rows of all sources."""
+        rows = self._taken([source.drain() for source in self])
+        filled = sum(len(batch["ts"]) * size for table, size in _ARENA_BYTES.items() for batch in rows.get(table, ()))
         self._busy = filled * _BUSY_SHARE > self._options.arena_bytes
-        return {"events": events, "observed": observed, "allocations": allocations}
+        return rows
 
     def cut(self) -> Rows:
         """Rows from between two drains, such as the open frames of a process that was attached to."""
-        recording = self._recording
-        opcodes = [batch for source in self for batch in source.cut().get("opcodes", ())]
-        return {
-            "opcodes": opcodes,
-            "events": recording.take_events(),
-            "observed": recording.take_observed(),
-            "allocations": recording.take_allocations(),
-        }
+        return self._taken([source.cut() for source in self])
+
+    def _taken(self, parts: list[Rows]) -> Rows:
+        """These and what waits, by table."""
+        rows: Rows = {}
+        for part in (*parts, self._recording.take()):
+            for table, batches in part.items():
+                rows.setdefault(table, []).extend(batches)
+        return rows
 
     @property
     def passed(self) -> int:

@@ -103,7 +103,7 @@ class UsdtCalls(CallSource):
         """What is in the rings."""
         for loaded in list(self._loaded.values()):
             self._drain(loaded)
-        return {"events": self._recording.take_events()}
+        return self._recording.take()
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Remove all probes while EVERYTHING is left out. Single functions are not: their probe hits would cost as much as before."""
@@ -228,7 +228,7 @@ class UsdtCalls(CallSource):
 
     def _observe(self, loaded: _Loaded, read: np.ndarray) -> None:
         columns, ids = loaded.objects.columns(read)
-        self._recording.observe(tables.where(columns, self._wanted_functions()[loaded.ids.func_ids(ids)]) if self._filters else columns)
+        self._recording.emit(tables.where(columns, self._wanted_functions()[loaded.ids.func_ids(ids)]) if self._filters else columns, "observed")
 
     def _drain(self, loaded: _Loaded) -> None:
         calls = loaded.probes.drain_calls(tables.call_columns)
