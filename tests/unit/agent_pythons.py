@@ -1,5 +1,6 @@
 """The Pythons of this host itself, with the agent in them: what the agent's tests run programs on."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_arena import ACTIVE, AGENT, Session
+from tests.agent_arena import ACTIVE, AGENT, REFUSED, Arena, Session, assert_balanced
 from tests.conftest import PATIENCE_S
 from tests.unit.live_pythons import interpreters, minor_of
 
@@ -25,6 +26,30 @@ def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: 
     done = subprocess.run([PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stderr
     return done.stdout
+
+
+def truth(interpreter: str, program: str, file: str) -> dict[str, int]:
+    """What tests/targets/PROGRAM.py counts of `file`."""
+    words = [PYTHONS[interpreter], str(TARGETS / f"{program}.py"), file]
+    done = subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def recorded(session: Session, interpreter: str, *words: str) -> Arena:
+    """The arena of run(), of which nothing was lost."""
+    run(session, interpreter, *words)
+    (arena,) = session.arenas()
+    assert arena.header["dropped"] == arena.header["unnamed"] == arena.header["opcodes_dropped"] == 0
+    assert_balanced(arena)
+    return arena
+
+
+def refused_for_a_tracer(session: Session, interpreter: str) -> bytes:
+    """Why the agent does not trace a program that has set a tracer of its own."""
+    with attached(interpreter, "import sys\nsys.settrace(lambda *_: None)\nserve()\nassert sys.gettrace()\n") as process:
+        assert process.ask(f"load {session.directory}/agent.so") == "loaded"
+        (arena,) = session.wait(REFUSED)
+        return bytes(arena.header["message"])
 
 
 class Attached:

@@ -1,38 +1,21 @@
 """Lines of `--lines exact`: as often as sys.settrace says, and harmless to a program that traces its own."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.agent_arena import LINE, OPEN, QUIET, REFUSED, STANDS, Arena, Session, assert_balanced
-from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, attached, built, every_python, run
+from tests.agent_arena import LINE, OPEN, QUIET, STANDS, Session, assert_balanced
+from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, attached, built, every_python, recorded, refused_for_a_tracer, run, truth
 
 pytestmark = built
 PROGRAMS = ["lines", "generators", "exceptions", "callbacks", "coroutines", "closures", "call_sites"]
-
-
-def truth(interpreter: str, file: str) -> dict[str, int]:
-    words = [PYTHONS[interpreter], str(TARGETS / "line_truth.py"), file]
-    done = subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def recorded(session: Session, interpreter: str, *words: str) -> Arena:
-    run(session, interpreter, *words)
-    (arena,) = session.arenas()
-    assert arena.header["dropped"] == arena.header["unnamed"] == 0
-    assert_balanced(arena)
-    return arena
 
 
 @every_python
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_they_are_those_that_settrace_reports(interpreter: str, program: str, tmp_path: Path) -> None:
     file = str(TARGETS / f"{program}.py")
-    expected = truth(interpreter, file)
+    expected = truth(interpreter, "line_truth", file)
     assert expected
     found = recorded(Session(tmp_path / "session", lines=1), interpreter, file).lines(file)
     assert {key: (found[key], expected.get(key, 0)) for key in {*found, *expected} if found[key] != expected.get(key, 0)} == {}
@@ -47,7 +30,7 @@ def test_without_the_option_there_are_none(interpreter: str, tmp_path: Path) -> 
 @every_python
 def test_patterns_choose_functions_and_filters_hold(interpreter: str, tmp_path: Path) -> None:
     file = str(TARGETS / "lines.py")
-    all_of = truth(interpreter, file)
+    all_of = truth(interpreter, "line_truth", file)
     some = {key: count for key, count in all_of.items() if key.split(":")[0] in ("fib", "area")}
     patterns = {"lines_of": ["lines.fib", "lines.Shape.area"]}
     assert recorded(Session(tmp_path / "some", lines=1, **patterns), interpreter, file).lines(file) == some
@@ -175,8 +158,4 @@ def test_a_tracer_of_the_programs_own_is_not_disturbed(interpreter: str, tmp_pat
 
 @pytest.mark.parametrize("interpreter", [name for name in PYTHONS if MINOR[name] < 12])
 def test_a_tracer_that_was_there_first_is_named(interpreter: str, tmp_path: Path) -> None:
-    session = Session(tmp_path / "session", lines=1)
-    with attached(interpreter, "import sys\nsys.settrace(lambda *_: None)\nserve()\nassert sys.gettrace()\n") as process:
-        assert process.ask(f"load {session.directory}/agent.so") == "loaded"
-        (arena,) = session.wait(REFUSED)
-        assert b"leave out --lines" in arena.header["message"]
+    assert b"leave out --lines" in refused_for_a_tracer(Session(tmp_path / "session", lines=1), interpreter)

@@ -1,7 +1,5 @@
 """`--opcodes exact`: as many instructions as the interpreter itself reports."""
 
-import json
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -9,27 +7,12 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.trace.opcodes import STATES, instructions, name_of
-from tests.agent_arena import ACTIVE, ENTRY, QUIET, REFUSED, Arena, Session, assert_balanced
-from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, attached, built, every_python, run
+from tests.agent_arena import ACTIVE, ENTRY, QUIET, Arena, Session, assert_balanced
+from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS, attached, built, every_python, recorded, refused_for_a_tracer, run, truth
 
 pytestmark = built
 PROGRAMS = ["lines", "generators", "exceptions", "callbacks", "coroutines", "closures", "call_sites"]
 RESUMABLE = 0x20 | 0x80 | 0x200  # CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-
-
-def truth(interpreter: str, file: str) -> dict[str, int]:
-    words = [PYTHONS[interpreter], str(TARGETS / "opcode_truth.py"), file]
-    done = subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def recorded(session: Session, interpreter: str, *words: str) -> Arena:
-    run(session, interpreter, *words)
-    (arena,) = session.arenas()
-    assert arena.header["dropped"] == arena.header["unnamed"] == arena.header["opcodes_dropped"] == 0
-    assert_balanced(arena)
-    return arena
 
 
 def counted(arena: Arena, file: str) -> Counter[str]:
@@ -65,7 +48,7 @@ def without_resume(found: Counter[str], arena: Arena, file: str, interpreter: st
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_they_are_those_that_the_interpreter_reports(interpreter: str, program: str, tmp_path: Path) -> None:
     file = str(TARGETS / f"{program}.py")
-    expected = truth(interpreter, file)
+    expected = truth(interpreter, "opcode_truth", file)
     assert expected
     arena = recorded(Session(tmp_path / "session", opcodes=1), interpreter, file)
     found = without_resume(counted(arena, file), arena, file, interpreter)
@@ -80,7 +63,7 @@ def test_without_the_option_there_are_none(interpreter: str, tmp_path: Path) -> 
 @every_python
 def test_patterns_choose_functions_and_filters_hold(interpreter: str, tmp_path: Path) -> None:
     file = str(TARGETS / "lines.py")
-    all_of = truth(interpreter, file)
+    all_of = truth(interpreter, "opcode_truth", file)
     some = {key: count for key, count in all_of.items() if key.split(":")[0] in ("fib", "area")}
     patterns = {"opcodes_of": ["lines.fib", "lines.Shape.area"]}
     arena = recorded(Session(tmp_path / "some", opcodes=1, **patterns), interpreter, file)
@@ -242,11 +225,7 @@ def test_a_tracer_of_the_programs_own_is_not_disturbed(interpreter: str, tmp_pat
 
 @pytest.mark.parametrize("interpreter", [name for name in PYTHONS if MINOR[name] < 12])
 def test_a_tracer_that_was_there_first_is_named(interpreter: str, tmp_path: Path) -> None:
-    session = Session(tmp_path / "session", opcodes=1)
-    with attached(interpreter, "import sys\nsys.settrace(lambda *_: None)\nserve()\nassert sys.gettrace()\n") as process:
-        assert process.ask(f"load {session.directory}/agent.so") == "loaded"
-        (arena,) = session.wait(REFUSED)
-        assert b"leave out --lines and --opcodes" in arena.header["message"]
+    assert b"leave out --lines and --opcodes" in refused_for_a_tracer(Session(tmp_path / "session", opcodes=1), interpreter)
 
 
 CHURN = r"""
