@@ -18,7 +18,8 @@
  *     edges.c        begins and ends as they happen
  *     events.c       the order in which events are processed, and what a loss of some does to it
  *     scheduling.c   a segment's scheduling by thread
- *     threads.c      the threads by their ids
+ *     threads.c      the threads of a recording
+ *     places.c       where something of a thread lies
  *     engine.c       what an engine is given and asked for: exported functions
  *     checkpoint.c   all of this as bytes, between two segments
  *     rebase.c       the same once the trace's beginning is gone
@@ -562,6 +563,29 @@ void lines_add(struct engine *engine, const struct thread *thread, const struct 
 void lines_free(struct lines *lines);
 void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known);
 
+/* --- places.c --- */
+
+#define NO_PLACE UINT32_MAX
+
+struct placed {
+    int64_t key;
+    uint32_t after; /* the place plus one; 0: the slot is free */
+};
+
+struct places {
+    struct placed *slot;
+    size_t slots, count;
+};
+
+static inline int64_t key_of(int32_t pid, int32_t tid)
+{
+    return (int64_t)((uint64_t)(uint32_t)pid << 32 | (uint32_t)tid);
+}
+
+uint32_t places_find(const struct places *all, int64_t key);
+bool places_put(struct places *all, int64_t key, uint32_t place);
+void places_clear(struct places *all);
+
 /* --- engine.c --- */
 
 struct process {
@@ -593,8 +617,7 @@ struct engine {
     uint32_t functions, modules;
     struct thread **thread;
     size_t threads, thread_capacity;
-    uint32_t *thread_slot; /* by hash of the key: the number plus one */
-    size_t thread_slots;
+    struct places numbers; /* of threads */
     struct thread **due; /* threads that the next segment's scheduling concerns even if they have no rows in it */
     size_t dues, due_capacity;
     uint64_t draws; /* segments of CPU time so far, and the start of the last one */

@@ -21,47 +21,20 @@ struct stack {
 struct stacks {
     struct stack *stack;
     size_t count, capacity;
-    uint32_t *slot; /* by hash of the key: the place plus one */
-    size_t slots;
+    struct places places;
 };
-
-static size_t first_slot(const struct stacks *stacks, int64_t key)
-{
-    return hash((uint64_t)key) >> 20 & (stacks->slots - 1);
-}
-
-static bool index_stacks(struct stacks *stacks)
-{
-    while (stacks->slots < 2 * (stacks->count + 1))
-        stacks->slots = stacks->slots ? 2 * stacks->slots : 256;
-    uint32_t *slot = calloc(stacks->slots, sizeof *slot);
-    if (!slot)
-        return false;
-    free(stacks->slot);
-    stacks->slot = slot;
-    for (size_t k = 0; k < stacks->count; k++) {
-        size_t at = first_slot(stacks, stacks->stack[k].key);
-        while (slot[at])
-            at = (at + 1) & (stacks->slots - 1);
-        slot[at] = (uint32_t)k + 1;
-    }
-    return true;
-}
 
 /* The thread's, a new one where it has none; NULL: no memory. */
 static struct stack *stack_of(struct stacks *stacks, int64_t key)
 {
-    if (stacks->slots < 2 * (stacks->count + 1) && !index_stacks(stacks))
-        return NULL;
-    size_t at = first_slot(stacks, key);
-    for (; stacks->slot[at]; at = (at + 1) & (stacks->slots - 1))
-        if (stacks->stack[stacks->slot[at] - 1].key == key)
-            return &stacks->stack[stacks->slot[at] - 1];
-    if (stacks->count >= UINT32_MAX - 1 || !room(&stacks->stack, &stacks->capacity, stacks->count + 1, sizeof *stacks->stack))
+    uint32_t place = places_find(&stacks->places, key);
+    if (place != NO_PLACE)
+        return &stacks->stack[place];
+    if (stacks->count >= NO_PLACE || !room(&stacks->stack, &stacks->capacity, stacks->count + 1, sizeof *stacks->stack) ||
+        !places_put(&stacks->places, key, (uint32_t)stacks->count))
         return NULL;
     stacks->stack[stacks->count] = (struct stack){.key = key};
-    stacks->slot[at] = (uint32_t)++stacks->count;
-    return &stacks->stack[stacks->count - 1];
+    return &stacks->stack[stacks->count++];
 }
 
 static void free_stack(struct stack *stack)
@@ -80,7 +53,7 @@ OFFERED void rebuild_stacks_close(struct stacks *stacks)
     for (size_t k = 0; k < stacks->count; k++)
         free_stack(&stacks->stack[k]);
     free(stacks->stack);
-    free(stacks->slot);
+    free(stacks->places.slot);
     free(stacks);
 }
 
@@ -89,7 +62,7 @@ OFFERED bool rebuild_stacks_take(struct stacks *stacks, const struct events *eve
 {
     struct stack *stack = NULL;
     for (size_t row = 0; row < events->rows; row++) {
-        int64_t key = (int64_t)((uint64_t)(uint32_t)events->pid[row] << 32 | (uint32_t)events->tid[row]);
+        int64_t key = key_of(events->pid[row], events->tid[row]);
         if ((!stack || stack->key != key) && !(stack = stack_of(stacks, key)))
             return false;
         struct step step;
@@ -107,8 +80,10 @@ OFFERED bool rebuild_stacks_take(struct stacks *stacks, const struct events *eve
 /* Forget threads that ended. False: no memory. */
 OFFERED bool rebuild_stacks_forget(struct stacks *stacks, const int32_t *pid, const int32_t *tid, size_t count)
 {
+    if (!count)
+        return true;
     for (size_t k = 0; k < count; k++) {
-        struct stack *stack = stack_of(stacks, (int64_t)((uint64_t)(uint32_t)pid[k] << 32 | (uint32_t)tid[k]));
+        struct stack *stack = stack_of(stacks, key_of(pid[k], tid[k]));
         if (!stack)
             return false;
         stack->ended = true;
@@ -120,7 +95,11 @@ OFFERED bool rebuild_stacks_forget(struct stacks *stacks, const int32_t *pid, co
         else
             stacks->stack[left++] = stacks->stack[k];
     stacks->count = left;
-    return !count || index_stacks(stacks);
+    places_clear(&stacks->places);
+    bool fine = true;
+    for (size_t k = 0; fine && k < left; k++)
+        fine = places_put(&stacks->places, stacks->stack[k].key, (uint32_t)k);
+    return fine;
 }
 
 OFFERED size_t rebuild_stacks_count(const struct stacks *stacks)

@@ -93,8 +93,7 @@ struct triggers {
     size_t functions;
     struct thread_watched **thread;
     size_t threads, capacity;
-    uint32_t *slot; /* by hash of the key: the place plus one */
-    size_t slots;
+    struct places places;
     struct suspended *suspended; /* by hash of process and frame */
     size_t suspended_count, suspended_slots;
     struct sched_row *sched;
@@ -102,35 +101,7 @@ struct triggers {
     size_t sched_capacity, to_capacity;
 };
 
-static int64_t key_of(int32_t pid, int32_t tid)
-{
-    return (int64_t)((uint64_t)(uint32_t)pid << 32 | (uint32_t)tid);
-}
-
 /* --- threads --- */
-
-static size_t first_slot(const struct triggers *all, int64_t key)
-{
-    return hash((uint64_t)key) >> 20 & (all->slots - 1);
-}
-
-static bool index_threads(struct triggers *all)
-{
-    while (all->slots < 2 * (all->threads + 1))
-        all->slots = all->slots ? 2 * all->slots : 256;
-    uint32_t *slot = calloc(all->slots, sizeof *slot);
-    if (!slot)
-        return false;
-    free(all->slot);
-    all->slot = slot;
-    for (size_t k = 0; k < all->threads; k++) {
-        size_t at = first_slot(all, all->thread[k]->key);
-        while (slot[at])
-            at = (at + 1) & (all->slots - 1);
-        slot[at] = (uint32_t)k + 1;
-    }
-    return true;
-}
 
 static void free_thread(struct thread_watched *thread)
 {
@@ -144,20 +115,16 @@ static void free_thread(struct thread_watched *thread)
 /* The thread's; NULL: there is none, and none is to be `made`, or no memory. */
 static struct thread_watched *thread_of(struct triggers *all, int64_t key, bool made)
 {
-    if (all->slots < 2 * (all->threads + 1) && !index_threads(all))
-        return NULL;
-    size_t at = first_slot(all, key);
-    for (; all->slot[at]; at = (at + 1) & (all->slots - 1))
-        if (all->thread[all->slot[at] - 1]->key == key)
-            return all->thread[all->slot[at] - 1];
-    if (!made || all->threads >= UINT32_MAX - 1 || !room(&all->thread, &all->capacity, all->threads + 1, sizeof *all->thread))
+    uint32_t place = places_find(&all->places, key);
+    if (place != NO_PLACE)
+        return all->thread[place];
+    if (!made || all->threads >= NO_PLACE || !room(&all->thread, &all->capacity, all->threads + 1, sizeof *all->thread))
         return NULL;
     struct thread_watched *thread = calloc(1, sizeof *thread);
     struct share *share = calloc(all->shares + 1, sizeof *share);
-    if (!thread || !share)
+    if (!thread || !share || !places_put(&all->places, key, (uint32_t)all->threads))
         return free(thread), free(share), NULL;
     *thread = (struct thread_watched){.key = key, .last = INT64_MIN, .share = share, .died_ns = NS_NEVER, .state = UNKNOWN};
-    all->slot[at] = (uint32_t)all->threads + 1;
     return all->thread[all->threads++] = thread;
 }
 
@@ -356,7 +323,7 @@ OFFERED void rebuild_triggers_close(struct triggers *all)
     for (size_t k = 0; k < all->threads; k++)
         free_thread(all->thread[k]);
     free(all->thread);
-    free(all->slot);
+    free(all->places.slot);
     free(all->function);
     free(all->suspended);
     free(all->sched);
@@ -518,7 +485,11 @@ static bool forget_ended(struct triggers *all)
         else
             all->thread[left++] = all->thread[k];
     all->threads = left;
-    return index_threads(all);
+    places_clear(&all->places);
+    bool fine = true;
+    for (size_t k = 0; fine && k < left; k++)
+        fine = places_put(&all->places, all->thread[k]->key, (uint32_t)k);
+    return fine;
 }
 
 /* Threads that ended, and when; tid 0: a process, whose coroutines are forgotten. False: no memory. */

@@ -246,8 +246,8 @@ def test_the_agents_structs() -> None:
     assert dtypes["value"] == decoding.VALUE
     assert dtypes["event"].itemsize == arena._EVENT
     assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
-    assert dtypes["value"].itemsize == sources._VALUE_BYTES
-    assert dtypes["allocations"].itemsize == sources._ALLOCATIONS_BYTES
+    sizes = {"events": dtypes["event"].itemsize, "observed": dtypes["value"].itemsize, "allocations": dtypes["allocations"].itemsize}
+    assert sizes == sources._ARENA_BYTES
     function = dtypes["function"]
     of_python = struct.unpack("<IIiI", bytes(range(16)))
     assert np.frombuffer(bytes(range(16)), function)[0].item() == of_python and arena._RECORD.format == "<IIiI"
