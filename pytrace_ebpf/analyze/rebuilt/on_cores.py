@@ -59,14 +59,12 @@ def _pass(trace: Trace, wanted: _Cores) -> None:
     """Over the whole trace, or the window."""
     if trace.whole is trace:
         shards = shards_of(trace)
-        wanted.begin(shards)
-        for events, end_ns in segments(trace, shards):
-            shards.take(events, end_ns, PIECE)
+        parts = segments(trace, shards)
     else:
         engine, parts = begun(trace, rows=False)
         shards = Shards([engine])
-        wanted.begin(shards)
-        for events, end_ns in parts:
-            shards.take(events, end_ns, PIECE)
+    wanted.begin(shards)
+    for events, end_ns in parts:
+        shards.take(events, end_ns, PIECE)
     shards.finish(trace.end_ns)
     wanted.end(shards)
