@@ -22,6 +22,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report, width_of
 
 NAME = "report"
@@ -107,9 +108,3 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     facts |= more
     facts["wrong_sums"] = [] if args.compensate else summary.wrong_sums(trace, table, facts)
     return facts, table
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON has them: integers, strings, null."""
-    plain = table.astype(object).where(table.notna(), None)
-    return [{k: v if v is None or isinstance(v, str) else int(v) for k, v in row.items()} for row in plain.to_dict("records")]

@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.functions.exact_opcodes import by_function, exact_opco
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
+from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.sampled import bar
 
 _OPCODES = 4  # of a function
@@ -35,17 +36,10 @@ def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.
     }
     rows = [
         row | {"opcodes": [{"opcode": name, "hits": int(hits)} for name, hits in few[row["func_id"]].items()]}
-        for row in _plain(by_function(table, functions))
+        for row in records(by_function(table, functions))
     ]
-    facts = {"by_function": rows, "generic": _plain(generic(table, functions)), "shares": shares(table)}
+    facts = {"by_function": rows, "generic": records(generic(table, functions)), "shares": shares(table)}
     return in_total(table, functions), facts
-
-
-def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {name: None if pd.isna(value) else value if isinstance(value, str) else int(value) for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

@@ -11,6 +11,7 @@ from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.records import plain
 from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, periods, split_figures, split_titles, where
 from pytrace_ebpf.view.source_lines import annotated, by_functions
 from pytrace_ebpf.view.states import states_of
@@ -36,12 +37,8 @@ def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> t
             {"name": row["name"], "generic": row["generic"], "self_ns": int(row["self_ns"]), "self_samples": int(row["self_samples"])}
             for row in rows.to_dict("records")[:_OPCODES]
         ]
-        functions.append(dict(zip(keys, map(_plain, key), strict=True)) | {"self_ns": int(rows["self_ns"].sum()), "opcodes": few})
+        functions.append(dict(zip(keys, map(plain, key), strict=True)) | {"self_ns": int(rows["self_ns"].sum()), "opcodes": few})
     return in_total(table, sampled["period_ns"], periods(sampled)), {"by_function": functions}
-
-
-def _plain(value: Any) -> Any:
-    return None if pd.isna(value) else value if isinstance(value, str) else int(value)
 
 
 def _sampled(trace: Any) -> dict[str, int]:
