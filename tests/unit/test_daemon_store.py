@@ -212,7 +212,6 @@ def test_windows_that_fail_while_they_are_written_are_counted_and_the_next_are_w
     life = Life(tmp_path / "d", "main")
     life.window()
     life.store._close_hour()
-    life.window()
     real = Output.create
 
     def full(self: Output, folder: str, name: str) -> Any:
@@ -223,10 +222,11 @@ def test_windows_that_fail_while_they_are_written_are_counted_and_the_next_are_w
     monkeypatch.setattr(Output, "create", full)
     for _ in range(4):
         life.window()
+    life.store._close_hour()  # what is under way fails too
     monkeypatch.undo()
     life.window()
     life.close()
-    assert life.store.windows + life.store.not_written == 7 and life.store.not_written >= 4
+    assert (life.store.windows, life.store.not_written) == (2, 4)
     assert pytrace_ebpf.open(tmp_path / "d").profile()["samples"].sum() == 8 * life.store.windows
 
 
