@@ -87,7 +87,8 @@ def _most(before: Side, after: Side, table: pd.DataFrame, asked: dict[str, Any])
     old, new = ({part: row[f"{side}_{part}"] for part in ("wall_ns", *PARTS)} for side in ("before", "after"))
     own = "its own " if asked["sort"] == "self" else ""
     sure = SURE[bool(row["clear"]) if text.known(row["clear"]) else None]
-    return f" `{text.clean(name)}` changes most: {_difference(row['change_ns'])} of {own}{_value(asked)}{_by_which(old, new, asked)}{'' if before.period_ns else _why(row)}, {sure}."
+    why = "" if before.period_ns else _why(row)
+    return f" `{text.clean(name)}` changes most: {_difference(row['change_ns'])} of {own}{_value(asked)}{_by_which(old, new, asked)}{why}, {sure}."
 
 
 def _why(row: dict[str, Any]) -> str:

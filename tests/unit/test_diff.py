@@ -3,13 +3,14 @@
 import io
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -53,6 +54,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@cache
 def sides(root: Path, before: str = "before", after: str = "after", per: str | None = None) -> tuple[Side, Side]:
     old, new = ([pytrace_ebpf.open(path) for path in traces_in(root / name)] for name in (before, after))
     return both(old, new, (before, after), per)[:2]
@@ -103,6 +105,7 @@ def test_of_thousands_of_one_name_those_at_the_same_line_are_found() -> None:
     assert aligned(many, many)["first_line"].tolist() == many["first_line"].tolist()
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60)), unique=True, max_size=12), st.integers(0, 40))
 def test_what_moved_as_a_whole_is_found_whole(rows: list[tuple[str, int]], shift: int) -> None:
     rows = [*rows, ("anchor", 0)]
