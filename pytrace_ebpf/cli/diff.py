@@ -22,6 +22,7 @@ from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.diff import page
 from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.changes import BY, VALUES, changes, names_of, over, whole_change
+from pytrace_ebpf.diff.report import share_of
 from pytrace_ebpf.diff.sides import PER, both, traces_in
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.experiment.compare import SORTS
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what differs between args.before and args.after."""
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
-    limit = None if args.fail_over is None else _share(args.fail_over)
+    limit = None if args.fail_over is None else share_of("--fail-over", args.fail_over)
     asked = {"by": args.by, "sort": args.sort, "value": args.value, "per": args.per}
     with ExitStack() as stack:
         before, after = ([stack.enter_context(opened(str(path))) for path in traces_in(Path(side))] for side in (args.before, args.after))
@@ -92,14 +93,3 @@ def run(args: argparse.Namespace) -> int:
 
 def _named(name: str, ns: Any) -> str:
     return f"{printable(name)} (+{duration(ns)})"
-
-
-def _share(written: str) -> float:
-    """ "5%", "5 %" or "0.05" as a share. Raises UsageError."""
-    try:
-        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise UsageError(f"--fail-over {written} is not a share; give one such as 5%.")
-    return share

@@ -88,7 +88,7 @@ def _side(name: str, traces: Sequence[Trace], per: str, lines: Callable[[pd.Data
     for trace in traces:
         functions.append(lines(trace.functions()))
         runs.append(_run(trace, functions[-1], per))
-    sources = sorted({source["source"] for trace in traces for source in trace.manifest["sources"]})
+    sources = sorted({source["source"] for trace in traces for source in trace.manifest["sources"] if source["source"]})
     target = traces[0].manifest.get("target") or {}
     together = pd.concat(functions, ignore_index=True)
     return Side(name, str(target.get("command", "")), runs, together, tuple(sources), max(period_of(trace) or 0 for trace in traces))
