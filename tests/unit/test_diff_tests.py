@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.diff.tests import TESTS, Ran, next_run, slower, recorded_in, write_tests
+from pytrace_ebpf.diff.tests import TESTS, Ran, next_run, recorded_in, slower, write_tests
 from pytrace_ebpf.errors import TraceError
 
 MS = 1_000_000
