@@ -19,8 +19,9 @@ MAY_IMPORT = {
     "analyze": {"trace", "rebuild"},
     "view": {"analyze", "trace"},
     "experiment": {"view", "analyze", "trace"},
+    "diff": {"experiment", "view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "cli": {"experiment", "view", "analyze", "trace", "record"},
+    "cli": {"diff", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
