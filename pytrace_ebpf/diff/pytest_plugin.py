@@ -4,8 +4,6 @@ pytest loads this plugin itself where pytrace-ebpf is installed; nothing else is
 """
 
 import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Generator
@@ -14,8 +12,6 @@ from typing import Any
 
 import pytest
 
-_WITHIN_S = 60.0  # the recorder must have come in
-_BEGUN = b"tracing process"  # what it says then
 _DETAILED = 5  # tests of which it is said what they do longer
 _STAMPS = pytest.StashKey[list[int]]()
 
@@ -66,10 +62,10 @@ class _Recording:
     """The recorder of this pytest and its workers, and what came of it."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytrace_ebpf import itself
         from pytrace_ebpf.diff import tests
         from pytrace_ebpf.diff.report import share_of
         from pytrace_ebpf.errors import PytraceError
+        from pytrace_ebpf.own import OwnRecording
 
         self._config, self._tests = config, list[dict[str, Any]]()
         self._said: list[str] = []
@@ -86,26 +82,11 @@ class _Recording:
             self._run = tests.next_run(self._directory)
         except OSError as error:
             raise pytest.UsageError(f"{error.filename} cannot be written ({error.strerror}); name another directory with --pytrace.") from None
-        self._recorder = self._start(itself.command("attach", "--pid", str(os.getpid()), "-o", str(self._run / tests.TRACE)))
-
-    def _start(self, command: list[str]) -> "subprocess.Popen[bytes]":
-        with self._log.open("wb") as log:
-            recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        until = time.monotonic() + _WITHIN_S
-        while not self._log.read_bytes().startswith(_BEGUN):
-            if recorder.poll() is not None or time.monotonic() > until:
-                recorder.kill()
-                recorder.wait()
-                raise pytest.UsageError(f"--pytrace: {self._last_words() or 'the recorder did not begin'}")
-            time.sleep(0.01)
-        return recorder
-
-    def _last_words(self) -> str:
-        return self._log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("pytrace-ebpf: ")
-
-    @property
-    def _log(self) -> Path:
-        return self._run / "log"
+        self._own = OwnRecording(self._run / tests.TRACE)
+        try:
+            self._own.begin()
+        except PytraceError as error:
+            raise pytest.UsageError(f"--pytrace: {error}") from None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         stamps = getattr(report, "pytrace", None)
@@ -114,12 +95,14 @@ class _Recording:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._recorder.send_signal(signal.SIGINT)
-        if self._recorder.wait():
-            self._said = [f"the recording failed: {self._last_words()}"]
-            return
         from pytrace_ebpf.diff import tests
+        from pytrace_ebpf.errors import PytraceError
 
+        try:
+            self._own.end()
+        except PytraceError as error:
+            self._said = [f"the recording failed: {error}"]
+            return
         tests.write_tests(self._run, self._tests)
         self._said = [f"{len(self._tests):,} tests recorded in {self._run}"]
         if self._before:
@@ -134,9 +117,7 @@ class _Recording:
             terminalreporter.line(line)
 
     def pytest_unconfigure(self) -> None:
-        if self._recorder.poll() is None:
-            self._recorder.send_signal(signal.SIGINT)
-            self._recorder.wait()
+        self._own.end()
 
 
 def _sentences(found: list[Any], count: int) -> list[str]:
