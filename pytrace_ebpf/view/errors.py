@@ -19,7 +19,7 @@ from pytrace_ebpf.view.names import named, plain
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
 _NO_EXCEPTIONS = "No exception was seen to leave a function of Python."
-_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and with --args from Python 3.12 on their types and texts."
+_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and with --args their types and texts."
 _LEAST_PLACE = 12  # cells
 _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
