@@ -19,7 +19,7 @@ from pytrace_ebpf.view.names import named, plain
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
 _NO_EXCEPTIONS = "No exception was seen to leave a function of Python."
-_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and with --args their types and texts."
+_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and --args their types and texts, by either source."
 _LEAST_PLACE = 12  # cells
 _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
@@ -35,7 +35,8 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     raised = len(trace.errors())
     recorded = raised or len(table) or "operator" in (trace.manifest["options"].get("layers") or ())
     said = None if len(table) else _NONE if recorded else _UNRECORDED
-    left = named(exceptions(trace), trace.functions()) if any(row["source"] == "agent" for row in trace.manifest["sources"]) else None
+    told = (trace.manifest["options"].get("observed") or {}).get("args") or any(row["source"] == "agent" for row in trace.manifest["sources"])
+    left = named(exceptions(trace), trace.functions()) if told else None
     return table, {"errors_raised": raised if recorded else None, "sentence": said, "exceptions": None if left is None else plain(left)}
 
 

@@ -19,6 +19,7 @@ from pytrace_ebpf.view import errors as view
 
 PID, OUTER, MIDDLE, INNER = 10, 1, 2, 3
 AGENT = {"sources": [{"pid": PID, "source": "agent", "why": ""}]}
+BY_PROBES = {"sources": [{"pid": PID, "source": "usdt", "why": ""}], "options": {"observed": {"args": ["shop"], "redact": []}}}
 
 
 class Raising(Script):
@@ -58,7 +59,7 @@ def chain(times: int, texts: int = 1, typed: bool = True, middle_line: int = 21)
 
 
 def opened(tmp_path: Path, rows: dict[str, Any], **more: Any) -> Trace:
-    return pytrace_ebpf.open(write_trace(tmp_path / "trace", **rows, start_ns=900, end_ns=10**6, manifest=AGENT, **more))
+    return pytrace_ebpf.open(write_trace(tmp_path / "trace", **rows, start_ns=900, end_ns=10**6, **({"manifest": AGENT} | more)))
 
 
 def table(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
@@ -95,10 +96,10 @@ def test_of_many_texts_none_is_told(texts: int, tmp_path: Path) -> None:
     assert len(found) == (2 * FEW if texts == FEW else 2)
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_report_names_them(width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("width", "source"), [(40, AGENT), (80, BY_PROBES), (160, AGENT)])
+def test_the_report_names_them(width: int, source: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, _ = chain(5)
-    trace = opened(tmp_path, rows)
+    trace = opened(tmp_path, rows, manifest=source)
     empty, facts = view.found(trace, trace.calls(), {})
     console = Console(width=width, force_terminal=False)
     with console.capture() as shown:
