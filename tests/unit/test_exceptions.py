@@ -106,12 +106,25 @@ def test_the_report_names_them(width: int, source: dict[str, Any], tmp_path: Pat
         for part in view.report(facts, empty, width, False, 20):
             console.print(part)
     assert max(map(len, shown.get().splitlines())) <= width and "KeyError: text" in shown.get()
+    assert width == 40 or "shop.py:31" in shown.get()
     assert main(["report", str(trace.directory), "--errors", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["exceptions"]
     assert [(row["qualname"], row["line"], row["type"], row["times"], row["raised"]) for row in said] == [
         ("middle", 21, "KeyError", 5, 0),
         ("inner", 31, "KeyError", 5, 5),
     ]
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_where_no_type_is_known_the_report_says_what_records_them(typed: bool, tmp_path: Path) -> None:
+    rows, _ = chain(2, typed=typed)
+    trace = opened(tmp_path, rows)
+    empty, facts = view.found(trace, trace.calls(), {})
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as shown:
+        for part in view.report(facts, empty, 100, False, 20):
+            console.print(part)
+    assert ("--args PATTERN" in shown.get()) is not typed
 
 
 def test_a_source_that_does_not_know_says_so(tmp_path: Path) -> None:
