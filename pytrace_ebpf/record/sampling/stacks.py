@@ -18,6 +18,7 @@ Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
 Frame = tuple[int, int, int]  # struct sample_frame: those, and the position
 _UNREAD: Place = (UNKNOWN, NO_LINE)
+_COROUTINE = 0x80 | 0x100  # co_flags
 FRAME_ENTERED, NATIVE_WHOLE = 1 << 62, 1  # events.h
 
 
@@ -58,10 +59,12 @@ class Program:
         self._place: dict[Frame, Place | None] = {}  # None: of the interpreter's own code
         self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
         self.size = 0  # frames and lines kept
+        self.may_have_tasks = True  # set back by who looks for them, and again where a coroutine is met for the first time
 
     def copy(self, other: "Program") -> None:
         """Know the code objects of the program that forked this one, which may have ended before they can be read."""
         self._codes = {**other._codes, **self._codes}
+        self.may_have_tasks = False
 
     def learn(self, reported: np.ndarray) -> int:
         """Take in stack_event records of this program; returns how many code objects were new."""
@@ -132,6 +135,7 @@ class Program:
                 self._codes[key] = Code(None)
             else:
                 info = read.info
+                self.may_have_tasks |= bool(info.flags & _COROUTINE)
                 func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
                 self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
                 self.size += len(read.ranges)
