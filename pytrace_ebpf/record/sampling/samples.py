@@ -33,8 +33,8 @@ from pytrace_ebpf.record.usdt.probes import frame_layout
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
-# Code discarded before its name was read stays unnamed, so the rings are read often while new code comes, or much at all.
-_INTERVAL_S, _CALM_S, _MUCH = 0.25, 1.0, 500  # _MUCH: stacks a time
+# Code discarded before its name was read stays unnamed, so the rings are read often while that happens, while a program begins, and while much comes at all.
+_INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a time; a quarter of the stacks that the ring holds
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
@@ -188,14 +188,16 @@ class Samples(Recorder):
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
-        new = 0
+        new = gone = 0
         for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                new += self._known[number].learn(reported[reported["program"] == number])
+                learned = self._known[number].learn(reported[reported["program"] == number])
+                new, gone = new + learned[0], gone + learned[1]
         for each in list(self._sampled.values()):
             if each.tasks is None and self._known[each.number].may_have_tasks:
                 self._describe(each.target, each.number)
-        self.interval_s = _HASTE_S if unread else _INTERVAL_S if new or len(reported) > _MUCH else min(2 * self.interval_s, _CALM_S)
+        often = gone or new > _BEGINS or len(reported) > _MUCH
+        self.interval_s = _HASTE_S if unread else _INTERVAL_S if often else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
         return {}
