@@ -1,10 +1,11 @@
 """Write a trace for another viewer.
 
-Every call on its thread's track: perfetto (ui.perfetto.dev), with scheduling; chrome (chrome://tracing and what else reads its JSON); speedscope (speedscope.app);
-icicle, a page for any browser with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
+Every call on its thread's track: perfetto (ui.perfetto.dev), with scheduling; chrome (chrome://tracing and what else reads its JSON);
+speedscope (speedscope.app); firefox (profiler.firefox.com), with what each thread did as its categories; icicle, a page for any browser
+with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
 
 Time summed by calling context: pprof (go tool pprof, Pyroscope, Parca) and otlp (an OpenTelemetry Collector), with wall time and each of its parts;
-firefox (profiler.firefox.com); folded stacks, for flame graphs, in nanoseconds of self time (--value says which).
+folded stacks, for flame graphs, in nanoseconds of self time (--value says which).
 
 By function and who called whom: callgrind (KCachegrind), also by line where lines were recorded or sampled; pstats (Python's own, SnakeViz; --value).
 """
@@ -21,7 +22,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import callgrind, chrome, folded, icicle, otlp, perfetto, pprof, pstats, speedscope
+from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, icicle, otlp, perfetto, pprof, pstats, speedscope
 from pytrace_ebpf.view.export.values import VALUES
 from pytrace_ebpf.view.text import size
 
@@ -30,6 +31,7 @@ FORMATS = {
     "perfetto": perfetto.SUFFIX,
     "chrome": chrome.SUFFIX,
     "speedscope": speedscope.SUFFIX,
+    "firefox": firefox.SUFFIX,
     "icicle": icicle.SUFFIX,
     "pprof": pprof.SUFFIX,
     "otlp": otlp.SUFFIX,
@@ -41,6 +43,7 @@ _OPEN_WITH = {
     "perfetto": "open it at https://ui.perfetto.dev",
     "chrome": "open it in chrome://tracing or at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
+    "firefox": "open it at https://profiler.firefox.com",
     "icicle": "open it in a browser",
     "pprof": "open it with go tool pprof -http=: or at a Pyroscope or Parca server",
     "otlp": "send it with curl -H 'Content-Type: application/x-protobuf' --data-binary @FILE http://COLLECTOR:4318/v1development/profiles",
@@ -83,9 +86,10 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
     """Returns a note on what was written, "" for none."""
     if args.to == "perfetto":
         perfetto.write(trace, timelines(trace), out)
-    elif args.to == "speedscope":
-        if not speedscope.write(trace, out):
-            return f"; it has the paths of calls with their time: a window of at most {speedscope.MOST_CALLS:,} calls (--from, --until) has each call"
+    elif args.to in ("speedscope", "firefox"):
+        of, most = {"speedscope": (speedscope, speedscope.MOST_CALLS), "firefox": (firefox, firefox.MOST)}[args.to]
+        if not of.write(trace, out):
+            return f"; it has the paths of calls with their time: a window of at most {most:,} calls (--from, --until) has each call"
     elif args.to == "icicle":
         icicle.write(trace, args.tid, out)
     elif args.to in ("folded", "pstats"):

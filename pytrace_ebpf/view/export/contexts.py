@@ -103,7 +103,7 @@ def of_tree(tree: pd.DataFrame, functions: pd.DataFrame, threads: pd.DataFrame, 
     known_threads = threads.drop_duplicates(["pid", "tid"], keep="last")[["pid", "tid", "name"]]
     in_tree = of.loc[~further, ["pid", "tid"]].drop_duplicates().merge(known_threads, how="left", on=["pid", "tid"])
     thread = pd.MultiIndex.from_frame(in_tree[["pid", "tid"]]).get_indexer(pd.MultiIndex.from_frame(of[["pid", "tid"]])) if len(of) else []
-    places, place = _places(of["func_id"].to_numpy(np.int64), functions, None if lines is None else lines[rows].to_numpy(np.int64))
+    places, place = places_of(of["func_id"].to_numpy(np.int64), functions, None if lines is None else lines[rows].to_numpy(np.int64))
     values = {count: of["calls"]} | {NAMES[part]: of[column(part, "self_")] for part in parts}
     return Contexts(
         np.append(-1, parent),
@@ -116,7 +116,7 @@ def of_tree(tree: pd.DataFrame, functions: pd.DataFrame, threads: pd.DataFrame, 
     )
 
 
-def _places(func: Ints, functions: pd.DataFrame, line: Ints | None) -> tuple[pd.DataFrame, Ints]:
+def places_of(func: Ints, functions: pd.DataFrame, line: Ints | None) -> tuple[pd.DataFrame, Ints]:
     """Contexts.places, and the one of each row."""
     table = functions.drop_duplicates("func_id", keep="last").set_index("func_id")
     func = np.where(np.isin(func, table.index), func, -1)
