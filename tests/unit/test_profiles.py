@@ -189,7 +189,8 @@ def of_otlp(request: Any) -> dict[Key, dict[str, int]]:
                 (value,) = sample_.values
                 attributes = {of.string_table[of.attribute_table[at].key_strindex]: of.attribute_table[at].value for at in sample_.attribute_indices}
                 path = tuple(places[at - 1] for at in reversed(of.stack_table[sample_.stack_index].location_indices))
-                own = found[attributes["thread.id"].int_value, attributes["thread.name"].string_value, path]
+                tid = attributes["thread.id"].int_value if "thread.id" in attributes else None
+                own = found[tid, attributes["thread.name"].string_value, path]
                 assert kind not in own and value
                 own[kind] = value
     return found
@@ -204,7 +205,7 @@ def test_otlp_has_every_context_of_every_thread_by_all_four_ways(trace: Trace) -
     (resource,) = request.resource_profiles
     attributes = {each.key: each.value.string_value or each.value.int_value for each in resource.resource.attributes}
     assert attributes == {
-        "service.name": "python3", "process.pid": 4000, "process.executable.name": "python3", "process.executable.path": "/usr/bin/python3",
+        "service.name": "app.py", "process.pid": 4000, "process.executable.name": "python3", "process.executable.path": "/usr/bin/python3",
         "process.runtime.name": "cpython", "process.runtime.version": "3.11.2", "host.name": "sample",
     }  # fmt: skip
     for profile in resource.scope_profiles[0].profiles:

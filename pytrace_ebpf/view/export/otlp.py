@@ -19,6 +19,7 @@ from pytrace_ebpf.view.export.contexts import Contexts, of_trace
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
 from pytrace_ebpf.view.export.strings import Strings
+from pytrace_ebpf.view.services import service
 
 SUFFIX = ".otlp"
 _BY_INTERPRETER = ("python", "gc", "import")  # of `functions.function_layer`: what the interpreter does
@@ -30,16 +31,18 @@ Attributes = Mapping[str, str | int]
 def write(trace: Any, out: BinaryIO) -> None:
     """Write `trace` or a window of it."""
     host = str((trace.manifest.get("host") or {}).get("hostname", ""))
-    resources = {int(row.pid): resource(row.pid, row.executable, row.python_version, host) for row in trace.processes().itertuples(index=False)}
+    resources = {
+        int(row.pid): resource(row.pid, row.command, row.executable, row.python_version, host) for row in trace.processes().itertuples(index=False)
+    }
     out.writelines(request(of_trace(trace), Span.of(trace), resources))
 
 
-def resource(pid: int, executable: str, python_version: str | None, host: str = "", service: str = "") -> Attributes:
-    """The attributes of a process; those that are not known are left out. The service is its program, where nobody says otherwise."""
+def resource(pid: int, command: str, executable: str, python_version: str | None, host: str = "") -> Attributes:
+    """The attributes of a process; those that are not known are left out. The service is its script or module."""
     version = python_version if isinstance(python_version, str) else ""
     name = PurePosixPath(executable).name if isinstance(executable, str) else ""
     found: dict[str, str | int] = {
-        "service.name": service or name or "unknown_service", "process.pid": int(pid), "process.executable.name": name,
+        "service.name": service(command, executable) or "unknown_service", "process.pid": int(pid), "process.executable.name": name,
         "process.executable.path": executable, "process.runtime.name": "cpython" if version else "",
         "process.runtime.version": version, "host.name": host,
     }  # fmt: skip

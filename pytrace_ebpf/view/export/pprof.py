@@ -82,7 +82,7 @@ def _labels(contexts: Contexts, strings: Strings) -> list[list[bytes]]:
     """The labels of each thread's samples: pid and tid, as numbers, so that -tagfocus=tid=4711 finds them, and thread."""
     out = []
     for pid, tid, name in contexts.threads.itertuples(index=False):
-        ids = [(strings.number(key), value) for key, value in (("pid", pid), ("tid", tid)) if pid >= 0]
+        ids = [(strings.number(key), value) for key, value in (("pid", pid), ("tid", tid)) if value >= 0]
         said = strings.number(printable(name) if isinstance(name, str) else f"thread {tid}")
         numbers = [data(3, number(1, key) + number(3, int(value))) for key, value in ids]
         out.append([*numbers, data(3, number(1, strings.number("thread")) + number(2, said))])
