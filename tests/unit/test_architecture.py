@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "experiment": {"view", "analyze", "trace"},
     "diff": {"experiment", "view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "cli": {"diff", "experiment", "view", "analyze", "trace", "record"},
+    "daemon": {"record", "view", "analyze", "trace"},
+    "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
