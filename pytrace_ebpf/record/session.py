@@ -26,6 +26,9 @@ from pytrace_ebpf.record.source import Recording
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.flight.recorder import FlightRecorder
+    from pytrace_ebpf.record.output.shared import Shared
+
+    Trace = Recorded | FlightRecorder | Shared
 
 _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
@@ -53,8 +56,13 @@ class Status:
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
-    def __init__(self, options: Options, argv: Sequence[str]) -> None:
+    def __init__(
+        self, options: Options, argv: Sequence[str], opens: "Callable[[Options, Sequence[str], Mapping[str, Any]], Trace] | None" = None
+    ) -> None:
+        """`opens`: makes what is written, of the options, argv and the first facts; None: what the options ask for."""
         self._options, self._argv = options, list(argv)
+        self._opens = opens or _trace
+        self._cut_soon = False
         confined.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
@@ -64,7 +72,7 @@ class Session:
         self._cost = Cost(recording, self._sources, options.budget)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain)
-        self._trace: Recorded | FlightRecorder | None = None
+        self._trace: Trace | None = None
         self._said: set[str] = set()
 
     # -- beginning -----------------------------------------------------------------
@@ -91,7 +99,7 @@ class Session:
 
     def _open(self, facts: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = _trace(self._options, self._argv, {**self._facts(), **facts})
+            self._trace = self._opens(self._options, self._argv, {**self._facts(), **facts})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -126,7 +134,8 @@ class Session:
                 ready.begin()
             with self._nothing_left_behind():
                 self._targets.poll()
-            if time.monotonic() >= next_cut or trace.collector.waiting > _MOST_WAITING:
+            if time.monotonic() >= next_cut or self._cut_soon or trace.collector.waiting > _MOST_WAITING:
+                self._cut_soon = False
                 self._close_segment()
                 trace.cut(self._facts())
                 self._targets.let_go_of_ended()
@@ -160,7 +169,11 @@ class Session:
         """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
         self._written().snap(ts)
 
-    def _written(self) -> "Recorded | FlightRecorder":
+    def cut_soon(self) -> None:
+        """Close the segment that is being recorded, whatever its length."""
+        self._cut_soon = True
+
+    def _written(self) -> "Trace":
         if self._trace is None:
             raise RuntimeError("nothing was recorded")
         return self._trace
@@ -258,7 +271,7 @@ class Session:
             recorder.close()
 
 
-def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> "Recorded | FlightRecorder":
+def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> "Trace":
     if options.flight is None:
         return Recorded(options, argv, facts)
     from pytrace_ebpf.record.flight.recorder import FlightRecorder  # it is seldom asked for, and takes long to import
