@@ -26,9 +26,10 @@ from pytrace_ebpf.record.source import Recording
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.flight.recorder import FlightRecorder
-    from pytrace_ebpf.record.output.shared import Shared
+    from pytrace_ebpf.record.live.sink import Live, Take
+    from pytrace_ebpf.record.output.shared import Part, Shared
 
-    Trace = Recorded | FlightRecorder | Shared
+    Trace = Recorded | FlightRecorder | Live | Shared
 
 _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
@@ -56,12 +57,9 @@ class Status:
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
-    def __init__(
-        self, options: Options, argv: Sequence[str], opens: "Callable[[Options, Sequence[str], Mapping[str, Any]], Trace] | None" = None
-    ) -> None:
-        """`opens`: makes what is written, of the options, argv and the first facts; None: what the options ask for."""
-        self._options, self._argv = options, list(argv)
-        self._opens = opens or _trace
+    def __init__(self, options: Options, argv: Sequence[str], take: "Take | None" = None, first: "Part | None" = None) -> None:
+        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written; `first`: the trace that is written, others may join it."""
+        self._options, self._argv, self._take, self._first = options, list(argv), take, first
         self._cut_soon = False
         confined.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
@@ -99,7 +97,7 @@ class Session:
 
     def _open(self, facts: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = self._opens(self._options, self._argv, {**self._facts(), **facts})
+            self._trace = self._new_trace({**self._facts(), **facts})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -112,6 +110,22 @@ class Session:
                 self._trace = None
             raise
 
+    def _new_trace(self, facts: Mapping[str, Any]) -> "Trace":
+        # What is seldom asked for takes long to import.
+        if self._take is not None:
+            from pytrace_ebpf.record.live.sink import Live
+
+            return Live(self._take)
+        if self._first is not None:
+            from pytrace_ebpf.record.output.shared import Shared
+
+            return Shared(self._argv, facts, self._first)
+        if self._options.flight is None:
+            return Recorded(self._options, self._argv, facts)
+        from pytrace_ebpf.record.flight.recorder import FlightRecorder
+
+        return FlightRecorder(self._options, self._argv, facts)
+
     # -- recording -----------------------------------------------------------------
 
     def run(self, stop: Callable[[], bool], progress: Callable[[Status], None]) -> None:
@@ -123,7 +137,7 @@ class Session:
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
         next_shown = time.monotonic() + _SHOWN_S
-        next_cut = time.monotonic() + self._options.segment_length(0)
+        next_cut = time.monotonic() + self._segment_s(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
         # In this order: who is to be stopped must not have been reaped.
         while not self._targets.ended() and not trace.full and not stop():
@@ -139,11 +153,14 @@ class Session:
                 self._close_segment()
                 trace.cut(self._facts())
                 self._targets.let_go_of_ended()
-                next_cut = time.monotonic() + max(self._options.segment_length(trace.seconds), _PACES * self._cost.pace_s)
+                next_cut = time.monotonic() + max(self._segment_s(trace.seconds), _PACES * self._cost.pace_s)
             if time.monotonic() >= next_shown:
                 progress(self.status())
                 next_shown = time.monotonic() + _SHOWN_S
         ready.begin()
+
+    def _segment_s(self, recorded_s: float) -> float:
+        return self._options.segment_s if self._take else self._options.segment_length(recorded_s)
 
     @property
     def directory(self) -> Path:
@@ -163,11 +180,16 @@ class Session:
     @property
     def traces(self) -> list[Path]:
         """The traces that are there after finish()."""
-        return self._written().traces
+        return list(self._written().traces)
 
     def snap(self, ts: int) -> None:
         """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
         self._written().snap(ts)
+
+    def join(self, part: "Part") -> None:
+        """Write one more trace, which begins now, next to the `first`."""
+        self._written().join(part)  # type: ignore[union-attr] # where there was a first it is such
+        self.cut_soon()
 
     def cut_soon(self) -> None:
         """Close the segment that is being recorded, whatever its length."""
@@ -269,11 +291,3 @@ class Session:
         self._targets.close()
         for recorder in reversed(self._recorders):
             recorder.close()
-
-
-def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> "Trace":
-    if options.flight is None:
-        return Recorded(options, argv, facts)
-    from pytrace_ebpf.record.flight.recorder import FlightRecorder  # it is seldom asked for, and takes long to import
-
-    return FlightRecorder(options, argv, facts)

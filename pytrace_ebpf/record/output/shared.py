@@ -99,7 +99,7 @@ class Shared:
 
     failed = False
 
-    def __init__(self, options: Options, argv: Sequence[str], facts: Mapping[str, Any], first: Part) -> None:
+    def __init__(self, argv: Sequence[str], facts: Mapping[str, Any], first: Part) -> None:
         """`facts` as of Recorded. Raises UsageError or HostError where the first trace cannot be written."""
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
