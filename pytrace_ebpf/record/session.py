@@ -105,9 +105,7 @@ class Session:
         try:
             yield
         except (TargetError, HostError):
-            if self._trace is not None:
-                self._trace.abandon()
-                self._trace = None
+            self.abandon()
             raise
 
     def _new_trace(self, facts: Mapping[str, Any]) -> "Trace":
@@ -285,6 +283,12 @@ class Session:
             time.sleep(_WAITING_S)
             launched.poll()
         return launched.exit_code
+
+    def abandon(self) -> None:
+        """Remove what was written: it is not to be recorded after all."""
+        if self._trace is not None:
+            self._trace.abandon()
+            self._trace = None
 
     def close(self) -> None:
         """Detach everything, whatever happened."""

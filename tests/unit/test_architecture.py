@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "view": {"analyze", "trace"},
     "experiment": {"view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "cli": {"experiment", "view", "analyze", "trace", "record"},
+    "daemon": {"record", "rebuild", "trace"},
+    "cli": {"daemon", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60

@@ -53,7 +53,7 @@ class Output:
                 os.close(self._parent)
                 raise
         except OSError as error:
-            whom = f" as {user.name}, who called sudo" if (user := caller()) else ""
+            whom = f" as {user.described}" if (user := caller()) else ""
             raise UsageError(f"cannot write to {self.path}{whom} ({error.strerror}); give another folder with --output") from error
 
     def _make(self, another_will_do: bool) -> str:
@@ -103,6 +103,10 @@ class Output:
             os.close(descriptor)
             raise
         return descriptor
+
+    def fileno(self) -> int:
+        """Its descriptor, to be handed over to who writes in it."""
+        return self._descriptor
 
     def make_folder(self, name: str) -> None:
         """Make a folder in it."""

@@ -33,16 +33,11 @@ class Part:
         """`options` of the recording, of which max_size holds for each trace."""
         self._output, self._options = output, options
         self._writer: Writer | None = None
-        self._counts: dict[str, int] = {}
-        self._lost: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # as the manifest's `events`, so far
+        self.lost: dict[str, int] = {}
         self._clock: list[Any] = []
         self.wants_end = self.is_whole = False
         self.error: PytraceError | None = None  # why there is no trace
-
-    @property
-    def calls(self) -> int:
-        """How many events of calls it has so far."""
-        return self._counts.get("call", 0)
 
     @property
     def full(self) -> str | None:
@@ -63,18 +58,18 @@ class Part:
         """Make the trace. Raises UsageError where nothing can be written there, HostError where its rights cannot be taken on."""
         options = {**asdict(self._options), "output": self._output.path}
         manifest = new_manifest(start_ns, facts["target"], argv, options)
-        self._counts, self._clock = dict.fromkeys(counts, 0), manifest["clock"]
-        self._writer = Writer(self._output, manifest | self._news(facts, _NO_COST), self._options.max_size)
+        self.counts, self._clock = dict.fromkeys(counts, 0), manifest["clock"]
+        self._writer = Writer(self._output, manifest | self._news(facts, _NO_COST), self._options.max_size, self._options.keep)
 
     def take(self, start_ns: int, end_ns: int, tables: Tables, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
         """Write a segment; one without length has what was known before."""
         assert self._writer is not None
         for name, table in tables.items() if end_ns > start_ns else ():
             for kind, count in counted(name, table.num_rows).items():
-                self._counts[kind] = self._counts.get(kind, 0) + count
+                self.counts[kind] = self.counts.get(kind, 0) + count
             if name == "losses":
                 for row in table.to_pylist():
-                    self._lost[row["class"]] = self._lost.get(row["class"], 0) + row["count"]
+                    self.lost[row["class"]] = self.lost.get(row["class"], 0) + row["count"]
         self._writer.segment(start_ns, end_ns, tables, self._news(facts, cost))
 
     def close(self, end_ns: int, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
@@ -91,7 +86,7 @@ class Part:
             self._writer = None
 
     def _news(self, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(facts) | {"events": dict(self._counts), "lost": dict(self._lost), "cost": dict(cost)}
+        return dict(facts) | {"events": dict(self.counts), "lost": dict(self.lost), "cost": dict(cost)}
 
 
 class Shared:

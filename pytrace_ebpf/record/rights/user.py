@@ -23,7 +23,7 @@ class Caller:
     uid: int
     gid: int
     groups: tuple[int, ...]
-    name: str
+    described: str  # for sentences
 
 
 _served: Caller | None = None
@@ -40,7 +40,7 @@ def caller() -> Caller | None:
     if _served is not None:
         return _served
     user = invoking_user()
-    return user and Caller(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)), user.pw_name)
+    return user and Caller(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)), f"{user.pw_name}, who called sudo")
 
 
 def invoking_user() -> pwd.struct_passwd | None:
