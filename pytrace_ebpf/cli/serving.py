@@ -33,6 +33,7 @@ COMMAND = (sys.executable, "-m", "pytrace_ebpf.cli.serving")
 _TOGETHER = 16  # requests that share a recording
 _ANSWER_S = 0.5
 _OWN = ("pid", "duration", "output", "quiet", "socket", "words", "run_command", "of_command")  # of a request: others may differ in these
+_CHECK_S = 0.2  # a process that becomes another is no longer recorded so long after
 _SAID = 20  # sentences at the end of a recording
 _EXPENDABLE = "500"  # to be ended where memory runs short, before what it traces
 
@@ -48,11 +49,15 @@ class Request:
         self._presence = Presence(self.connection)
         self.part: Part | None = None
         self.since, self.until = time.monotonic(), float("inf")
+        self.has_begun = False
         self.args = argparse.Namespace()
 
     def read(self) -> None:
         """Take in what is asked for. Raises UsageError."""
-        self.args = args = main.parser(["trace"]).parse_args(self.message["words"])
+        try:
+            self.args = args = main.parser(["trace"]).parse_args(self.message["words"])
+        except SystemExit:  # --help, --version
+            raise UsageError("what is asked for is no trace") from None
         if args.run_command is not trace.run or args.pid != self.message["pid"]:
             raise UsageError("what is asked for is no trace of that process")
         trace.check(args)
@@ -77,6 +82,7 @@ class Request:
         """What is recorded from now on is for it."""
         self.since = time.monotonic()
         self.until = self.since + self.args.duration
+        self.has_begun = True
 
     def say(self, said: dict[str, Any], seconds: float = 0) -> None:
         """Send something to who asked, where that one takes it."""
@@ -111,7 +117,7 @@ class Serving:
         self._requests: list[Request] = []
         self._session: Session | None = None
         self._pinned: Pinned | None = None
-        self._refused: TargetError | None = None  # the process became one that who asked may not trace
+        self._check_at = 0.0
         self._sentences: list[str] = []
         self._is_hung_up = False
 
@@ -142,7 +148,8 @@ class Serving:
         try:
             begun = session.start(first.args.pid)
             self._recheck(session)
-            capabilities.keep(capabilities.RECORDING)
+            if first.message["peer"][0]:  # root may have asked for what the process starts, too
+                capabilities.keep(capabilities.RECORDING)
             first.say({"begun": [[each.pid, each.source, each.warning] for each in begun], "said": session.status().said})
             first.begin()
             session.run(self._stop, self._show)
@@ -150,8 +157,6 @@ class Serving:
             self._sentences += session.status().said
         finally:
             session.close()
-        if self._refused is not None:
-            raise self._refused
 
     def _recheck(self, session: "Session") -> None:
         """It is the process that was looked at, and may be traced still, now that it is recorded. Raises TargetError."""
@@ -172,16 +177,28 @@ class Serving:
             assert part is not None
             if part.error is not None or part.is_whole:
                 self._end(request, part.error)
+            elif part.recording and not request.has_begun:
+                request.begin()
+                request.say({"begun": [], "said": [f"joined the recording of process {request.args.pid}, which goes on already"]})
             elif not part.wants_end and (self._is_hung_up or request.has_enough()):
                 part.wants_end = True
                 self._session.cut_soon()
-        if not self._pinned.has_ended():
-            try:
-                self._pinned.check()
-            except TargetError as error:
-                self._refused = error
-                return True
+        if self._became_anothers():
+            return True
         return all(request.part is not None and request.part.wants_end for request in self._requests)
+
+    def _became_anothers(self) -> bool:
+        """Whether the process is no longer what was asked for, or none that may be traced; with a sentence for the end."""
+        assert self._pinned is not None
+        if time.monotonic() < self._check_at or self._pinned.has_ended():
+            return False
+        self._check_at = time.monotonic() + _CHECK_S
+        try:
+            self._pinned.check()
+        except TargetError as error:
+            self._sentences.append(f"the recording ended early: {error}")
+            return True
+        return False
 
     def _admit(self) -> None:
         """Take in requests that came meanwhile."""
@@ -206,8 +223,6 @@ class Serving:
                 continue
             self._report(request, "taken")
             self._session.join(request.new_part())
-            request.begin()
-            request.say({"begun": [], "said": [f"joined the recording of process {request.args.pid}, which goes on already"]})
             self._requests.append(request)
 
     def _show(self, status: "Status") -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Peer
@@ -219,10 +219,10 @@ def _checked(request: dict[str, Any], peer: Peer) -> tuple[int, list[str], str, 
     pid, words, output, caller = (request.get(name) for name in ("pid", "words", "output", "caller"))
     if not _is_number(pid) or not pid:
         raise UsageError("a trace is asked for of a process, by its number")
-    if not isinstance(words, list) or len(words) > _MOST_WORDS or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"the options of a trace are a list of at most {_MOST_WORDS} texts")
-    if not isinstance(output, str) or len(output) > _MOST_OUTPUT:
-        raise UsageError(f"the name of a trace is a text of at most {_MOST_OUTPUT:,} characters")
+    if not isinstance(words, list) or len(words) > _MOST_WORDS or not all(map(_is_text, words)):
+        raise UsageError(f"the options of a trace are a list of at most {_MOST_WORDS} texts, of UTF-8 and without control characters")
+    if not _is_text(output) or len(output) > _MOST_OUTPUT:
+        raise UsageError(f"the name of a trace is a text of at most {_MOST_OUTPUT:,} characters, of UTF-8 and without control characters")
     return pid, words, output, _caller(caller, peer)
 
 
@@ -237,5 +237,10 @@ def _caller(given: object, peer: Peer) -> _Caller:
     raise UsageError("who is to own the trace is given as a user, a group and a list of groups")
 
 
-def _is_number(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
+    """None that could end a line or a word of what is made of it."""
+    return isinstance(value, str) and not any(character < " " or "\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

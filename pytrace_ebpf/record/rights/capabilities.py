@@ -1,7 +1,6 @@
 """The capabilities that recording needs (capabilities(7)): all others are given up, for good and for what is started, too."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
@@ -9,11 +8,12 @@ from pytrace_ebpf.record.rights import thread_rights
 
 _DROP, _AMBIENT, _CLEAR_ALL, _LAST = 24, 47, 4, 63  # PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
 NUMBERS = {
-    "CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "IPC_LOCK": 14,
-    "SYS_CHROOT": 18, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_NICE": 23, "SYS_RESOURCE": 24, "SYSLOG": 34, "PERFMON": 38, "BPF": 39,
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "SYS_CHROOT": 18, "SYS_PTRACE": 19, "SYS_ADMIN": 21,
 }  # fmt: skip
+# Each of these was taken away by itself, and something failed: probes (SYS_ADMIN, which covers BPF and PERFMON), the agent's directories (CHOWN, FOWNER),
+# looking into processes (SYS_PTRACE, DAC_OVERRIDE), processes with fewer rights (SETUID, SETGID, SETPCAP, SYS_CHROOT) and ending those (KILL).
 LOADING = tuple(NUMBERS)
-RECORDING = tuple(NUMBERS)
+RECORDING = ("DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_PTRACE")  # where nothing new is to be attached to
 
 
 def keep(names: Iterable[str]) -> None:
@@ -21,7 +21,7 @@ def keep(names: Iterable[str]) -> None:
 
     Other threads that run keep theirs: call it before there are any.
     """
-    wanted = sum(1 << NUMBERS[name] for name in names)
+    wanted = bits(names)
     try:
         for capability in range(_LAST + 1):
             if not wanted >> capability & 1:
@@ -32,7 +32,6 @@ def keep(names: Iterable[str]) -> None:
         raise HostError(f"capabilities that are not needed cannot be given up ({error.strerror})") from error
 
 
-def present(field: str = "CapPrm") -> int:
-    """This thread's, as bits; `field` of /proc/PID/status."""
-    lines = Path("/proc/thread-self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1], 16)
+def bits(names: Iterable[str]) -> int:
+    """As /proc/PID/status has them."""
+    return sum(1 << NUMBERS[name] for name in names)
