@@ -58,7 +58,7 @@ class Request:
             self.args = args = main.parser(["trace"]).parse_args(self.message["words"])
         except SystemExit:  # --help, --version
             raise UsageError("what is asked for is no trace") from None
-        if args.run_command is not trace.run or args.pid != self.message["pid"]:
+        if getattr(args, "run_command", None) is not trace.run or args.pid != self.message["pid"]:
             raise UsageError("what is asked for is no trace of that process")
         trace.check(args)
         if (longest := self.message.get("longest_s")) is not None:

@@ -68,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
 def _connected(path: Path, pid: int) -> socket.socket:
     """A connection to the daemon. Raises HostError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_CONNECTING_S)
     try:
-        connection.connect(str(path))
+        protocol.connect(connection, path, _CONNECTING_S)
         peer = Peer.of(connection)
     except OSError as error:
         connection.close()

@@ -21,7 +21,7 @@ from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.door.recordings import ENDING_S, Recordings
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 
-_WAITING = 64  # connections that the kernel keeps for us
+_WAITING = 1024  # connections that the kernel keeps for us; a user who floods the door fills this, too, for as long as it takes to turn them away
 _OF_ONE, _OF_USERS, _OF_ROOT = 8, 64, 32  # connections at a time
 _REQUEST_S, _ANSWER_S = 5.0, 5.0
 _STARTING_S = 60.0  # in which a recording begins; what takes longer hangs
@@ -119,7 +119,7 @@ class Door:
                 threading.Thread(target=self._see_to, args=(connection, peer), name="connection", daemon=True).start()
             else:
                 protocol.send(connection, protocol.refusal(HostError("the daemon serves as many connections as it takes; try again later")), 0)
-                connection.close()
+                protocol.hang_up(connection)
 
     def _enters(self, peer: Peer) -> bool:
         """Whether there is room for one more connection; each that entered leaves by _leave()."""

@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
@@ -24,8 +25,22 @@ SOCKET = "/run/pytrace-ebpf/daemon.sock"
 MOST_REQUEST, MOST_ANSWER = 64 << 10, 1 << 20  # bytes of a line
 MOST_DESCRIPTORS = 1
 END = {"do": "end"}
-_CHUNK = 4096
+_CHUNK, _LINE_S = 4096, 0.05
 _ERRORS: dict[int, type[PytraceError]] = {each.exit_code: each for each in (UsageError, TargetError, HostError)}
+
+
+def connect(connection: socket.socket, path: Path, seconds: float) -> None:
+    """Connect to the daemon, also where others stand in line. Raises OSError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        connection.settimeout(seconds)
+        try:
+            connection.connect(str(path))
+            return
+        except BlockingIOError:  # the line is full (unix(7))
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LINE_S)
 
 
 class Malformed(Exception):  # noqa: N818 - the usual term
@@ -77,7 +92,17 @@ class Lines:
         """Close the connection, and descriptors that nobody took."""
         for number in self.take_descriptors():
             os.close(number)
-        self.connection.close()
+        hang_up(self.connection)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close it so that the other side still gets what it was sent: of what comes in some is taken, or the kernel would reset the connection."""
+    with suppress(OSError):
+        connection.settimeout(0)
+        for _ in range(2 * MOST_REQUEST // _CHUNK):
+            if not connection.recv(_CHUNK):
+                break
+    connection.close()
 
 
 def send(connection: socket.socket, said: Mapping[str, Any], seconds: float | None, descriptors: Sequence[int] = ()) -> bool:
