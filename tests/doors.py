@@ -120,10 +120,11 @@ class Program:
 class Client:
     """`pytrace-ebpf trace`, run by the user without rights, or by root."""
 
-    def __init__(self, where: Open, pid: int, name: str, *options: str, root: bool = False) -> None:
+    def __init__(self, where: Open, pid: int, name: str, *options: str, root: bool = False, within: Sequence[str] = ()) -> None:
+        """`within`: words before root's command."""
         self.trace = where.home / name
         words = ["-m", "pytrace_ebpf", "trace", "--socket", str(where.socket), "--pid", str(pid), "-o", str(self.trace), *options]
-        command = [sys.executable, *words] if root else without_rights(USER, *words)
+        command = [*within, sys.executable, *words] if root else without_rights(USER, *words)
         self.process = subprocess.Popen(command, cwd=REPOSITORY if root else "/", stderr=subprocess.PIPE, text=True)
 
     def begun(self) -> str:

@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 
+import pytrace_ebpf
 from pytrace_ebpf.daemon.door import listener, protocol
 from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.rights import asker
 from tests.bpf.conftest import wait_until
 from tests.conftest import PATIENCE_S, without_rights
-from tests.doors import CONNECTS, Open, Program, Service, last_answer, opened
+from tests.doors import CONNECTS, Client, Open, Program, Service, last_answer, opened
 from tests.hostile import USER, as_user, needs_root
 
 pytestmark = needs_root
@@ -153,7 +156,20 @@ def test_nothing_is_written_where_the_user_could_not(recording: Open, target: Pr
     assert [answer["code"] for answer in answers] == [2] * len(DIRECTORIES), answers
     assert all("cannot write to trace" in answer["say"] or "give another folder" in answer["say"] for answer in answers)
     assert list(private.iterdir()) == [] and stat.S_IMODE(private.stat().st_mode) == 0o700
-    target.turn()
+
+
+def test_who_joins_with_such_a_directory_harms_no_recording(recording: Open, target: Program) -> None:
+    client = Client(recording, target.pid, "trace", "--source", "agent", "--duration", "50")
+    try:
+        client.begun()
+        words = "words=['trace', '--pid', sys.argv[2], '--source', 'agent']"
+        said = as_user(f"{CONNECTS}\nprint(json.dumps(trace(os.open('/etc', os.O_RDONLY), {words})))", recording.socket, target.pid)
+        assert last_answer(said)["code"] == 2 and len(recording.door.recordings()) == 1
+        target.turn()
+        client.stop()
+        assert pytrace_ebpf.open(client.trace).manifest["events"]["call"] >= 2000
+    finally:
+        client.close()
 
 
 def test_a_user_is_nobody_else_and_gives_only_options_of_users(recording: Open, target: Program) -> None:
@@ -191,6 +207,14 @@ input()
         wait_until(lambda: recording.door.recordings() == [])
         assert json.loads((recording.home / "trace" / "manifest.json").read_text())["state"] == "complete"
         silent.kill()
+
+
+def test_what_yama_reserves_is_roots_unless_the_configuration_says_otherwise(target: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asker, "ptrace_scope", lambda: 1)
+    pinned = Pinned(target.pid)
+    assert "kernel.yama.ptrace_scope is 1" in str(asker.why_not(pinned, asker.Asker(USER, USER, ())))
+    assert asker.why_not(pinned, asker.Asker(USER, USER, (), within_ptrace_scope=False)) is None
+    assert "another user's" in str(asker.why_not(pinned, asker.Asker(USER + 1, USER + 1, (), within_ptrace_scope=False)))
 
 
 # -- the socket's place --------------------------------------------------------------
