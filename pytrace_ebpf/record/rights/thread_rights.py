@@ -43,6 +43,11 @@ def set_effective(wanted: Capabilities) -> None:
     _call(_CAPSET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), sets)
 
 
+def drop() -> None:
+    """Have no capabilities any more, for good. Raises OSError."""
+    _call(_CAPSET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint * 6)())
+
+
 def _capabilities() -> "ctypes.Array[ctypes.c_uint]":
     sets = (ctypes.c_uint * 6)()  # effective, permitted, inheritable; twice
     _call(_CAPGET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), sets)
