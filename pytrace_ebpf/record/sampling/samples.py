@@ -2,7 +2,7 @@
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ _TASK_LAYOUT = (
 )  # fmt: skip
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _NATIVES = 2  # NATIVE of samples.c: a step
+_LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
@@ -67,6 +68,7 @@ class _Sampled:
     holder: int  # address; 0 while it has no GIL
     since_ns: int
     tasks: RunningTasks | None  # None: it has none, as far as is known
+    away: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
 
 
 class Samples(Recorder):
@@ -74,9 +76,9 @@ class Samples(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float, follow: bool) -> None:
-        """Raises HostError if the kernel cannot do it."""
-        self._recording, self._period_ns = recording, round(1e9 / hz)
+    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False) -> None:
+        """`lasting`: threads that stay away are sampled in every segment. Raises HostError if the kernel cannot do it."""
+        self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
         kernel = KernelTypes()
         settings = {
             "period": self._period_ns,
@@ -204,6 +206,9 @@ class Samples(Recorder):
 
     def cut(self) -> Rows:
         """Rows of `samples`, and of `stacks` those that they refer to."""
+        if self._lasting and not self._stopped and not self._returns.why_not:
+            until_ns = self._drained_ns - _SETTLING_NS - 1
+            self._waiting += [self._still_away(pid, each, until_ns, _LASTING_NS) for pid, each in self._sampled.items()]
         if not self._waiting:
             return {}
         samples = np.concatenate(self._waiting)
@@ -257,21 +262,24 @@ class Samples(Recorder):
     def stop(self) -> None:
         """Take no more samples, but those of threads that are off the core."""
         if not self._returns.why_not:
-            for pid, each in self._sampled.items():
-                self._waiting.append(self._still_away(pid, each))
+            now = time.monotonic_ns()
+            self._waiting += [self._still_away(pid, each, now, self._period_ns) for pid, each in self._sampled.items()]
         self._clocks.close()
         self._returns.close()
         self._stopped = True
 
-    def _still_away(self, pid: int, sampled: _Sampled) -> np.ndarray:
-        """sample_event records of a process's threads that have been off the core for at least a period."""
-        before = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
-        stacks = away.stacks_of(sampled.target, self._frame) if before else {}
-        rows, now, program = [], time.monotonic_ns(), self._known[sampled.number]
-        for tid, since in before.items():
-            if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
-                stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-                rows.append((now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, 0))
+    def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
+        """sample_event records of a process's threads that have been off the core for so long at `now`. A stack is read once, as it stands still."""
+        left = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
+        left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
+        sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
+        stacks = away.stacks_of(sampled.target, self._frame) if left.keys() - sampled.away.keys() else {}
+        program = self._known[sampled.number]
+        for tid in left.keys() - sampled.away.keys():
+            stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
+            if self._left_ns(pid, tid, sampled) == left[tid]:  # it stood still meanwhile
+                sampled.away[tid] = left[tid], stack
+        rows = [(now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, 0) for tid, (since, stack) in sampled.away.items()]
         return np.array(rows, self._event)
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
