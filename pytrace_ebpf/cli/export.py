@@ -18,6 +18,7 @@ from typing import BinaryIO
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
+from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     applies.to_answer(applies.EXPORT, args, "to")
     with opened(args.trace, "Writing") as whole_trace:
         trace = window.windowed(whole_trace, args)
+        has_answer(trace, args.to)
         if args.output == "-":
             _write(trace, args, sys.stdout.buffer)
             return 0

@@ -18,6 +18,7 @@ from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import answer, damage_reported
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import Screen, ascii_only, console
+from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
@@ -85,6 +86,7 @@ def _print(args: argparse.Namespace, facts: dict[str, Any], table: pd.DataFrame,
 
 def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
     """What the report says, and its rows."""
+    has_answer(trace, args.by)
     by = BY[args.by]
     facts = summary.summary(trace)
     facts |= {
