@@ -19,6 +19,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
 from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
@@ -57,8 +58,13 @@ class Status:
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
-    def __init__(self, options: Options, argv: Sequence[str], take: "Take | None" = None, first: "Part | None" = None) -> None:
-        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written; `first`: the trace that is written, others may join it."""
+    def __init__(
+        self, options: Options, argv: Sequence[str], take: "Take | None" = None, looking: Looking | None = None, first: "Part | None" = None
+    ) -> None:
+        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written. `looking`: finds processes to attach to.
+
+        `first`: the trace that is written, where others may join it.
+        """
         self._options, self._argv, self._take, self._first = options, list(argv), take, first
         self._cut_soon = False
         confined.parsers.start()  # it imports while BPF is compiled
@@ -69,7 +75,7 @@ class Session:
         self._sources = Sources(options, recording)
         self._cost = Cost(recording, self._sources, options.budget)
         self._recorders = recorders(options, recording, self._sources, self._cost)
-        self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain)
+        self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
         self._trace: Trace | None = None
         self._said: set[str] = set()
 

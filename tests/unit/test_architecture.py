@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "view": {"analyze", "trace"},
     "experiment": {"view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "daemon": {"record", "rebuild", "trace"},
+    "daemon": {"record", "rebuild", "analyze", "trace"},
     "cli": {"daemon", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
