@@ -53,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
     recording.prepare("sample")
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
+    from pytrace_ebpf.cli import serving
     from pytrace_ebpf.daemon.daemon import Daemon
 
-    daemon = Daemon(_loader(args.config), sys.argv, _say)
+    daemon = Daemon(_loader(args.config), sys.argv, _say, serving.COMMAND)
     signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())

@@ -275,7 +275,7 @@ def _become(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGHUP):
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # systemd sends it to all; the daemon lets go when it ends
         signal.signal(ignored, signal.SIG_IGN)
     capabilities.keep(capabilities.LOADING)
     with socket.socket(fileno=int(sys.argv[1])) as daemons:

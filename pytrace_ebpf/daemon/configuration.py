@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf import amounts
+from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.policy import ACTIONS, RECORD, SAMPLE, Rule
 from pytrace_ebpf.errors import UsageError
 
@@ -31,6 +32,7 @@ class Configuration:
     max_processes: int = 1000
     max_recordings: int = 4
     otherwise: str = SAMPLE
+    requests: Permission = field(default_factory=Permission)
     rules: tuple[Rule, ...] = field(default=())
 
     def same_place(self, other: "Configuration") -> bool:
@@ -138,6 +140,12 @@ def _otherwise(value: Any) -> str:
     return str(value)
 
 
+def _requests(value: Any) -> Permission:
+    if not isinstance(value, dict):
+        raise _WrongError("it must be a table: [requests], and its keys below")
+    return Permission.of(value)
+
+
 def _patterns(value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(each, str) and each for each in values):
@@ -177,6 +185,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max_processes": ("max_processes", _number(1, _MOST_PROCESSES)),
     "max_recordings": ("max_recordings", _number(0, 64)),
     "otherwise": ("otherwise", _otherwise),
+    "requests": ("requests", _requests),
 }
 _RULE_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "action": ("action", _action),

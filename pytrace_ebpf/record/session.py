@@ -59,10 +59,11 @@ class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
     def __init__(
-        self, options: Options, argv: Sequence[str], take: "Take | None" = None, first: "Part | None" = None, looking: Looking | None = None
+        self, options: Options, argv: Sequence[str], take: "Take | None" = None, looking: Looking | None = None, first: "Part | None" = None
     ) -> None:
-        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written; `first`: the trace that is written, others may
-        join it. `looking`: finds processes to attach to.
+        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written. `looking`: finds processes to attach to.
+
+        `first`: the trace that is written, where others may join it.
         """
         self._options, self._argv, self._take, self._first = options, list(argv), take, first
         self._cut_soon = False

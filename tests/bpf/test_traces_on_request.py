@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import wait_until
-from tests.doors import PROGRAM, Client, Open, Program, opened
+from tests.bpf.conftest import COMMAND, wait_until
+from tests.doors import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
 
 LONG = ("--duration", "50")
@@ -194,3 +195,22 @@ def test_ctrl_c_twice_ends_the_client_at_once(daemon: Open, program: Callable[..
     os.kill(daemon.door.recordings()[0], signal.SIGCONT)
     assert client.process.returncode == -signal.SIGINT
     wait_until(lambda: daemon.door.recordings() == [])
+
+
+def test_the_daemon_itself_has_a_door(public_path: Path, program: Callable[..., Program]) -> None:
+    (public_path / "home").mkdir()
+    os.chown(public_path / "home", USER, USER)
+    places = "".join(f"{name} = '{public_path / name}'\n" for name in ("directory", "recordings", "run_directory"))
+    configuration = public_path / "daemon.toml"
+    configuration.write_text(f"{places}otherwise = 'ignore'\n[requests]\nusers = [{str(USER)!r}]\n")
+    where = Open(Door(Path(), Permission(), Service(), ()), public_path / "run_directory" / "daemon.sock", public_path / "home", Service())
+    words = [*COMMAND, "daemon", "--config", str(configuration)]
+    with subprocess.Popen(words, umask=0o077) as daemon:
+        try:
+            wait_until(where.socket.exists)
+            client = Client(where, program().pid, "trace", "--sample", "--duration", "1")
+            assert client.ended()[0] == 0 and client.trace.stat().st_uid == USER
+            subprocess.run([*words, "stop"], check=True)
+            assert daemon.wait() == 0 and not where.socket.exists()
+        finally:
+            daemon.kill()

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Peer
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.door.recordings import ENDING_S, Recordings
+from pytrace_ebpf.daemon.service import Service
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 
 _WAITING = 1024  # connections that the kernel keeps for us; a user who floods the door fills this, too, for as long as it takes to turn them away
@@ -26,19 +27,6 @@ _OF_ONE, _OF_USERS, _OF_ROOT = 8, 64, 32  # connections at a time
 _REQUEST_S, _ANSWER_S = 5.0, 5.0
 _STARTING_S = 60.0  # in which a recording begins; what takes longer hangs
 _MOST_WORDS, _MOST_OUTPUT = 1000, 4096  # of a command line; characters of a path
-
-
-class Service(Protocol):
-    """What else can be asked of the daemon, by root alone."""
-
-    def status(self) -> dict[str, Any]:
-        """How it is going."""
-
-    def reload(self) -> None:
-        """Read the configuration again. Raises UsageError."""
-
-    def stop(self) -> None:
-        """Begin to end."""
 
 
 class Door:
@@ -74,6 +62,11 @@ class Door:
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), name="door", daemon=True).start()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._listener is not None
+
     def _make_folder(self) -> None:
         folder = self._path.parent
         try:
@@ -83,6 +76,7 @@ class Door:
             raise HostError(f"the daemon cannot make {folder} ({error.strerror})") from error
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise HostError(f"others can change {folder}, where the daemon is to listen: remove it")
+        folder.chmod(0o755)  # whatever the umask made of it
 
     def close(self) -> None:
         """Listen no more; have what is being recorded finished, and wait for that."""
