@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trace every Python process whose command line has this regular expression in it, those that are started later too; "
         "until Ctrl-C or --duration. One has to be there at the start",
     )  # fmt: skip
-    parser.add_argument("--duration", type=_duration, metavar="S", help="stop after S seconds, or 90s, 1m30s (until Ctrl-C)")
+    parser.add_argument("--duration", type=duration, metavar="S", help="stop after S seconds, or 90s, 1m30s (until Ctrl-C)")
     parser.add_argument(
         "--rootless",
         action="store_true",
@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
+    """Seconds above 0. Raises ArgumentTypeError."""
     if not (seconds := nanoseconds(text) / 1e9):
         raise argparse.ArgumentTypeError(f"{text} is not a time: give one above 0")
     return seconds

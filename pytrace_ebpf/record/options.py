@@ -50,6 +50,7 @@ class Options:
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
+    neighbours: bool = True  # names of the threads of other processes that took a core or woke somebody
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

@@ -19,8 +19,10 @@ MAY_IMPORT = {
     "analyze": {"trace", "rebuild"},
     "view": {"analyze", "trace"},
     "experiment": {"view", "analyze", "trace"},
+    "diff": {"experiment", "view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "cli": {"experiment", "view", "analyze", "trace", "record"},
+    "daemon": {"record", "rebuild", "view", "analyze", "trace"},
+    "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60

@@ -17,6 +17,7 @@ from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
@@ -213,7 +214,7 @@ def test_every_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert max(map(len, shown.splitlines())) <= int(width)
 
 
-@pytest.mark.parametrize("form", ["folded", "speedscope", "perfetto", "icicle", "callgrind"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], form: str) -> None:
     trace = sampled(tmp_path)
     assert main(["export", str(trace.directory), "--to", form, "-o", "-"]) == 0
@@ -264,7 +265,7 @@ def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytes
     assert few.loc[few["depth"] < 0, "total_ns"].sum() == whole.loc[whole["depth"] < 0, "total_ns"].sum()
     assert few["merged"].any() and not whole["merged"].any()
     assert (few.loc[few["merged"], "func_id"] == -1).all()
-    monkeypatch.setattr(nodes, "__defaults__", (4, True))
+    monkeypatch.setattr(nodes, "__defaults__", (4, True, False))
     trace = sampled(tmp_path / "report")
     facts = report(trace, capsys)
     assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []

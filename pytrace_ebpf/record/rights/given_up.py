@@ -17,5 +17,5 @@ def give_up() -> None:
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
         os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     else:
-        thread_rights.drop()
+        thread_rights.limit((0, 0))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
