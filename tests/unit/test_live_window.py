@@ -136,7 +136,7 @@ def test_what_a_sample_knows_itself_needs_no_scheduling() -> None:
     assert times(row) == [0, 0, 3 * PERIOD, 0, 0]
 
 
-def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_while_another_has_it() -> None:
+def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_that_lets_go_of_it() -> None:
     seen = window()
     rows = [
         sched(0, 7, SchedKind.SNAPSHOT),
@@ -146,7 +146,8 @@ def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_while_another_h
         sched(S // 2 + 600, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP, holder=8),
         sched(S // 2 + 700, 7, SchedKind.IN),
     ]
-    samples = [sample(100, 7, 1), sample(120, 8, 2), sample(S - 1, 8, 2)]
+    samples = [sample(100, 7, 1), sample(120, 8, 2), sample(S * 3 // 4, 8, 2), sample(S - 1, 8, 2)]
+    rows += [sched(S - 50, 8, SchedKind.OUT, state=RUNS, holder=0), sched(S - 40, 8, SchedKind.IN)]
     seen.take(0, S, segment(rows, samples, STACKS, first=True))
     assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: PERIOD + 500, 8: PERIOD}
 

@@ -8,7 +8,6 @@ import pandas as pd
 from pytrace_ebpf.analyze.live.stacks import functions_of
 from pytrace_ebpf.analyze.live.weights import Ints
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES
-from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.trace.snapshot import OUTSIDE, SELF_TIMES, TIMES
 from pytrace_ebpf.trace.states import NAMES
 
@@ -46,7 +45,7 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints, intervals: 
     away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
     away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
     waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "samples"]].sum().reset_index()
-    held = _held_on_core(samples, leaves)
+    held = _held_on_core(samples, leaves, intervals)
     threads = (
         of_threads(intervals).add(held, fill_value=0).fillna(0).astype(np.int64).reset_index() if len(held) else of_threads(intervals).reset_index()
     )
@@ -65,23 +64,22 @@ def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"pid": intervals["pid"], "tid": intervals["tid"], **columns}).groupby(THREAD).sum()
 
 
-def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame) -> pd.DataFrame:
-    """How long threads had the GIL on a core: who runs Python has it, and who runs what Python called, unless another thread does meanwhile."""
+def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
+    """How long threads had the GIL on a core. Who runs Python has it.
+
+    Who runs what Python called has it too, unless the thread lost its core about then without having it, or another one ran Python.
+    """
     on_core = (samples["off_ns"] == 0).to_numpy() & (leaves["func_id"] != OUTSIDE).to_numpy()
     if not on_core.any():
         return pd.DataFrame({"gil_held_ns": np.zeros(0, np.int64)})
-    native = leaves["native"].eq(True)
-    rows = samples.loc[on_core, [*THREAD, "ts"]].assign(ns=samples["on_cpu_ns"], native=native, samples=1)
-    rows = rows.sort_values("ts", kind="stable")
-    near = rows.loc[~rows["native"], ["pid", "ts", "tid"]].rename(columns={"tid": "holder"})
+    rows = samples.loc[on_core, [*THREAD, "ts"]].assign(ns=samples["on_cpu_ns"], native=leaves["native"].eq(True), samples=1)
+    rows = rows.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
     period = int(rows["ns"].min())
-    for direction in ("backward", "forward"):
-        other = pd.merge_asof(rows, near, on="ts", by="pid", direction=direction, tolerance=period)["holder"].to_numpy(float)
-        taken = ~np.isnan(other) & (other != rows["tid"].to_numpy())
-        rows.loc[taken & rows["native"].to_numpy(), "ns"] = 0
+    python = rows.loc[~rows["native"], ["pid", "ts", "tid"]].rename(columns={"tid": "holder"})
+    lost = intervals.loc[intervals["kind"] == "preempted", [*THREAD, "began_ns", "held"]].rename(columns={"began_ns": "ts"})
+    lost = lost.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
+    others = pd.merge_asof(rows, python, on="ts", by="pid", direction="nearest", tolerance=period)["holder"].to_numpy(float)
+    held = pd.merge_asof(rows, lost, on="ts", by=THREAD, direction="nearest", tolerance=period)["held"].to_numpy(float)
+    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0)
+    rows.loc[rows["native"].to_numpy() & without, "ns"] = 0
     return rows.groupby(THREAD).agg(gil_held_ns=("ns", "sum"), samples=("samples", "sum"))
-
-
-def keys_of(table: pd.DataFrame) -> Ints:
-    """thread_keys of its rows."""
-    return thread_keys(table["pid"].to_numpy(), table["tid"].to_numpy())

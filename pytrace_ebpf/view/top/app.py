@@ -32,9 +32,9 @@ Screen { layout: vertical; }
 #tabs { height: 1; background: $panel; }
 #narrowed { height: auto; max-height: 1; }
 #rows { height: 1fr; background: $background; scrollbar-size-vertical: 1; overflow-x: hidden; }
-#rows > .datatable--cursor { background: $primary 35%; text-style: none; }
+#rows > .datatable--cursor { background: $primary 25%; text-style: none; }
 #rows > .datatable--header { background: $background; text-style: none; }
-#said { height: auto; max-height: 2; color: $text-warning; }
+#said { height: auto; max-height: 2; text-style: bold; }
 #filter { height: 1; border: none; padding: 0; display: none; background: $panel; }
 #filter.shown { display: block; }
 """

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pytrace_ebpf.trace.snapshot import TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW
 from pytrace_ebpf.view.top.choice import VIEWS, Choice
 from pytrace_ebpf.view.top.picked import name_of, of_choice
@@ -51,13 +51,13 @@ def narrowed(snapshot: Snapshot, choice: Choice, width: int) -> Text:
         said.append(f"process {choice.pid}")
     if choice.text:
         said.append(f"what has '{text.clean(choice.text)}' in it")
-    return Text(text.fit(f"only {', '.join(said)}    Esc shows all", width), "yellow") if said else Text()
+    return Text(text.fit(f"only {', '.join(said)}    Esc shows all", width), "bold") if said else Text()
 
 
 def _what(snapshot: Snapshot, choice: Choice, width: int, mark: str) -> Text:
     processes = [row for row in snapshot.processes if choice.pid in (None, row["pid"])]
     last = f"last {snapshot.facts.seconds_ns / 1e9:.0f} s" if snapshot.facts.seconds_ns else ""
-    right = Text.assemble((last, "dim"), " " if mark else "", (f" {mark} " if mark else "", "bold reverse yellow"))
+    right = Text.assemble((last, "dim"), " " if mark else "", (f" {mark} " if mark else "", "bold reverse"))
     room = width - right.cell_len - 2
     out = Text("pytrace-ebpf top  ", "bold")
     living = [row for row in processes if not row["ended"]] or processes
@@ -98,7 +98,7 @@ def _gil(snapshot: Snapshot, choice: Choice) -> Text:
     held, waiting = sum(row["gil_held_ns"] for row in of[pid]), sum(row["gil_wait_ns"] for row in of[pid]) / ns
     holders = sorted(of[pid], key=lambda row: -row["gil_held_ns"])[:_HOLDERS]
     out = Text.assemble("GIL", f" of {pid}" if len(of) > 1 else "", " held ", (text.percent(held, ns), "bold"))
-    out.append(f", {waiting:.1f} threads wait for it" if waiting >= 0.05 else ", nobody waits for it", "yellow" if waiting >= 0.5 else "")
+    out.append(f", {waiting:.1f} threads wait for it" if waiting >= 0.05 else ", nobody waits for it", colours.GIL_WAIT if waiting >= 0.5 else "")
     who = ", ".join(f"{text.clean(row['name'])} {text.percent(row['gil_held_ns'], ns)}" for row in holders if row["gil_held_ns"])
     return out.append(f"; {who}" if who else "", "dim")
 
@@ -113,7 +113,7 @@ def _cost(snapshot: Snapshot) -> Text:
     parts.append(Text(f"{facts.lost_ever:,} LOST", "bold red") if facts.lost_ever else Text("0 lost"))
     if facts.spent_ns is not None:
         share = facts.spent_ns / max(facts.since_ns, 1)
-        parts.append(Text(f"tracer {text.percent(share, 1)} of a core", "yellow" if share > _MUCH * 4 else ""))
+        parts.append(Text(f"tracer {text.percent(share, 1)} of a core", colours.GIL_WAIT if share > _MUCH * 4 else ""))
     return Text("  ").join(_dimmed(parts))
 
 

@@ -16,7 +16,7 @@ _KEYS = (
     ("s  r", "sort by the next column; the other way round"),
     ("o", "times of functions themselves, or with all that they call"),
     ("/", "filter: show what has a text in its name, module or file"),
-    ("Enter", "of a thread its functions, of a function its lines; Esc shows all again"),
+    ("Enter", "a thread's functions, a function's lines; Esc shows all again"),
     ("p", "pause: keep this picture"),
     ("e", "record every call for the next 5 s, for pytrace-ebpf report"),
     ("d", "dark or light"),
