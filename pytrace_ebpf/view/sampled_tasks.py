@@ -11,13 +11,13 @@ from pytrace_ebpf.analyze.samples.by_task import NONE, by_task
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named
-from pytrace_ebpf.view.sampled import ERRORS, bar, error, periods, split_figures, split_titles, where
+from pytrace_ebpf.view.sampled import ERRORS, bar, error, periods, split_figures, split_titles, unread_counted, where
 from pytrace_ebpf.view.states import states_of
 
 
-def found(trace: Any, sampled: dict[str, int]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def found(trace: Any, sampled: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.samples.by_task's rows of tasks with the names of their functions; and in a sentence, how much time was in them."""
-    table = by_task(trace, sampled["period_ns"], periods(sampled))
+    table = unread_counted(by_task(trace, sampled["period_ns"], periods(sampled)), sampled)
     tasks = table[(table["func_id"] != NONE) | table["task"].notna()]
     share = text.percent(int(tasks["total_ns"].sum()), max(int(table["total_ns"].sum()), 1))
     return named(tasks, trace.functions()), {"sentence": f"{share} of the sampled time was in tasks." if len(tasks) else None, "awaited": []}

@@ -16,6 +16,7 @@ from tests.conftest import Python, Target
 
 AUTOMATIC = re.compile(r"Task-\d+")
 LONGEST = 48  # characters of two bytes that are read
+LONGEST_TASK = 6 * 96 + 3  # 96 bytes, each as an escape, and dots
 MOST_NAMELESS = 0.2
 
 
@@ -60,3 +61,16 @@ def assert_names(named: Counter[tuple[str, str | None]], expected: dict[str, str
     assert {kind for kind, name in named if name} == {kind for kind, _ in named if kind != "called"}
     nameless = sum(count for (kind, name), count in named.items() if name is None and kind != "called")
     assert nameless <= MOST_NAMELESS * named.total(), named
+
+
+def test_names_that_cannot_be_are_none_or_what_is_there(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("forged_task", "--wait")
+    recorder = attach(process.pid, "--sample", str(HZ))
+    process.go()
+    said = process.done()
+    assert said["name"] == "x" * 30
+    trace = pytrace_ebpf.open(recorder.finish())
+    names = set(trace.samples()["task"].dropna().astype(str))
+    assert said["name"] in names
+    assert all(len(name) <= LONGEST_TASK for name in names)
+    assert any(name.startswith(said["name"]) and name.endswith("...") for name in names)  # its length said more
