@@ -13,10 +13,10 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs install uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs install install-daemon uninstall clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian packages, kernel headers, .venv
 	@scripts/setup.sh
@@ -64,6 +64,9 @@ install: ## put pytrace-ebpf on the PATH (PREFIX=/usr/local, DESTDIR= for packag
 	@$(if $(DESTDIR),,scripts/setup.sh host)
 	@scripts/setup.sh venv install
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh
+
+install-daemon: install ## and the daemon's systemd unit and an example of its configuration
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --daemon
 
 uninstall: ## take it away again
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove

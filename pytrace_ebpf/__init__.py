@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def open(directory: str | PathLike[str]) -> Trace:
-    """Open a trace directory. Raises errors.TraceError when it is none, is damaged, or of a newer format."""
+    """Open a trace directory, or a daemon's with the traces of many hours as one. Raises errors.TraceError when it is none, is damaged, or of a newer format."""
     # Here and not above: recording needs neither pandas nor what analyses a trace.
     from pathlib import Path
 
@@ -23,10 +23,13 @@ def open(directory: str | PathLike[str]) -> Trace:
     from pytrace_ebpf.analyze.requests import requests
     from pytrace_ebpf.analyze.tasks import tasks
     from pytrace_ebpf.analyze.waits import waits
+    from pytrace_ebpf.trace.joined import Joined, hours
     from pytrace_ebpf.trace.reader import Trace
 
     derive = {
         module.__name__.rpartition(".")[2]: module.derive
         for module in (calls, tree, call_sites, lines, thread_times, waits, tasks, requests, operators, values, memory)
     }
+    if names := hours(Path(directory)):
+        return Joined(Path(directory), names, derive)
     return Trace(Path(directory), derive)

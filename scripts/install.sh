@@ -1,5 +1,5 @@
 #!/bin/bash
-# Install pytrace-ebpf with its Python packages under $DESTDIR$PREFIX, or take it away with --remove.
+# Install pytrace-ebpf with its Python packages under $DESTDIR$PREFIX, with --daemon the daemon's systemd unit, or take all away with --remove.
 #
 # lib/pytrace-ebpf holds the packages, bin/pytrace-ebpf starts them with Debian's Python, share holds
 # the manual page and what bash, zsh and fish complete commands with. No virtual
@@ -21,8 +21,20 @@ as_owner() { # root where the prefix is not ours to write
     if [ -w "$existing" ]; then "$@"; else sudo "$@"; fi
 }
 
+unit=${DESTDIR:-}$PREFIX/lib/systemd/system/pytrace-ebpf.service
+example=$share/doc/pytrace-ebpf/daemon.toml
+if [ "${1:-}" = --daemon ]; then
+    mkdir -p .build
+    sed "s|@PREFIX@|$PREFIX|" scripts/daemon/pytrace-ebpf.service >.build/pytrace-ebpf.service
+    as_owner install -D -m 644 .build/pytrace-ebpf.service "$unit"
+    as_owner install -D -m 644 scripts/daemon/daemon.toml "$example"
+    echo "installed $unit; its configuration is /etc/pytrace-ebpf/daemon.toml, for which $example is an example"
+    echo "to start it: systemctl enable --now pytrace-ebpf"
+    exit
+fi
+
 if [ "${1:-}" = --remove ]; then
-    as_owner rm -rf "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
+    as_owner rm -rf "$unit" "$example" "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
     exit
 fi
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf import extras
+from pytrace_ebpf import amounts, extras
 from pytrace_ebpf.cli import applies, when
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.errors import HostError
@@ -234,11 +234,7 @@ def _layers(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> int:
-    """Bytes: 500, 500M (decimal) or 20GiB (powers of 1024)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kMGT])(i?))?B?", text)
-    number, letter, binary = found.groups() if found else ("0", None, None)
-    size = int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
-    if not size:
+    if not (size := amounts.size(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
     return size
 
@@ -250,14 +246,13 @@ def _sample_bytes(text: str) -> int:
     return size
 
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEAST_KEPT = 1 << 20
 
 
 def _keep(text: str) -> Keep:
     """A time like 30m, or a size like 2GiB, whose B is needed: 30M and 30m would be too much alike."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text):
-        if seconds := float(found[1]) * _SECONDS[found[2]]:
+    if (seconds := amounts.seconds(text)) is not None:
+        if seconds:
             return Keep(seconds=seconds)
     elif text.endswith("B") and (size := _size(text)):
         if size < _LEAST_KEPT:

@@ -48,6 +48,7 @@ class Options:
     memory: bool = False  # what Python's allocators do
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
+    lean: bool = False  # without neighbours and usage, which cost more than samples
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
 
     def segment_length(self, recorded_s: float) -> float:

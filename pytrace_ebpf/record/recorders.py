@@ -24,8 +24,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_samples(recording, options)] if options.sample else []),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
-        Neighbours(processes),
-        Usage(processes),
+        *([] if options.lean else [Neighbours(processes), Usage(processes)]),
     ]
 
 

@@ -19,6 +19,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
 from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
@@ -26,6 +27,7 @@ from pytrace_ebpf.record.source import Recording
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.flight.recorder import FlightRecorder
+    from pytrace_ebpf.record.live.sink import Live, Take
 
 _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
@@ -53,8 +55,9 @@ class Status:
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
-    def __init__(self, options: Options, argv: Sequence[str]) -> None:
-        self._options, self._argv = options, list(argv)
+    def __init__(self, options: Options, argv: Sequence[str], take: "Take | None" = None, looking: Looking | None = None) -> None:
+        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written. `looking`: finds processes to attach to."""
+        self._options, self._argv, self._take = options, list(argv), take
         confined.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
@@ -63,8 +66,8 @@ class Session:
         self._sources = Sources(options, recording)
         self._cost = Cost(recording, self._sources, options.budget)
         self._recorders = recorders(options, recording, self._sources, self._cost)
-        self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain)
-        self._trace: Recorded | FlightRecorder | None = None
+        self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
+        self._trace: Recorded | FlightRecorder | Live | None = None
         self._said: set[str] = set()
 
     # -- beginning -----------------------------------------------------------------
@@ -91,7 +94,7 @@ class Session:
 
     def _open(self, facts: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = _trace(self._options, self._argv, {**self._facts(), **facts})
+            self._trace = _trace(self._options, self._argv, {**self._facts(), **facts}, self._take)
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -115,7 +118,7 @@ class Session:
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
         next_shown = time.monotonic() + _SHOWN_S
-        next_cut = time.monotonic() + self._options.segment_length(0)
+        next_cut = time.monotonic() + self._segment_s(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
         # In this order: who is to be stopped must not have been reaped.
         while not self._targets.ended() and not trace.full and not stop():
@@ -130,11 +133,14 @@ class Session:
                 self._close_segment()
                 trace.cut(self._facts())
                 self._targets.let_go_of_ended()
-                next_cut = time.monotonic() + max(self._options.segment_length(trace.seconds), _PACES * self._cost.pace_s)
+                next_cut = time.monotonic() + max(self._segment_s(trace.seconds), _PACES * self._cost.pace_s)
             if time.monotonic() >= next_shown:
                 progress(self.status())
                 next_shown = time.monotonic() + _SHOWN_S
         ready.begin()
+
+    def _segment_s(self, recorded_s: float) -> float:
+        return self._options.segment_s if self._take else self._options.segment_length(recorded_s)
 
     @property
     def directory(self) -> Path:
@@ -154,13 +160,13 @@ class Session:
     @property
     def traces(self) -> list[Path]:
         """The traces that are there after finish()."""
-        return self._written().traces
+        return list(self._written().traces)
 
     def snap(self, ts: int) -> None:
         """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
         self._written().snap(ts)
 
-    def _written(self) -> "Recorded | FlightRecorder":
+    def _written(self) -> "Recorded | FlightRecorder | Live":
         if self._trace is None:
             raise RuntimeError("nothing was recorded")
         return self._trace
@@ -258,9 +264,14 @@ class Session:
             recorder.close()
 
 
-def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> "Recorded | FlightRecorder":
+def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any], take: "Take | None") -> "Recorded | FlightRecorder | Live":
+    # What is seldom asked for takes long to import.
+    if take is not None:
+        from pytrace_ebpf.record.live.sink import Live
+
+        return Live(take)
     if options.flight is None:
         return Recorded(options, argv, facts)
-    from pytrace_ebpf.record.flight.recorder import FlightRecorder  # it is seldom asked for, and takes long to import
+    from pytrace_ebpf.record.flight.recorder import FlightRecorder
 
     return FlightRecorder(options, argv, facts)

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.trace.left_out import WHY
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
+from pytrace_ebpf.trace.profile import SQUARES
 from pytrace_ebpf.trace.schema import LAYERS, LOSS_CLASSES, STATUSES, TASK_STATUSES, WAIT_KINDS, CallKind, SchedKind
 
 _MOST_NS = 1 << 61  # 73 years: sums of two are far from the end of int64
@@ -63,6 +64,10 @@ _BY_TABLE = {
     ("samples", "opcode"): Limits(-1, 255),
     ("samples", "missed"): Limits(0, 1 << 24),
     ("stacks", "stack_id"): Limits(0),
+    ("profile", "node_id"): Limits(-3, _MOST_32),
+    **{("profile", name): Limits(0, _MOST_32) for name in ("samples", "off_samples")},
+    ("profile", "missed"): Limits(0, 1 << 40),
+    **{("profile", name): Limits(0, 1e37) for name in SQUARES},
     ("tree", "depth"): Limits(-1),
     ("waits", "kind"): Limits(words=WAIT_KINDS),
     ("calls", "status"): Limits(words=STATUSES),

@@ -1,16 +1,16 @@
 """Tables of a trace that are read whole, as pandas.DataFrame."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.trace.conditions import equal
+from pytrace_ebpf.trace.conditions import equal, overlap
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
-from pytrace_ebpf.trace.schema import STACKS, TABLES, Table
+from pytrace_ebpf.trace.schema import PROFILE, STACKS, TABLES, Table
 
 
 class Logs:
@@ -116,6 +116,20 @@ class Logs:
     def stacks(self) -> pd.DataFrame:
         """The stacks that samples name, of all segments that the window touches; columns as in schema.STACKS."""
         return to_frame(self._load(STACKS, self._parts("stacks"), STACKS.known(None), []), STACKS)
+
+    def profile(
+        self, columns: Sequence[str] | None = None, pid: int | None = None, start_ns: int | None = None, end_ns: int | None = None
+    ) -> pd.DataFrame:
+        """What a daemon summed of samples, of the windows that overlap [start_ns, end_ns); columns as in schema.PROFILE."""
+        found = list(self.profile_by_part(columns, pid, start_ns, end_ns))
+        return to_frame(pa.concat_tables(found) if found else PROFILE.arrow.empty_table().select(PROFILE.known(columns)), PROFILE)
+
+    def profile_by_part(
+        self, columns: Sequence[str] | None = None, pid: int | None = None, start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[pa.Table]:
+        """The rows of profile(), some whole windows at a time: in bounded memory."""
+        for part in self._parts("profile"):
+            yield self._load(PROFILE, [part], PROFILE.known(columns), [*equal(pid=pid), *overlap(start_ns, end_ns)])
 
     def losses(self) -> pd.DataFrame:
         """Windows in which events were lost; columns as in schema.LOSSES."""

@@ -22,6 +22,7 @@ from pytrace_ebpf.trace.memory import NATIVE_BLOCKS as NATIVE_BLOCKS
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
 from pytrace_ebpf.trace.opcodes import OPCODES as OPCODES
+from pytrace_ebpf.trace.profile import PROFILE as PROFILE
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
@@ -339,6 +340,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, OBSERVED, FAULTS, ALLOCATIONS, NATIVE_BLOCKS, OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, OBSERVED, FAULTS, ALLOCATIONS, NATIVE_BLOCKS, OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
-MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses")
+MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

@@ -102,6 +102,12 @@ class Window(Trace):
         """A window within this one."""
         return Window(self.whole, *self._within(start_ns, end_ns), *self._whose(pid, tid))
 
+    def profile_by_part(
+        self, columns: Sequence[str] | None = None, pid: int | None = None, start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[pa.Table]:
+        """As of a trace; of a window that crosses an edge all of it."""
+        return super().profile_by_part(columns, _both(self.pid, pid), *self._within(start_ns, end_ns))
+
     def losses(self) -> pd.DataFrame:
         rows = self.whole.losses()
         return rows[(rows["end_ns"] >= self._start_ns) & (rows["start_ns"] < self._end_ns)].reset_index(drop=True)

@@ -13,6 +13,7 @@ from pytrace_ebpf.analyze.functions.by_function import KEYS
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
+from pytrace_ebpf.analyze.samples.summed import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
 from pytrace_ebpf.analyze.samples.weights import named, off_core, with_states
 from pytrace_ebpf.view import colours, text
@@ -31,9 +32,10 @@ def counted(trace: Any, period: int) -> dict[str, int]:
     """
     samples = missed = off = outside = unread = 0
     for each, _ in segments(trace, native=False):
-        samples, off = samples + len(each), off + int((each["off_ns"] > 0).sum())
+        count = each["samples"]
+        samples, off = samples + int(count.sum()), off + int(count[each["off_ns"] > 0].sum())
         missed += int(each["missed"].sum())
-        outside, unread = outside + int((each["stack_id"] == NO_FRAMES).sum()), unread + int((each["stack_id"] == UNREAD).sum())
+        outside, unread = outside + int(count[each["stack_id"] == NO_FRAMES].sum()), unread + int(count[each["stack_id"] == UNREAD].sum())
     return {
         "period_ns": period,
         "samples": samples - off,
@@ -67,7 +69,7 @@ def words(sampled: dict[str, int]) -> str:
 def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
     """What sampling cost, as a sentence."""
     if spent_ns is None:
-        return "not measured."
+        return "What reading stacks cost was not measured."
     return f"Reading stacks took {text.duration(spent_ns)} of the cores ({text.percent(spent_ns, wall_ns)} of the time recorded), interruptions not counted."
 
 
@@ -116,7 +118,15 @@ def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
         return None
     modules = [str(module) for module in sure.index]
     share = int(sure["self_ns"].sum()) / whole
-    return {"modules": modules, "share_percent": round(100 * share), "command": command(trace.manifest, modules)}
+    return {"modules": modules, "share_percent": round(100 * share), "command": command(_manifest_of(trace), modules)}
+
+
+def _manifest_of(trace: Any) -> dict[str, Any]:
+    """The manifest; what a daemon sampled is recorded by attach to the process that is shown, or the first."""
+    if not is_summed(trace):
+        return dict(trace.manifest)
+    pid = getattr(trace, "pid", None) or trace.manifest["target"]["pid"]
+    return trace.manifest | {"argv": ["pytrace-ebpf", "attach", str(pid)]}
 
 
 def command(manifest: dict[str, Any], modules: list[str]) -> str:

@@ -26,6 +26,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
         assert list(frame.columns) == [c.name for c in table.columns]
         empty = (
             "losses",
+            "profile",
             "left_out",
             "cputime",
             "neighbours",

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
+from pytrace_ebpf.analyze.samples.summed import is_summed, summed
 from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
 from pytrace_ebpf.trace.reader import Trace
 
@@ -36,6 +37,10 @@ def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, 
     Without `native` frames what was in native code stands where Python called it.
     """
     natives = natives_of(trace) if not native else np.zeros(0, np.int64)
+    if is_summed(trace):
+        for found, stacks in summed(trace):
+            yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
+        return
     whole = trace.whole
     period = round((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"])
     start_ns, end_ns = (trace.start_ns, trace.end_ns) if whole is not trace else (0, np.iinfo(np.int64).max)
@@ -92,7 +97,7 @@ def _of_python(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints) -> tu
 def by_thread(trace: Trace) -> pd.DataFrame:
     """How many samples there are of each thread: pid, tid, samples."""
     none = pd.DataFrame({"pid": [], "tid": [], "samples": []}, dtype=np.int64)
-    return added(chain([none], (samples[["pid", "tid"]].assign(samples=1) for samples, _ in segments(trace))), ["pid", "tid"], {"samples": "sum"})
+    return added(chain([none], (samples[["pid", "tid", "samples"]] for samples, _ in segments(trace))), ["pid", "tid"], {"samples": "sum"})
 
 
 @dataclass

@@ -56,6 +56,7 @@ class Writer:
         self.failed = False
         self._asked, self._bytes = max_size, 0
         self._next, self._end_ns = 0, manifest["start_ns"]
+        self._given_ns = self._end_ns
         self._listed: list[dict[str, Any]] = []  # the first segments
         self._groups, self._horizon = Groups(keep), _horizon() if keep else None
         # Any row of `functions` may be referred to by what is kept: they are never dropped, and merged again and again.
@@ -80,10 +81,16 @@ class Writer:
         """Bytes of its parts so far."""
         return self._bytes
 
+    @property
+    def end_ns(self) -> int:
+        """The end of what was handed over."""
+        return self._given_ns
+
     def segment(self, start_ns: int, end_ns: int, tables: Mapping[str, pa.Table], news: dict[str, Any]) -> None:
         """Hand over one segment: its parts are written, then it is listed, and the manifest updated by `news`."""
         while self._pending and (self._pending[0].done() or len(self._pending) >= _PENDING):
             self._pending.pop(0).result()
+        self._given_ns = end_ns
         some = {name: table for name, table in tables.items() if table.num_rows}
         self._pending.append(self._thread.submit(self._write, start_ns, end_ns, some, news))
 

@@ -19,19 +19,19 @@ from pytrace_ebpf.record.process.target import Ended, NotPython, Target, inspect
 
 _LOOK_S = 1.0
 _LONGEST = 4096  # bytes of a command line that are looked at
-_Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
+Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
 
 Found = tuple[int, Target | TargetError | HostError]
 
 
-class Matching:
-    """Looks at every process once."""
+class Looking:
+    """Looks at every process once, of those that `_fitting` names."""
 
-    def __init__(self, pattern: str) -> None:
-        """`pattern`: a regular expression, found anywhere in the words of a command line with blanks between them."""
-        self._pattern = re.compile(pattern.encode())
-        self._judged: set[_Key] = set()
-        self._young: set[_Key] = set()  # Pythons that were not ready when they were looked at
+    patient = False  # whether none need be there at the start
+
+    def __init__(self) -> None:
+        self._judged: set[Key] = set()
+        self._young: set[Key] = set()  # Pythons that were not ready when they were looked at
         self._pool = ThreadPoolExecutor(1, "match")
         self._looking: Future[list[Found]] | None = None
         self._next_s = 0.0
@@ -56,11 +56,8 @@ class Matching:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self, ready: bool) -> list[Found]:
-        found, fitting = list[Found](), set[_Key]()
-        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):  # noqa: PTH208 - every second
-            if (key := self._key(pid)) is None:
-                continue
-            fitting.add(key)
+        found, fitting = list[Found](), self._fitting()
+        for pid, key in fitting.items():
             if key in self._judged or is_ours(pid):
                 continue
             try:
@@ -75,24 +72,16 @@ class Matching:
             except (TargetError, HostError) as error:
                 found.append((pid, error))
             self._judged.add(key)
-        self._judged &= fitting
-        self._young &= fitting
+        keys = set(fitting.values())
+        self._judged &= keys
+        self._young &= keys
         return found
 
-    def _key(self, pid: int) -> _Key | None:
-        """None where its command line does not fit, as that of a thread of the kernel, or it has ended."""
-        try:
-            with Path(f"/proc/{pid}/cmdline").open("rb") as file:
-                words = file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
-            if not words or not self._pattern.search(words):
-                return None
-            program = Path(f"/proc/{pid}/exe").stat()
-            started = stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.START]
-        except OSError:
-            return None
-        return pid, started, program.st_dev, program.st_ino
+    def _fitting(self) -> dict[int, Key]:
+        """The processes that are wanted, if they are Pythons, in the order in which they are to be looked at."""
+        raise NotImplementedError
 
-    def _is_ready(self, target: Target, key: _Key) -> bool:
+    def _is_ready(self, target: Target, key: Key) -> bool:
         """Whether it runs code of its own; one that is up and runs none has it from elsewhere, and is taken the second time."""
         if not target.is_initialized():
             return False
@@ -100,3 +89,38 @@ class Matching:
             return True
         self._young.add(key)
         return False
+
+
+class Matching(Looking):
+    """Those whose command line matches."""
+
+    def __init__(self, pattern: str) -> None:
+        """`pattern`: a regular expression, found anywhere in the words of a command line with blanks between them."""
+        super().__init__()
+        self._pattern = re.compile(pattern.encode())
+
+    def _fitting(self) -> dict[int, Key]:
+        return {pid: key for pid in processes() if (words := command(pid)) and self._pattern.search(words) and (key := key_of(pid))}
+
+
+def processes() -> list[int]:
+    """All that there are, in the order of their numbers."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - every second
+
+
+def command(pid: int) -> bytes:
+    """The beginning of its command line, with blanks between the words; empty of a thread of the kernel, and where it has ended."""
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            return file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
+    except OSError:
+        return b""
+
+
+def key_of(pid: int) -> Key | None:
+    """None where it has ended, or is a thread of the kernel."""
+    try:
+        program = Path(f"/proc/{pid}/exe").stat()
+        return pid, stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.START], program.st_dev, program.st_ino
+    except OSError:
+        return None

@@ -18,7 +18,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
-from pytrace_ebpf.record.process.matching import Matching
+from pytrace_ebpf.record.process.matching import Looking, Matching
 from pytrace_ebpf.record.process.target import (
     Ended,
     NotPython,
@@ -51,16 +51,16 @@ class Targets:
 
     def __init__(
         self, options: Options, recording: Recording, sources: Sources, recorders: Sequence[Recorder],
-        opens: Callable[[Mapping[str, Any]], None], drain: Callable[[], None],
+        opens: Callable[[Mapping[str, Any]], None], drain: Callable[[], None], looking: Looking | None = None,
     ) -> None:  # fmt: skip
-        """`drain`: takes in what the recorders have."""
+        """`drain`: takes in what the recorders have. `looking`: what finds processes, instead of the pattern in `options`."""
         self._options, self._recording, self._sources, self._recorders = options, recording, sources, recorders
         self._processes = recording.processes
         self._opens, self._drain = opens, drain
         self._asked: dict[int, dict[str, Any]] = {}  # described, in the order in which they were added
         self._gone: set[int] = set()  # of those
         self._following = Following(recording, sources, recorders)
-        self._matching = Matching(options.match) if options.match is not None else None
+        self._matching = looking or (Matching(options.match) if options.match is not None else None)
         self.launched: Launched | Started | None = None
         self._said: list[str] = []
         self._refusals = 0
@@ -87,9 +87,11 @@ class Targets:
                 refused.append((pid, error))
                 continue
             self._attach_children(pid)
-        if not begun and len(refused) == 1:
+        if not begun and self._matching and self._matching.patient:
+            self._opens(self.facts())
+        elif not begun and len(refused) == 1:
             raise refused[0][1]
-        if not begun:
+        elif not begun:
             raise TargetError(
                 f"none of {len(refused)} processes can be traced; of the first: {refused[0][1]}"
                 if refused
@@ -260,7 +262,7 @@ class Targets:
         asked = list(self._asked.values())[:_MOST_NAMED]
         if self._matching is not None:  # there may come any number of them
             self._asked = {each["pid"]: each for each in asked}
-        return {"target": dict(asked[0]), "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked]}
+        return {"target": dict(asked[0]) if asked else {"pid": 0}, "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked]}
 
     def take_said(self) -> list[str]:
         """What there is to say of processes since the last call, a sentence each."""

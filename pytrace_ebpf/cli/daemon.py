@@ -1,0 +1,132 @@
+"""Sample every Python process of the host, all the time, at a cost that nobody notices; by one configuration file.
+
+    pytrace-ebpf daemon
+    pytrace-ebpf daemon --config FILE
+    pytrace-ebpf daemon status|reload|stop
+
+Processes are found as they start, and sampled, recorded or ignored as the configuration says. What was sampled is summed by 10 s
+and process; pytrace-ebpf report shows it. Without a word the daemon runs in the foreground until SIGTERM or Ctrl-C; SIGHUP lets it
+read its configuration again. docs/daemon.md says how to install it and what the configuration may hold.
+"""
+
+import argparse
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytrace_ebpf.cli import recording
+from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.printable import printable
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.daemon.configuration import Configuration
+    from pytrace_ebpf.daemon.lock import Running
+
+NAME = "daemon"
+_SUDO = ("SUDO_UID", "SUDO_GID", "SUDO_USER")
+_PATIENCE_S = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `daemon`."""
+    parser.add_argument("word", nargs="?", choices=("status", "reload", "stop"), help="ask the daemon that runs, instead of being one")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration (/etc/pytrace-ebpf/daemon.toml, where that is there)")
+    parser.add_argument("--check", action="store_true", help="read the configuration, say whether it is right, and end")
+    parser.add_argument("--json", action="store_true", help="status: print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Be the daemon, or ask it for args.word."""
+    if args.json and args.word != "status":
+        raise UsageError("--json is of pytrace-ebpf daemon status alone.")
+    if args.check or args.word:
+        configuration = _loader(args.config)()
+        if args.word:
+            return _ask(args.word, configuration, args.json)
+        print(f"{len(configuration.rules)} rules, and {configuration.otherwise} for all others")
+        return 0
+    recording.prepare("sample")
+    for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
+        os.environ.pop(name, None)
+    from pytrace_ebpf.daemon.daemon import Daemon
+
+    daemon = Daemon(_loader(args.config), sys.argv, _say)
+    signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: daemon.stop())
+    daemon.run()
+    return 0
+
+
+def _loader(path: Path | None) -> "Callable[[], Configuration]":
+    from pytrace_ebpf.daemon.configuration import load
+
+    def read() -> "Configuration":
+        configuration = load(path)
+        for number, rule in enumerate(configuration.rules, 1):
+            _check_options(number, list(rule.options))
+        return configuration
+
+    return read
+
+
+def _check_options(number: int, options: list[str]) -> None:
+    """Raises UsageError for what attach would not take."""
+    from pytrace_ebpf.cli.main import parser
+
+    try:
+        asked = parser(["attach"]).parse_args(["attach", *options])
+    except UsageError as error:
+        raise UsageError(f"rule {number}: options: {error}") from None
+    if asked.output or asked.pids or asked.pid or asked.match:
+        raise UsageError(f"rule {number}: options: which process is recorded and where to says the daemon: leave out PID, --match and --output")
+
+
+def _say(sentence: str) -> None:
+    print(printable(sentence), file=sys.stderr, flush=True)
+
+
+def _ask(word: str, configuration: "Configuration", as_json: bool) -> int:
+    from pytrace_ebpf.daemon.lock import Running
+
+    running = Running(configuration.run_directory)
+    try:
+        if word == "status":
+            status = running.status()
+            print(json.dumps(status, indent=1) if as_json else "\n".join(_lines(status)))
+        elif word == "reload":
+            running.reload()
+        else:
+            running.stop()
+            _wait(running)
+    finally:
+        running.close()
+    return 0
+
+
+def _wait(running: "Running") -> None:
+    if not select.select([running.descriptor], [], [], _PATIENCE_S)[0]:
+        raise HostError(
+            f"the daemon, process {running.pid}, has not ended after {_PATIENCE_S} s; kill -9 {running.pid} does no harm to what it samples"
+        )
+
+
+def _lines(status: dict[str, Any]) -> list[str]:
+    said = {name: printable(str(value)) for name, value in status.items()}
+    lines = [
+        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {status['sampled']:,} processes sampled, {status['ignored']:,} ignored, "
+        f"{len(status['recordings']['going']):,} recorded",
+        f"{status['host_percent']:.2f} % of the host's CPU, {status['rss_bytes'] / 1e6:,.0f} MB of memory",
+        f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {status['windows']:,} windows written, {status['samples']:,} samples, {status['lost']:,} events lost",
+    ]
+    if status["windows_not_written"]:
+        now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
+        lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
+    if status["too_many"]:
+        lines.append(f"{status['too_many']:,} processes are not sampled because there are so many (max_processes)")
+    return [*lines, *(f"not sampled: {printable(each)}" for each in status["not_sampled"])]

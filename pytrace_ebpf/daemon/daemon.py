@@ -1,0 +1,197 @@
+"""The daemon: one recording of samples for as long as it runs, of the processes that the policy is about; each window is summed and stored."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytrace_ebpf.analyze.live.profile import profile
+from pytrace_ebpf.analyze.live.samples import LiveSamples
+from pytrace_ebpf.daemon.configuration import Configuration
+from pytrace_ebpf.daemon.finding import Finding
+from pytrace_ebpf.daemon.hours import Hours
+from pytrace_ebpf.daemon.lock import Lock
+from pytrace_ebpf.daemon.recordings import Recordings
+from pytrace_ebpf.daemon.service import notify
+from pytrace_ebpf.daemon.store import Store
+from pytrace_ebpf.errors import HostError, PytraceError
+from pytrace_ebpf.record.live.sink import Closed
+from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.session import Session, Status
+from pytrace_ebpf.trace.schema import STACKS
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.daemon.outlets import Outlets
+
+_PUBLISHED_S = 5.0
+_MOST_SAID = 20  # sentences a minute: whoever starts processes decides how many there would be
+_PAGE = resource.getpagesize()
+
+
+class Daemon:
+    """As daemon.service.Service has it. `run` returns when it was stopped."""
+
+    def __init__(self, load: Callable[[], Configuration], argv: list[str], say: Callable[[str], None]) -> None:
+        """`load` reads the configuration, at once and with each reload; `say` is given what happened, a sentence each. Raises what `load` does."""
+        self._load, self._argv, self._say = load, argv, say
+        self.configuration = load()
+        self._stopping = self._reloading = False
+        self._began_s, self._began_cpu_s = time.time(), _cpu_s()
+        self._said = self._said_since = 0
+        self._last = Status(0.0, 0, 0, 0)
+        self._reloads = 0
+        self._published_s = 0.0
+        self._samples: LiveSamples | None = None
+        self._outlets: Outlets | None = None
+
+    # -- service.Service ---------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """How it is going."""
+        store, hours = self._store, self._hours
+        uptime_s = time.time() - self._began_s
+        return {
+            "pid": os.getpid(),
+            "since": round(self._began_s, 3),
+            "uptime_s": round(uptime_s, 3),
+            "reloads": self._reloads,
+            "directory": str(hours.path),
+            "trace": str(store.trace) if store.trace else None,
+            "bytes": hours.bytes,
+            "traces_removed": hours.removed,
+            "windows": store.windows,
+            "windows_not_written": store.not_written,
+            "why_not_written": store.why_not,
+            "samples": self._last.samples,
+            "lost": self._last.lost,
+            "sampled": self._finding.handed,
+            "ignored": self._finding.ignored,
+            "too_many": self._finding.refused,
+            "not_sampled": list(self._last.unserved[:_MOST_SAID]),
+            "recordings": self._recordings.status(),
+            **(self._outlets.status() if self._outlets else {}),
+            "cpu_s": round(_cpu_s() - self._began_cpu_s, 3),
+            "host_percent": round(100 * (_cpu_s() - self._began_cpu_s) / max(uptime_s, 1e-3) / (os.cpu_count() or 1), 3),
+            "rss_bytes": _rss_bytes(),
+        }
+
+    def reload(self) -> None:
+        """Read the configuration again, at the next tick."""
+        self._reloading = True
+
+    def stop(self) -> None:
+        """End at the next tick."""
+        self._stopping = True
+
+    # -- running -----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Sample until stop(). Raises HostError where that is not possible here, or another daemon runs."""
+        lock = Lock(self.configuration.run_directory)
+        try:
+            while not self._stopping:
+                self._reloading = False
+                self._sample(lock)
+        finally:
+            notify("STOPPING=1")
+            lock.close()
+
+    def _sample(self, lock: Lock) -> None:
+        """One recording, until the next reload."""
+        configuration = self.configuration
+        self._hours = Hours(configuration.directory, configuration.max_bytes, configuration.max_age_s)
+        self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
+        self._finding, self._samples = Finding(configuration), None
+        self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
+        options = Options(None, source="sample", sample=configuration.hz, follow=False, segment_s=configuration.window_s, lean=True)
+        session = None
+        if configuration.push or configuration.metrics_port:
+            from pytrace_ebpf.daemon.outlets import Outlets
+
+            self._outlets = Outlets(configuration, self._report)
+        try:
+            session = Session(options, self._argv, self._take, self._finding)
+            session.start()
+            notify("READY=1")
+            self._progress(lock, session.status())
+            session.run(self._ends, lambda status: self._progress(lock, status))
+            session.finish()
+        except HostError:
+            if not self._stopping:  # while programs were loaded: the kernel lets a signal end that
+                raise
+        finally:
+            if session is not None:
+                session.close()
+            self._recordings.close()
+            if self._outlets:
+                self._outlets.close()
+            self._outlets = None
+            self._store.close()
+            self._hours.close()
+
+    def _ends(self) -> bool:
+        if self._reloading and not self._stopping:
+            self._reloading = False
+            try:
+                fresh = self._load()
+                if not fresh.same_place(self.configuration):
+                    raise PytraceError("run_directory cannot be changed while it runs")
+            except PytraceError as error:
+                self._say(f"the configuration stays as it was: {error}")
+                return False
+            self.configuration, self._reloads = fresh, self._reloads + 1
+            self._say("the configuration was read again")
+            return True
+        return self._stopping
+
+    def _take(self, closed: Closed) -> None:
+        """Sum a window, and store it."""
+        if self._samples is None:
+            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"]["period_ns"])
+        samples = self._samples.take(closed.tables, closed.end_ns)
+        table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
+        self._store.write(closed, table)
+        if self._outlets:
+            self._outlets.take(closed, table, self._store.functions_of(table), self._store.processes)
+
+    def _progress(self, lock: Lock, status: Status) -> None:
+        """Once a second."""
+        self._last = status
+        for sentence in status.said:
+            self._report(sentence)
+        for pid, rule in self._finding.take_to_record():
+            try:
+                self._recordings.begin(pid, rule.options)
+            except PytraceError as error:
+                self._report(str(error))
+        if time.monotonic() >= self._published_s:
+            self._published_s = time.monotonic() + _PUBLISHED_S
+            notify("WATCHDOG=1")
+            try:
+                how = self.status()
+                if self._outlets:
+                    self._outlets.publish(how)
+                lock.publish(how)
+            except OSError as error:
+                self._report(f"its status could not be written ({error.strerror})")
+
+    def _report(self, sentence: str) -> None:
+        minute = int(time.monotonic() / 60)
+        if minute != self._said_since:
+            self._said, self._said_since = 0, minute
+        self._said += 1
+        if self._said <= _MOST_SAID:
+            self._say(sentence if self._said < _MOST_SAID else f"{sentence}; more of this minute is left out")
+
+
+def _cpu_s() -> float:
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE

@@ -1,0 +1,99 @@
+"""Finds the Python processes that the policy is about, as they start: a look at /proc every second.
+
+Each process is looked at when it is new, a few times while it is young (it may still call exec), and then every ten seconds in turn, so
+that a look takes some milliseconds however many there are.
+"""
+
+import time
+from dataclasses import dataclass
+
+from pytrace_ebpf.daemon.configuration import Configuration
+from pytrace_ebpf.daemon.policy import IGNORE, RECORD, SAMPLE, Rule, decide, read
+from pytrace_ebpf.record.process.matching import Found, Key, Looking, command, key_of, processes
+
+_YOUNG_S = 5.0
+_TURNS = 10  # looks in which every process is looked at once
+
+
+@dataclass
+class _Seen:
+    since_s: float
+    key: Key | None  # None: not wanted
+    rule: Rule
+
+
+class Finding(Looking):
+    """Those to sample are handed to the session; those to record are taken by take_to_record()."""
+
+    patient = True
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__()
+        self._policy, self._otherwise, self._most = configuration.rules, configuration.otherwise, configuration.max_processes
+        self._seen: dict[int, _Seen] = {}
+        self._turn = 0
+        self._handed: dict[int, Key] = {}  # to be sampled
+        self._to_record: list[tuple[int, Rule]] = []
+        self.refused = 0  # processes that are not sampled because there are so many
+
+    def there(self) -> list[Found]:
+        """As Looking's."""
+        return self._sorted(super().there())
+
+    def newcomers(self) -> list[Found]:
+        """As Looking's."""
+        return self._sorted(super().newcomers())
+
+    def take_to_record(self) -> list[tuple[int, Rule]]:
+        """Processes that came to be recorded since the last call, and by which rule."""
+        taken, self._to_record = self._to_record, []
+        return taken
+
+    @property
+    def handed(self) -> int:
+        """Living processes that were handed out to be sampled."""
+        return len(self._handed)
+
+    @property
+    def ignored(self) -> int:
+        """Processes that the policy leaves out, of whatever kind."""
+        return sum(seen.rule.action == IGNORE for seen in list(self._seen.values()))
+
+    def _sorted(self, found: list[Found]) -> list[Found]:
+        out = []
+        for pid, target in found:
+            seen = self._seen.get(pid)
+            if seen is None or seen.key is None:
+                continue
+            if seen.rule.action == RECORD:
+                self._to_record += [] if isinstance(target, Exception) else [(pid, seen.rule)]
+            elif len(self._handed) < self._most:
+                self._handed[pid] = seen.key
+                out.append((pid, target))
+            else:
+                self.refused += 1
+        return out
+
+    def _fitting(self) -> dict[int, Key]:
+        now, there = time.monotonic(), processes()
+        self._turn = (self._turn + 1) % _TURNS
+        seen = {pid: known for pid in there if (known := self._seen.get(pid))}
+        for pid in there:
+            known = seen.get(pid)
+            if known is None or now - known.since_s < _YOUNG_S or pid % _TURNS == self._turn:
+                seen[pid] = self._look_at(pid, known, now)
+        self._seen = seen
+        self._handed = {pid: key for pid, key in self._handed.items() if pid in seen and seen[pid].key == key}
+        return {pid: each.key for pid, each in seen.items() if each.key}
+
+    def _look_at(self, pid: int, known: _Seen | None, now: float) -> _Seen:
+        words = command(pid)
+        key = key_of(pid) if words else None
+        process = read(pid, words) if key else None
+        if process is None or key_of(pid) != key:  # it ended meanwhile, or is a thread of the kernel
+            return _Seen(known.since_s if known else now, None, Rule(IGNORE))
+        if known and known.key == key and known.rule.action in (SAMPLE, RECORD):
+            return known
+        rule = decide(self._policy, self._otherwise, process)
+        since = known.since_s if known and known.key in (key, None) else now
+        return _Seen(since, None if rule.action == IGNORE else key, rule)

@@ -1,0 +1,99 @@
+"""The daemon's directory: a trace for each hour, and the oldest are removed. No link in it is followed, and nothing that is not ours is touched."""
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.trace.joined import HOUR
+
+_FREE = 20  # what is kept free of a disk is one part in so many
+
+
+def name_of(at_s: float) -> str:
+    """The name of the hour in which `at_s` (s since 1970) lies."""
+    return time.strftime("%Y%m%d-%H", time.gmtime(at_s))
+
+
+class Hours:
+    """The directory, made where it is not there, mode 0700, held by its descriptor."""
+
+    def __init__(self, path: Path, max_bytes: int, max_age_s: float) -> None:
+        """Raises HostError where it cannot be had, or is somebody else's."""
+        self.path = path.absolute()
+        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise HostError(f"the daemon cannot write to {path} ({error.strerror}); name another directory in its configuration") from error
+        found = os.fstat(self._descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            self.close()
+            raise HostError(f"{path} belongs to somebody else, or others may write to it: the daemon needs a directory of its own")
+        self._sizes: dict[str, int] = {}
+        self.removed = 0
+        self.bytes = 0  # of all traces, after tidy()
+
+    def names(self) -> list[str]:
+        """The traces, oldest first."""
+        return sorted(filter(self._is_ours, os.listdir(self._descriptor)), key=lambda name: (name[:11], len(name), name))  # noqa: PTH208 - a descriptor
+
+    def _is_ours(self, name: str) -> bool:
+        if not HOUR.fullmatch(name):
+            return False
+        with suppress(OSError):
+            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return False
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more leave the last twentieth of the disk free."""
+        try:
+            disk = os.fstatvfs(self._descriptor)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize - size >= disk.f_blocks * disk.f_frsize // _FREE
+
+    def is_there(self) -> bool:
+        """Whether the directory is still where it was."""
+        with suppress(OSError):
+            return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(self._descriptor))
+        return False
+
+    def tidy(self, open_name: str | None, open_bytes: int) -> None:
+        """Remove the oldest traces that are too old, or too many; that which is being written stays, and counts."""
+        names = [name for name in self.names() if name != open_name]
+        sizes = {name: self._sizes.get(name) or self._size(name) for name in names}
+        oldest = name_of(time.time() - self._max_age_s)
+        total = sum(sizes.values()) + open_bytes
+        for name in names:
+            if total <= self._max_bytes and name[:11] >= oldest:
+                break
+            total -= sizes.pop(name)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self._descriptor)
+            self.removed += 1
+        self._sizes = sizes
+        self.bytes = total
+
+    def forget_sizes(self) -> None:
+        """Look again: who read a trace may have left derived tables in it."""
+        self._sizes = {}
+
+    def _size(self, name: str) -> int:
+        return sum(self._files(name))
+
+    def _files(self, name: str) -> Iterator[int]:
+        with suppress(OSError):
+            for _, _, files, descriptor in os.fwalk(name, dir_fd=self._descriptor):
+                for file in files:
+                    with suppress(OSError):
+                        yield os.stat(file, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)

@@ -1,0 +1,76 @@
+"""Which process is sampled, recorded or ignored: the first rule that fits decides.
+
+A program can change its command line and its name at will, and a user may make control groups of his own below his slice: by these a
+rule only chooses. Who a process belongs to the kernel says.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+SAMPLE, RECORD, IGNORE = ACTIONS = ("sample", "record", "ignore")
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[/.:]|$)", re.ASCII)
+_LONGEST = 1 << 16  # bytes of a file of /proc
+
+
+@dataclass(frozen=True)
+class Process:
+    """What rules look at: `command` its words with blanks between them, `uid` its real user, `cgroups` its paths (of version 1 several)."""
+
+    pid: int
+    command: str
+    uid: int
+    cgroups: tuple[str, ...]
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The ids of the container that it is in, by the names that Docker, Podman, containerd and CRI-O give to control groups."""
+        return tuple(dict.fromkeys(found for path in self.cgroups for found in _CONTAINER.findall(path)))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Fits a process where all that it names does; of each any one of several. Patterns are globs."""
+
+    action: str
+    command: tuple[str, ...] = ()
+    users: tuple[int, ...] = ()
+    cgroup: tuple[str, ...] = ()
+    container: tuple[str, ...] = ()  # the beginning of an id
+    pids: tuple[int, ...] = ()
+    options: tuple[str, ...] = ()  # of `attach`, for RECORD
+
+    def fits(self, process: Process) -> bool:
+        """Whether it is about this process."""
+        return (
+            (not self.command or any(fnmatchcase(process.command, pattern) for pattern in self.command))
+            and (not self.users or process.uid in self.users)
+            and (not self.cgroup or any(fnmatchcase(path, pattern) for path in process.cgroups for pattern in self.cgroup))
+            and (not self.container or any(fnmatchcase(name, f"{pattern}*") for name in process.containers for pattern in self.container))
+            and (not self.pids or process.pid in self.pids)
+        )
+
+
+def decide(rules: Sequence[Rule], otherwise: str, process: Process) -> Rule:
+    """The first rule that fits, else one of the action `otherwise`."""
+    return next((rule for rule in rules if rule.fits(process)), Rule(otherwise))
+
+
+def read(pid: int, command: bytes) -> Process | None:
+    """What /proc says of a process; None where it has ended."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        status, cgroups = (_content(folder / name) for name in ("status", "cgroup"))
+    except OSError:
+        return None
+    # The kernel escapes line breaks in the name, which comes before.
+    uid = re.search(rb"^Uid:\t(\d+)", status, re.MULTILINE)
+    paths = tuple(line.split(":", 2)[2] for line in cgroups.decode("utf-8", "replace").split("\n") if line.count(":") >= 2)
+    return Process(pid, command.decode("utf-8", "replace"), int(uid[1]), paths) if uid else None
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LONGEST)

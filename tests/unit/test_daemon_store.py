@@ -1,0 +1,240 @@
+"""What a daemon has sampled, hour by hour: written, kept within bounds, and read as one trace."""
+
+import os
+import shutil
+import time
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pytrace_ebpf
+from pytrace_ebpf.analyze.live.profile import profile
+from pytrace_ebpf.analyze.live.samples import LiveSamples
+from pytrace_ebpf.daemon import hours as hours_module
+from pytrace_ebpf.daemon import store as store_module
+from pytrace_ebpf.daemon.hours import Hours, name_of
+from pytrace_ebpf.daemon.lock import Lock, Running
+from pytrace_ebpf.daemon.store import Store
+from pytrace_ebpf.errors import HostError, TraceError
+from pytrace_ebpf.record.live.sink import Closed
+from pytrace_ebpf.trace.schema import TABLES
+
+PERIOD = 10_000_000
+SECOND = 10**9
+
+
+def rows(name: str, content: list[tuple[Any, ...]]) -> pa.Table:
+    spec = TABLES[name]
+    whole = [(*row, *(column.absent for column in spec.columns[len(row) :])) for row in content]
+    columns = zip(*whole, strict=True) if whole else [()] * len(spec.columns)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, spec.arrow, strict=True)], schema=spec.arrow)
+
+
+class Life:
+    """One daemon's store, and the functions of its session; each window has one more sample of each stack than the one before."""
+
+    def __init__(self, place: Path, first: str, max_bytes: int = 1 << 30, max_age_s: float = 1e6) -> None:
+        self.hours = Hours(place, max_bytes, max_age_s)
+        self.store = Store(self.hours, ["pytrace-ebpf", "daemon"], {}, 10.0)
+        self.first, self.count, self.now = first, 0, time.monotonic_ns()
+        self.live = LiveSamples(self.now, "x86_64", PERIOD)
+
+    def window(self, pids: tuple[int, ...] = (41, 42)) -> None:
+        """Write one."""
+        start, end = self.now, self.now + 10 * SECOND
+        tables = {
+            "samples": rows("samples", [(start + at, pid, pid, 0, 1 + at % 2, -1, 0, 0) for pid in pids for at in range(4)]),
+            "stacks": rows("stacks", [(1, -1, 0, 5), (2, 1, 1 + self.count, 9)]),
+            "functions": rows("functions", [(0, f"/{self.first}.py", self.first, self.first, 1, self.first)] * (not self.count) + [
+                (1 + self.count, "/f.py", "f", f"f{self.count}", 3, "f")]),
+        }  # fmt: skip
+        if not self.count:
+            tables["processes"] = rows("processes", [(pid, 1, "/p", f"p {pid}", "3.11.2", "sample", 0, 0, start, None) for pid in pids])
+        facts = {"sampling": {"period_ns": PERIOD, "off_core": 1}, "sources": [], "target": {"pid": 41}, "targets": []}
+        closed = Closed(start, end, tables, facts)
+        weighed = self.live.take(tables, end)
+        self.store.write(closed, profile(weighed, tables["stacks"], start, end))
+        self.count, self.now = self.count + 1, end
+
+    def close(self) -> None:
+        self.store.close()
+        self.hours.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the real clock is ahead."""
+    ahead, real = [0.0], time.time
+    for module in (store_module, hours_module):
+        monkeypatch.setattr(module, "time", type("Time", (), {name: staticmethod(getattr(time, name)) for name in ("gmtime", "strftime")}))
+        monkeypatch.setattr(module.time, "time", staticmethod(lambda: real() + ahead[0]), raising=False)
+    return ahead
+
+
+def test_hours_of_several_lives_are_one_trace_with_one_number_for_a_function(tmp_path: Path, clock: list[float]) -> None:
+    first = Life(tmp_path / "d", "main")
+    first.window()
+    clock[0] += 3600
+    first.window()
+    first.window()
+    first.close()
+    second = Life(tmp_path / "d", "other")
+    second.now = first.now
+    second.window()
+    second.close()
+    assert len(list((tmp_path / "d").iterdir())) == 3
+    trace = pytrace_ebpf.open(tmp_path / "d")
+    names = trace.functions().set_index("func_id")["qualname"]
+    assert sorted(names) == ["f0", "f1", "f2", "main", "other"]
+    table = trace.profile()
+    assert table["samples"].sum() == 4 * 2 * 4 and table["on_cpu_ns"].sum() == 32 * PERIOD
+    by_name = table.groupby(table["func_id"].map(names))["samples"].sum().to_dict()
+    assert by_name == {"main": 12, "other": 4, "f0": 8, "f1": 4, "f2": 4}
+    assert set(trace.processes()["command"]) == {"p 41", "p 42"}
+    tree = trace.tree(pid=42)
+    assert tree.loc[tree["depth"] == -1, "total_ns"].tolist() == [16 * PERIOD]
+    assert abs(trace.end_ns / 1e9 - (time.time() + 40)) < 60, "moments are those of the real clock"
+    part = trace.window(trace.start_ns, trace.start_ns + SECOND)
+    assert part.profile()["samples"].sum() == 8
+
+
+def test_one_hour_is_a_trace_by_itself(tmp_path: Path) -> None:
+    life = Life(tmp_path / "d", "main")
+    for _ in range(70):
+        life.window()
+    life.close()
+    (hour,) = (tmp_path / "d").iterdir()
+    trace = pytrace_ebpf.open(hour)
+    assert trace.profile()["samples"].sum() == 70 * 8
+    assert len(trace.functions()) == 71
+    assert len(list((hour / "profile").iterdir())) < 10, "small parts become few"
+
+
+def test_the_oldest_hours_go_when_there_are_too_many_bytes(tmp_path: Path, clock: list[float]) -> None:
+    before = Life(tmp_path / "before", "main")
+    before.window()
+    before.close()
+    (hour,) = (tmp_path / "before").iterdir()
+    size = sum(path.stat().st_blocks * 512 for path in hour.rglob("*") if path.is_file())
+    life = Life(tmp_path / "d", "main", max_bytes=3 * size)
+    life.window()
+    for _ in range(6):
+        clock[0] += 3600
+        life.window()
+    names = life.hours.names()
+    assert life.store.trace is not None and names[-1] == life.store.trace.name
+    assert 1 < len(names) <= 4 and life.hours.removed == 7 - len(names)
+    assert life.hours.bytes <= life.hours._max_bytes
+    life.close()
+
+
+def test_hours_that_are_too_old_go(tmp_path: Path, clock: list[float]) -> None:
+    life = Life(tmp_path / "d", "main", max_age_s=2 * 3600)
+    for _ in range(5):
+        life.window()
+        clock[0] += 3600
+    assert len(life.hours.names()) == 3
+    life.close()
+
+
+def test_what_is_not_an_hour_of_ours_is_never_removed_and_no_link_is_followed(tmp_path: Path, clock: list[float]) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").write_text("x")
+    place = tmp_path / "d"
+    place.mkdir(mode=0o700)
+    (place / "20200101-00").symlink_to(other)
+    (place / "20200101-00-2").write_text("a file")
+    (place / "notes").mkdir()
+    (place / "20200101-01").mkdir()
+    (place / "20200101-01" / "link").symlink_to(other)
+    (place / "20200101-01" / "deep").mkdir()
+    life = Life(place, "main", max_age_s=3600)
+    life.window()
+    life.close()
+    assert (other / "precious").exists()
+    assert {path.name for path in place.iterdir()} == {"20200101-00", "20200101-00-2", "notes", name_of(time.time() + clock[0])}
+
+
+def test_a_link_an_open_directory_and_somebody_elses_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(HostError, match="cannot write to"):
+        Hours(tmp_path / "link", 1, 1)
+    (tmp_path / "real").chmod(0o777)
+    with pytest.raises(HostError, match="others may write to it"):
+        Hours(tmp_path / "real", 1, 1)
+    if os.geteuid() == 0:
+        (tmp_path / "real").chmod(0o700)
+        os.chown(tmp_path / "real", 12345, 12345)
+        with pytest.raises(HostError, match="belongs to somebody else"):
+            Hours(tmp_path / "real", 1, 1)
+
+
+def test_the_last_twentieth_of_a_disk_stays_free_and_what_is_not_written_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(tmp_path / "d", "main")
+    life.window()
+    disk = namedtuple("Disk", "f_bavail f_frsize f_blocks")
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(50, 4096, 1000))
+    life.window()
+    life.window()
+    assert life.store.not_written == 2 and life.store.why_not == "less than a twentieth of its disk would stay free"
+    monkeypatch.undo()
+    life.window()
+    assert life.store.windows == 2 and life.store.why_not is None
+    life.close()
+    found = pytrace_ebpf.open(tmp_path / "d")
+    assert found.profile()["samples"].sum() == 16
+    assert {"f0", "f3"} <= set(found.functions()["qualname"]), "functions that came meanwhile are known"
+
+
+def test_a_directory_that_is_removed_is_said_and_harms_nothing(tmp_path: Path) -> None:
+    life = Life(tmp_path / "d", "main")
+    life.window()
+    life.store.close()
+    shutil.rmtree(tmp_path / "d")
+    life.window()
+    assert life.store.not_written == 1 and life.store.why_not == "its directory is gone"
+    life.close()
+
+
+def test_a_directory_without_hours_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError):
+        pytrace_ebpf.open(tmp_path)
+    (tmp_path / "20261123-15").mkdir()
+    with pytest.raises(TraceError):
+        pytrace_ebpf.open(tmp_path)
+
+
+def test_one_daemon_at_a_time_and_it_can_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no daemon runs"):
+        Running(tmp_path / "run")
+    lock = Lock(tmp_path / "run")
+    with pytest.raises(HostError, match=f"runs already, as process {os.getpid()}"):
+        Lock(tmp_path / "run")
+    running = Running(tmp_path / "run")
+    with pytest.raises(HostError, match="only just started"):
+        running.status()
+    lock.publish({"pid": 1, "bytes": int(np.int64(4))})
+    assert (running.pid, running.status()) == (os.getpid(), {"pid": 1, "bytes": 4})
+    running.close()
+    lock.close()
+    with pytest.raises(HostError, match="no daemon runs"):
+        Running(tmp_path / "run")
+    Lock(tmp_path / "run").close()
+
+
+def test_a_lock_is_taken_in_no_directory_of_others(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(HostError, match="others may write to it"):
+        Lock(tmp_path / "run")
+    (tmp_path / "run").chmod(0o755)
+    (tmp_path / "run" / "daemon.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostError, match="cannot have its run directory"):
+        Lock(tmp_path / "run")
+    assert not (tmp_path / "elsewhere").exists()
