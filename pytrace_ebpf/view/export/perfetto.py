@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges
+from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges, interleave
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
@@ -167,22 +167,13 @@ def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: In
 
 def _calls(piece: Edges, tracks: Tracks) -> Iterator[Bytes]:
     """Begins and ends of calls, thread by thread in the order of the stack."""
-    uuid = tracks.uuid(tracks.number(pd.DataFrame({"pid": piece.key >> 32, "tid": piece.key & 0xFFFFFFFF})))
+    uuid = tracks.uuid(tracks.number_of(piece.key))
     is_end = piece.func_id == ENDS
     iid = np.where(piece.func_id < 0, 1, piece.func_id + _FIRST_FUNCTION)
     for at in range(0, len(is_end), _CHUNK):
         ends = is_end[at : at + _CHUNK]
         b, e = at + np.flatnonzero(~ends), at + np.flatnonzero(ends)
-        yield _interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
-
-
-def _interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -> Bytes:
-    """Rows of two matrices of different widths as one run of bytes, in the order that `is_second` gives."""
-    stop = np.cumsum(np.where(is_second, second.shape[1], first.shape[1]))
-    out = np.empty(int(stop[-1]), np.uint8)
-    for matrix, ends in ((first, stop[~is_second]), (second, stop[is_second])):
-        out[(ends - matrix.shape[1])[:, None] + np.arange(matrix.shape[1])] = matrix
-    return out
+        yield interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
 
 
 def _kernel_states(thread: int, tracks: Tracks, ts: Ints, core: Ints, state: Ints) -> Buffer:
