@@ -9,13 +9,12 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
+from pytrace_ebpf.daemon.destination import OTLP
 from pytrace_ebpf.daemon.push import Payload
 from pytrace_ebpf.view.export import otlp, pprof
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.profile_windows import contexts_of
 
-OTLP, PYROSCOPE = "otlp", "pyroscope"
-KINDS = (OTLP, PYROSCOPE)
 MOST_SERVICES = 32  # of a window that go to Pyroscope, each with a request of its own: those with most time; the others together
 _OTHERS = "others"
 _COMPRESSION = 5

@@ -137,6 +137,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "near": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "interleave": (None, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "stamped": (c_size_t, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_char_p, c_void_p]),
     "stacks_open": (c_void_p, []),
     "stacks_close": (None, [c_void_p]),
     "stacks_take": (c_bool, [c_void_p, POINTER(Events)]),

@@ -106,7 +106,7 @@ def _of_daemon(status: Mapping[str, Any]) -> Iterator[Family]:
         value = status.get(key)
         yield Family(f"pytrace_ebpf_{name}", meaning, kind, [({}, value)] if isinstance(value, int | float) else [])
     for name in ("sent", "dropped", "refused", "failed"):
-        found = [({"server": str(each["server"])}, each[name]) for each in status.get("push", ()) if name in each]
+        found = [({"push": str(at), "server": str(each["server"])}, each[name]) for at, each in enumerate(status.get("push", ()), 1) if name in each]
         yield Family(f"pytrace_ebpf_push_{name}_total", f"Profiles or attempts to send one: {name}.", "counter", found)
 
 

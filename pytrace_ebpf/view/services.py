@@ -8,7 +8,7 @@ from pytrace_ebpf.printable import printable
 
 _MOST = 64  # characters
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?")
+_INTERPRETER = re.compile(r"(python|pypy)[\d.]*t?d?")
 
 
 def service(command: str, executable: str = "") -> str:
@@ -18,7 +18,7 @@ def service(command: str, executable: str = "") -> str:
     except ValueError:
         words = command.split()
     first = PurePosixPath(words[0]).name if words else PurePosixPath(executable).name
-    return printable(_script(words[1:]) if _PYTHON.fullmatch(first) and len(words) > 1 else first)[:_MOST]
+    return printable(_script(words[1:]) if _INTERPRETER.fullmatch(first) and len(words) > 1 else first)[:_MOST]
 
 
 def _script(words: list[str]) -> str:

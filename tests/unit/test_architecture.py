@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "experiment": {"view", "analyze", "trace"},
     "diff": {"experiment", "view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "daemon": {"record", "rebuild", "view", "analyze", "trace"},
+    "daemon": {"record", "view", "analyze", "trace"},
     "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400

@@ -17,8 +17,9 @@ import pandas as pd
 import pytest
 
 from pytrace_ebpf.daemon import sending
+from pytrace_ebpf.daemon.destination import OTLP, PYROSCOPE
 from pytrace_ebpf.daemon.push import Payload, Push, Server
-from pytrace_ebpf.daemon.sending import OTLP, PYROSCOPE, payloads
+from pytrace_ebpf.daemon.sending import payloads
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.schema import FUNCTIONS
 from pytrace_ebpf.view.export import otlp

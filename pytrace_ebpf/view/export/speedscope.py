@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.samples.paths import period_of
 from pytrace_ebpf.analyze.time.preorder import begin_end
-from pytrace_ebpf.view.export.column_text import written
 from pytrace_ebpf.view.export.paths import paths
 
 SUFFIX = ".speedscope.json"
@@ -78,5 +77,7 @@ def _events(calls: pd.DataFrame, frame_of: "pd.Series[int]", origin: int, out: B
         frames = pa.array(frame[rows]).cast(pa.string())
         times = pa.array(np.where(ends, end[rows], start[rows])).cast(pa.string())
         text = pc.binary_join_element_wise(kind, frames, ',"at":', times, "}", "")
-        written(text, out, 0 if at else 1)  # without the first comma
+        # An Arrow string column is one run of bytes: it is the file's text, but for the first comma.
+        _, offsets, characters = text.buffers()
+        out.write(characters[0 if at else 1 : int(np.frombuffer(offsets, np.int32)[len(text)])])
     out.write(b"]}")
