@@ -53,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
     recording.prepare("sample")
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
+    from pytrace_ebpf.cli import serving
     from pytrace_ebpf.daemon.daemon import Daemon
 
-    daemon = Daemon(_loader(args.config), sys.argv, _say)
+    daemon = Daemon(_loader(args.config), sys.argv, _say, serving.COMMAND)
     signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
@@ -129,4 +130,9 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
     if status["too_many"]:
         lines.append(f"{status['too_many']:,} processes are not sampled because there are so many (max_processes)")
+    for each in status.get("push", ()):
+        why = f"; the last one was not: {each['why']}" if each["why"] else ""
+        lines.append(
+            f"{printable(each['server'])}: {each['sent']:,} profiles sent, {each['refused']:,} refused, {each['dropped']:,} dropped, {each['waiting']:,} wait{why}"
+        )
     return [*lines, *(f"not sampled: {printable(each)}" for each in status["not_sampled"])]

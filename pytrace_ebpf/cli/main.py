@@ -19,7 +19,7 @@ from pytrace_ebpf.printable import printable
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
-COMMANDS = ("doctor", "run", "attach", "snap", "daemon", "report", "export", "info", "experiment")
+COMMANDS = ("doctor", "run", "attach", "top", "trace", "snap", "daemon", "report", "diff", "export", "info", "experiment")
 
 
 # What argparse says -> what a person would.
@@ -92,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["help"]:
             words = [*words[1:2], "--help"]
         args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
+        args.words = words
         _sweep()
         code: int = args.run_command(args)
         sys.stdout.flush()

@@ -124,7 +124,12 @@ def closing(session: "Session", quiet: bool) -> None:
         if session.ended_early:
             say(f"the recording ended early: {session.ended_early}")
         for trace in traces[-1:]:
-            say(f"trace in {trace}    look at it: pytrace-ebpf report {shlex.quote(str(trace))}")
+            say(where(trace))
+
+
+def where(trace: Path) -> str:
+    """Where a trace is, and how to look at it."""
+    return f"trace in {trace}    look at it: pytrace-ebpf report {shlex.quote(str(trace))}"
 
 
 def _listed(traces: Sequence[Path]) -> str:

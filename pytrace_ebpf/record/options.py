@@ -44,12 +44,14 @@ class Options:
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
     keep: Keep | None = None  # None: all of it
     sample: float | None = None  # stacks a second and core; None: none
+    lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
     faults: bool = False  # page faults, and how the resident memory grows
     memory: bool = False  # what Python's allocators do
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     lean: bool = False  # without neighbours and usage, which cost more than samples
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
+    neighbours: bool = True  # names of the threads of other processes that took a core or woke somebody
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

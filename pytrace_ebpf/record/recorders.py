@@ -24,7 +24,8 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_samples(recording, options)] if options.sample else []),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
-        *([] if options.lean else [Neighbours(processes), Usage(processes)]),
+        *([Neighbours(processes)] if options.neighbours and not options.lean else []),
+        *([] if options.lean else [Usage(processes)]),
     ]
 
 
@@ -55,7 +56,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
         return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, options.follow)
+    return Samples(recording, hz, options.follow, options.lasting)
 
 
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:

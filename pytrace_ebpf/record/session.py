@@ -28,6 +28,9 @@ from pytrace_ebpf.record.source import Recording
 if TYPE_CHECKING:
     from pytrace_ebpf.record.flight.recorder import FlightRecorder
     from pytrace_ebpf.record.live.sink import Live, Take
+    from pytrace_ebpf.record.output.shared import Part, Shared
+
+    Trace = Recorded | FlightRecorder | Live | Shared
 
 _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
@@ -55,9 +58,15 @@ class Status:
 class Session:
     """One recording. `start` or `launch`, then `run`, then `finish`; `close` in any case."""
 
-    def __init__(self, options: Options, argv: Sequence[str], take: "Take | None" = None, looking: Looking | None = None) -> None:
-        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written. `looking`: finds processes to attach to."""
-        self._options, self._argv, self._take = options, list(argv), take
+    def __init__(
+        self, options: Options, argv: Sequence[str], take: "Take | None" = None, looking: Looking | None = None, first: "Part | None" = None
+    ) -> None:
+        """`take`: is given each segment as it is closed, every Options.segment_s, and no trace is written. `looking`: finds processes to attach to.
+
+        `first`: the trace that is written, where others may join it.
+        """
+        self._options, self._argv, self._take, self._first = options, list(argv), take, first
+        self._cut_soon = False
         confined.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
@@ -67,7 +76,7 @@ class Session:
         self._cost = Cost(recording, self._sources, options.budget)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
-        self._trace: Recorded | FlightRecorder | Live | None = None
+        self._trace: Trace | None = None
         self._said: set[str] = set()
 
     # -- beginning -----------------------------------------------------------------
@@ -94,7 +103,7 @@ class Session:
 
     def _open(self, facts: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = _trace(self._options, self._argv, {**self._facts(), **facts}, self._take)
+            self._trace = self._new_trace({**self._facts(), **facts})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -102,10 +111,24 @@ class Session:
         try:
             yield
         except (TargetError, HostError):
-            if self._trace is not None:
-                self._trace.abandon()
-                self._trace = None
+            self.abandon()
             raise
+
+    def _new_trace(self, facts: Mapping[str, Any]) -> "Trace":
+        # What is seldom asked for takes long to import.
+        if self._take is not None:
+            from pytrace_ebpf.record.live.sink import Live
+
+            return Live(self._take)
+        if self._first is not None:
+            from pytrace_ebpf.record.output.shared import Shared
+
+            return Shared(self._argv, facts, self._first)
+        if self._options.flight is None:
+            return Recorded(self._options, self._argv, facts)
+        from pytrace_ebpf.record.flight.recorder import FlightRecorder
+
+        return FlightRecorder(self._options, self._argv, facts)
 
     # -- recording -----------------------------------------------------------------
 
@@ -129,7 +152,8 @@ class Session:
                 ready.begin()
             with self._nothing_left_behind():
                 self._targets.poll()
-            if time.monotonic() >= next_cut or trace.collector.waiting > _MOST_WAITING:
+            if time.monotonic() >= next_cut or self._cut_soon or trace.collector.waiting > _MOST_WAITING:
+                self._cut_soon = False
                 self._close_segment()
                 trace.cut(self._facts())
                 self._targets.let_go_of_ended()
@@ -166,7 +190,16 @@ class Session:
         """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
         self._written().snap(ts)
 
-    def _written(self) -> "Recorded | FlightRecorder | Live":
+    def join(self, part: "Part") -> None:
+        """Write one more trace, which begins now, next to the `first`."""
+        self._written().join(part)  # type: ignore[union-attr] # where there was a first it is such
+        self.cut_soon()
+
+    def cut_soon(self) -> None:
+        """Close the segment that is being recorded, whatever its length."""
+        self._cut_soon = True
+
+    def _written(self) -> "Trace":
         if self._trace is None:
             raise RuntimeError("nothing was recorded")
         return self._trace
@@ -188,6 +221,11 @@ class Session:
             tuple(said),
             trace.collector.counts["sample"],
         )
+
+    @property
+    def sampling_ns(self) -> int:
+        """CPU time that reading stacks has taken so far, of a recording of samples alone."""
+        return sum(recorder.cost().get("sampling_ns", 0) for recorder in self._recorders)
 
     def _drain(self) -> None:
         collector, began_ns = self._written().collector, time.monotonic_ns()
@@ -257,21 +295,14 @@ class Session:
             launched.poll()
         return launched.exit_code
 
+    def abandon(self) -> None:
+        """Remove what was written: it is not to be recorded after all."""
+        if self._trace is not None:
+            self._trace.abandon()
+            self._trace = None
+
     def close(self) -> None:
         """Detach everything, whatever happened."""
         self._targets.close()
         for recorder in reversed(self._recorders):
             recorder.close()
-
-
-def _trace(options: Options, argv: Sequence[str], facts: Mapping[str, Any], take: "Take | None") -> "Recorded | FlightRecorder | Live":
-    # What is seldom asked for takes long to import.
-    if take is not None:
-        from pytrace_ebpf.record.live.sink import Live
-
-        return Live(take)
-    if options.flight is None:
-        return Recorded(options, argv, facts)
-    from pytrace_ebpf.record.flight.recorder import FlightRecorder
-
-    return FlightRecorder(options, argv, facts)

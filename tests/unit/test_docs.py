@@ -1,6 +1,7 @@
 """Generated documents are what their generator would write now, and pictures what a terminal shows."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,15 @@ def test_the_picture_of_the_readme_is_small_and_needs_nothing_from_elsewhere() -
     picture = REPOSITORY / "docs" / "report.svg"
     assert picture.stat().st_size < 200_000 and picture.read_text().count("http") == 1  # the name of SVG itself
     assert any("Functions by self time" in line for line in texts(picture))
+
+
+def test_each_test_that_the_page_on_security_names_is_there() -> None:
+    named = set(re.findall(r"\btest_\w+(?!\.py)\b", (REPOSITORY / "docs" / "security.md").read_text()))
+    sources = [path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")]
+    there = {name for source in sources for name in re.findall(r"def (test_\w+)", source)} | {
+        path.stem for path in (REPOSITORY / "tests").rglob("test_*.py")
+    }
+    assert len(named) > 50 and not named - there
 
 
 def texts(picture: Path) -> list[str]:

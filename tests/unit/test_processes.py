@@ -48,7 +48,7 @@ def test_a_child_that_ends_while_it_is_looked_at_keeps_the_source_of_its_calls()
 def test_a_forked_child_that_has_ended_is_a_target_error(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None and child.stdout.readline()
-    parent, pinned = inspect(child.pid), target._pinned
+    parent, pinned = inspect(child.pid), target.pinned
 
     def pins(pid: int) -> Pinned:
         found = pinned(pid)
@@ -56,7 +56,7 @@ def test_a_forked_child_that_has_ended_is_a_target_error(monkeypatch: pytest.Mon
         child.communicate()
         return found
 
-    monkeypatch.setattr(target, "_pinned", pins)
+    monkeypatch.setattr(target, "pinned", pins)
     with pytest.raises(TargetError, match="ended"):
         parent.forked(child.pid, child.pid)
 

@@ -5,16 +5,25 @@ import stat
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.record.rights.user import caller_id, invoking_user
+from pytrace_ebpf.record.rights.user import caller, caller_id
 
 _LINKS = 40  # on the way to a directory; the kernel's own limit
 _NAMES = 1000  # that are tried where none was asked for
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A directory that somebody else made and opened, to be written in: another process's, by the descriptor that it handed over."""
+
+    descriptor: int
+    path: Path  # its name there, which means nothing here: for messages alone
 
 
 class Output:
@@ -23,13 +32,18 @@ class Output:
     Files are made in it and in folders of it with mode 0600. To be used with the rights of user.as_caller().
     """
 
-    def __init__(self, path: Path | None, called: str = "pytrace", another: bool = False) -> None:
+    def __init__(self, path: Path | Handed | None, called: str = "pytrace", another: bool = False) -> None:
         """Make `path`, or take it where it is there, empty and the caller's own; None: a new one `called` so and by the time.
 
         `another`: where `path` is there, make PATH-2 or what comes next in its place. Raises UsageError.
         """
+        self._handed = isinstance(path, Handed)
+        self._made, self._room = not self._handed, -1
+        if isinstance(path, Handed):
+            self.path = path.path
+            self._take(path.descriptor)
+            return
         self.path = path or Path(time.strftime(f"{called}-%Y%m%d-%H%M%S"))
-        self._made, self._room = True, -1
         try:
             self._parent = _open_directory(self.path.parent)
             try:
@@ -39,7 +53,7 @@ class Output:
                 os.close(self._parent)
                 raise
         except OSError as error:
-            whom = f" as {user.pw_name}, who called sudo" if (user := invoking_user()) else ""
+            whom = f" as {user.described}" if (user := caller()) else ""
             raise UsageError(f"cannot write to {self.path}{whom} ({error.strerror}); give another folder with --output") from error
 
     def _make(self, another_will_do: bool) -> str:
@@ -64,16 +78,35 @@ class Output:
             descriptor = os.open(name, _OPEN, dir_fd=self._parent)
         except NotADirectoryError:  # a link, too
             raise UsageError(f"{self.path} is a link or no folder; give another folder with --output") from None
+        return self._judged(descriptor)
+
+    def _take(self, handed: int) -> None:
+        try:
+            self._parent = os.open(".", os.O_PATH | os.O_DIRECTORY, dir_fd=handed)
+            try:
+                self._descriptor = self._judged(os.open(".", _OPEN, dir_fd=handed))  # anew: with the rights of this thread
+            except BaseException:
+                os.close(self._parent)
+                raise
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path} ({error.strerror}); give another folder with --output") from error
+
+    def _judged(self, descriptor: int) -> int:
+        """The descriptor of the directory, or it is closed, and UsageError raised."""
         try:
             if os.fstat(descriptor).st_uid != caller_id():
                 raise UsageError(f"{self.path} belongs to somebody else; give another folder with --output")
-            if os.listdir(descriptor):  # noqa: PTH208 - a descriptor
+            if os.listdir(descriptor):
                 raise UsageError(f"{self.path} is not empty; give another folder with --output")
             os.fchmod(descriptor, 0o700)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
+
+    def fileno(self) -> int:
+        """Its descriptor, to be handed over to who writes in it."""
+        return self._descriptor
 
     def make_folder(self, name: str) -> None:
         """Make a folder in it."""
@@ -115,6 +148,8 @@ class Output:
 
     def where(self) -> Path:
         """Its current path: it, or a folder above it, may have been renamed."""
+        if self._handed:
+            return self.path
         try:
             with suppress(FileNotFoundError):
                 if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):

@@ -14,7 +14,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.late import pa, pq
 from pytrace_ebpf.record.options import Keep
-from pytrace_ebpf.record.output.directory import Output
+from pytrace_ebpf.record.output.directory import Handed, Output
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.record.output.journal import Journal
 from pytrace_ebpf.record.output.keeping import Group, Groups
@@ -44,7 +44,7 @@ class Writer:
     """
 
     def __init__(
-        self, path: Path | None, manifest: dict[str, Any], max_size: int | None = None, keep: Keep | None = None, another: bool = False
+        self, path: Path | Handed | None, manifest: dict[str, Any], max_size: int | None = None, keep: Keep | None = None, another: bool = False
     ) -> None:
         """`path`: of the directory, None for a new one of today's name; `another`: one of a like name where that is taken.
 
@@ -118,7 +118,7 @@ class Writer:
 
     # What follows happens in the writer's own thread, with the rights of who called sudo.
 
-    def _claim(self, path: Path | None, another: bool) -> tuple[Output, Journal]:
+    def _claim(self, path: Path | Handed | None, another: bool) -> tuple[Output, Journal]:
         try:
             become_caller()
         except OSError as error:

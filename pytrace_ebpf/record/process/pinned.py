@@ -15,6 +15,7 @@ from weakref import finalize
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import Memory
+from pytrace_ebpf.record.rights import asker
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
@@ -99,7 +100,7 @@ class Pinned:
         self.check()
 
     def check(self) -> None:
-        """Raise TargetError where the process has ended since, or become another program or another user's."""
+        """Raise TargetError where the process has ended since, or become another program or another user's, or one that the asker may not trace."""
         try:
             now, same = Credentials.parse(self.status()), self.runs(self.executable)
         except OSError:
@@ -108,6 +109,7 @@ class Pinned:
             raise TargetError(f"process {self.pid} became another program while it was looked at; try again when that one runs")
         if (now.uids, now.gids) != (self.credentials.uids, self.credentials.gids):
             raise TargetError(f"process {self.pid} changed its user while it was looked at; try again when it runs as that user")
+        asker.refuse_others(self)
 
     @property
     def key(self) -> tuple[int, str]:

@@ -96,7 +96,7 @@ class Target:
 
     def forked(self, pid: int, tid: int) -> "Target":
         """The child `pid` that its thread `tid` has just forked: a copy, which may not have run yet. Raises as inspect() does."""
-        child = _pinned(pid)
+        child = pinned(pid)
         with its_own_doing(pid):
             same = child.runs(self.process.executable)
         if not same:
@@ -137,10 +137,11 @@ def inspect(pid: int) -> Target:
     zombie, or ends meanwhile; HostError when this user may not look into it.
     """
     with _in_words(pid):
-        return _inspect(_pinned(pid))
+        return _inspect(pinned(pid))
 
 
-def _pinned(pid: int) -> Pinned:
+def pinned(pid: int) -> Pinned:
+    """Pin process `pid`. Raises TargetError or HostError as inspect() does."""
     with _in_words(pid):
         return Pinned(pid)
 

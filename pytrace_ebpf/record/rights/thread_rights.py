@@ -43,6 +43,14 @@ def set_effective(wanted: Capabilities) -> None:
     _call(_CAPSET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), sets)
 
 
+def limit(wanted: Capabilities) -> None:
+    """Have these capabilities, as far as they are permitted, and no others ever more in this thread. Raises OSError."""
+    sets = _capabilities()
+    for low, mask in ((0, wanted[0]), (3, wanted[1])):
+        sets[low], sets[low + 1], sets[low + 2] = sets[low + 1] & mask, sets[low + 1] & mask, 0
+    _call(_CAPSET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), sets)
+
+
 def _capabilities() -> "ctypes.Array[ctypes.c_uint]":
     sets = (ctypes.c_uint * 6)()  # effective, permitted, inheritable; twice
     _call(_CAPGET, (ctypes.c_uint * 2)(_CAPABILITY_VERSION_3, 0), sets)

@@ -1,10 +1,11 @@
-"""Who called sudo: programs run as that user, and what is written is written with that user's rights alone."""
+"""Who called sudo, or asked the daemon: programs run as that user, and what is written is written with that user's rights alone."""
 
 import os
 import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,33 @@ from pytrace_ebpf.record.rights import thread_rights
 
 _SUDO = ("sudo", "sudo-rs")
 _MOST_BETWEEN = 8  # processes between sudo and this one: a monitor of sudo's own, env, a script
+
+
+@dataclass(frozen=True)
+class Caller:
+    """With whose rights over files this process writes."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    described: str  # for sentences
+
+
+_served: Caller | None = None
+
+
+def serve(caller: Caller) -> None:
+    """Write with the rights of `caller` from now on: of a process of the daemon's, which nobody called by sudo."""
+    global _served
+    _served = caller
+
+
+def caller() -> Caller | None:
+    """Who asked the daemon or called sudo; None where this user writes with its own rights."""
+    if _served is not None:
+        return _served
+    user = invoking_user()
+    return user and Caller(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)), f"{user.pw_name}, who called sudo")
 
 
 def invoking_user() -> pwd.struct_passwd | None:
@@ -47,19 +75,19 @@ def callers_environment() -> dict[str, str] | None:
 
 
 def become_caller() -> None:
-    """Give this thread, for good, the rights over files that the caller of sudo has; nothing where nobody called sudo.
+    """Give this thread, for good, the rights over files that the caller has; nothing where there is none.
 
     Nothing of root's is left: neither its groups nor the capabilities that pass over permissions, quotas and
     what a file system keeps for root. Raises OSError.
     """
-    if (user := invoking_user()) is not None:
-        thread_rights.take(user.pw_uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid), (0, 0))
+    if (asked := caller()) is not None:
+        thread_rights.take(asked.uid, asked.gid, asked.groups, (0, 0))
 
 
 @contextmanager
 def as_caller() -> Iterator[None]:
     """As become_caller(), for as long as the block runs. Raises OSError."""
-    if invoking_user() is None:
+    if caller() is None:
         yield
         return
     (uid, gid), groups, effective = thread_rights.present(), os.getgroups(), thread_rights.effective()
@@ -72,12 +100,12 @@ def as_caller() -> Iterator[None]:
 
 
 def caller_ids() -> dict[str, Any]:
-    """What subprocess.Popen has to be given for a process with just the rights of who called sudo; nothing where nobody did."""
-    user = invoking_user()
-    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid)}
+    """What subprocess.Popen has to be given for a process with just the caller's rights; nothing where there is none."""
+    asked = caller()
+    return {} if asked is None else {"user": asked.uid, "group": asked.gid, "extra_groups": list(asked.groups)}
 
 
 def caller_id() -> int:
     """The user who owns what is written within as_caller()."""
-    user = invoking_user()
-    return os.geteuid() if user is None else user.pw_uid
+    asked = caller()
+    return os.geteuid() if asked is None else asked.uid

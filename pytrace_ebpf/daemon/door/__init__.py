@@ -1,0 +1,1 @@
+"""The daemon's socket: who may ask for what, and how it is answered."""

@@ -1,0 +1,151 @@
+"""The processes of the daemon's that record for those who asked: one for each traced process, user and set of options; requests that agree share it.
+
+The daemon itself neither reads what a user asks for nor looks at the process that is asked for. It hands the connection on, and waits.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import pytrace_ebpf
+
+Key = tuple[object, ...]
+MOST_MESSAGE = 256 << 10  # bytes between the daemon and such a process: a request and what the daemon says of who asks
+ENDING_S = 30.0  # that a recording may take to finish its traces
+_BUFFER = 1 << 20
+_TAKING_S = 60.0
+_NOT_HANDED_ON = ("SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND")  # who started the daemon is not who asks
+
+Answer = Literal["taken", "other", "gone"]
+
+
+class Recordings:
+    """Those that run."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """`command`: words that start such a process; the number of its socket is added."""
+        self._command = list(command)
+        self._lock = threading.Lock()
+        self._running: dict[Key, list[_Recording]] = {}
+
+    def serve(self, key: Key, message: Mapping[str, Any], descriptors: Sequence[int], seconds: float | None) -> bool:
+        """Have a request answered by such a process, and wait until it has been; False where that process ended before, or took longer than that.
+
+        `key`: only requests of the same key may be recorded together. A process that takes longer is killed.
+        """
+        tried: set[_Recording] = set()
+        while (recording := self._next(key, tried)) is not None:
+            tried.add(recording)
+            if recording.ask(message, descriptors) == "taken":
+                return recording.wait(message["id"], seconds)
+        recording = _Recording(self._command, lambda ended: self._forget(key, ended))
+        with self._lock:
+            self._running.setdefault(key, []).append(recording)
+        return recording.ask(message, descriptors) == "taken" and recording.wait(message["id"], seconds)
+
+    def _next(self, key: Key, tried: "set[_Recording]") -> "_Recording | None":
+        with self._lock:
+            return next((each for each in self._running.get(key, ()) if each not in tried), None)
+
+    def _forget(self, key: Key, ended: "_Recording") -> None:
+        with self._lock:
+            left = [each for each in self._running.get(key, ()) if each is not ended]
+            if left:
+                self._running[key] = left
+            else:
+                self._running.pop(key, None)
+
+    def pids(self) -> list[int]:
+        """Their processes."""
+        with self._lock:
+            return [each.pid for several in self._running.values() for each in several]
+
+    def close(self) -> None:
+        """Have all of them finish their traces, and wait for that."""
+        with self._lock:
+            running = [each for several in self._running.values() for each in several]
+        for recording in running:
+            recording.hang_up()
+        for recording in running:
+            recording.end()
+
+
+class _Recording:
+    """One such process. It ends when the daemon lets go of its socket, however that ends."""
+
+    def __init__(self, command: Sequence[str], forget: "Any") -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._forget = forget
+        self._lock = threading.Condition()
+        self._answers: dict[int, str] = {}
+        self._gone = False
+        for side in (self._socket, theirs):
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
+        with theirs:
+            self._child = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/", start_new_session=True,
+                env={**environment, "PYTHONPATH": str(Path(pytrace_ebpf.__file__).parents[1])},
+            )  # fmt: skip
+        threading.Thread(target=self._listen, name="recording", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._child.pid
+
+    def ask(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> Answer:
+        """Hand a request on; "other": it cannot be served by this recording, "gone": nor by anything that this process does."""
+        with suppress(OSError):
+            socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+            with self._lock:
+                self._lock.wait_for(lambda: self._gone or message["id"] in self._answers, _TAKING_S)
+                answer = self._answers.get(message["id"])
+                return "gone" if answer is None else "other" if answer == "other" else "taken"
+        return "gone"
+
+    def wait(self, number: int, seconds: float | None) -> bool:
+        """Until that request has been answered; False where it never will be."""
+        with self._lock:
+            in_time = self._lock.wait_for(lambda: self._gone or self._answers.get(number) == "ended", seconds)
+            answered = self._answers.pop(number, None) == "ended"
+        if not in_time:
+            self._child.kill()
+        return answered
+
+    def _listen(self) -> None:
+        with suppress(OSError, ValueError, KeyError):
+            while content := self._socket.recv(MOST_MESSAGE):
+                said = json.loads(content)
+                with self._lock:
+                    self._answers[said["id"]] = said["is"]
+                    self._lock.notify_all()
+        self._forget(self)
+        with self._lock:
+            self._gone = True
+            self._lock.notify_all()
+        self._reap()
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """Have it finish."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def end(self) -> None:
+        """After hang_up(): wait for it."""
+        self._reap()
+
+    def _reap(self) -> None:
+        try:
+            self._child.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
