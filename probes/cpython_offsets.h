@@ -62,6 +62,10 @@
     OFFSET(counter_fresh,            NONE, NONE, NONE,    0,   17,   17,   17,    9) /* what stands behind an instruction that is specialized while it was not executed yet, from 3.12 on */ \
     OFFSET(frame_trace_opcodes,        89,   89,   85,   45, NONE, NONE, NONE, NONE) /* f_trace_opcodes: a char */ \
     OFFSET(type_cached_keys,          872,  864,  872,  872,  880,  880,  880,  888) /* PyHeapTypeObject.ht_cached_keys: the names of its instances' attributes */ \
+    OFFSET(thread_task,              NONE, NONE, NONE, NONE, NONE, NONE,  872, 1032) /* asyncio_running_task; before, the dict _asyncio._current_tasks has it */ \
+    OFFSET(task_coro,                 112,  152,  160,  136,  136,  120,  128,  128) /* TaskObj, of Modules/_asynciomodule.c */ \
+    OFFSET(task_name,                 120,  160,  168,  144,  144,  128,  136,  136) /* a str, from 3.12 on an int until the name is asked for: N of Task-N */ \
+    OFFSET(generator_frame,            16,   16,   16,   80,   72,   72,   72,   72) /* from a generator or coroutine: pointer to its frame, then the frame itself */ \
     OFFSET(string_length,              16,   16,   16,   16,   16,   16,   16,   16) /* str */ \
     OFFSET(string_state,               32,   32,   32,   32,   32,   32,   32,   32) \
     OFFSET(string_data,                48,   48,   48,   48,   40,   40,   40,   40) /* characters of an ASCII one */ \
@@ -94,6 +98,14 @@
     OFFSET(code_argcount,            NONE, NONE, NONE, NONE, NONE,  320,  360,  424) \
     OFFSET(interpreter_own_gil,      NONE, NONE, NONE, NONE, NONE,  120,  128,  128) /* the main interpreter's own */ \
     OFFSET(gil_last_holder,          NONE, NONE, NONE, NONE, NONE,  144,  152,  152) \
+    OFFSET(generator_frame,          NONE, NONE, NONE, NONE, NONE, NONE,  680,  808) \
     OFFSET(debugger_support,         NONE, NONE, NONE, NONE, NONE, NONE,  712,  840) /* the first of six offsets: record/agent/inject/pep768.py */
+
+/* From 3.14 on the file that `_asyncio` is in has such a table of its own, the section .AsyncioDebug. */
+#define CPYTHON_TASK_OFFSETS(OFFSET) \
+    /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(task_name,                NONE, NONE, NONE, NONE, NONE, NONE,    8,    8) \
+    OFFSET(task_coro,                NONE, NONE, NONE, NONE, NONE, NONE,   40,   40) \
+    OFFSET(thread_task,              NONE, NONE, NONE, NONE, NONE, NONE,   88,   88)
 
 #endif

@@ -188,11 +188,23 @@ struct sample_event {
     __u64 pid_tgid;
     __u64 stack;  /* hash of the frames, or SAMPLE_* */
     __u64 off_ns; /* not 0: it came back to a core just then, after so long */
+    __u64 task;   /* of asyncio, that ran: task_event.task; 0 = none did, or its name could not be read */
     __u16 cpu;
     __u16 opcode; /* of the innermost frame, as it is specialized */
     __u32 program; /* struct sampled's number */
     __u32 missed;  /* ticks of this core's clock that did not come before this one */
     __u32 pad;
+};
+
+#define TASK_NAME 96 /* bytes of a name to read */
+
+/* The name of a task, reported once. */
+struct task_event {
+    __u64 task;    /* hash of the rest */
+    __u64 length;  /* characters; of a width of 0 the number N of Task-N, a name that nobody has asked for yet */
+    __u32 width;   /* bytes of a character */
+    __u32 pad;
+    __u8 name[TASK_NAME]; /* its beginning; 0 from its end on */
 };
 
 struct sample_frame {

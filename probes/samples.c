@@ -15,6 +15,7 @@
 #include <linux/ptrace.h>
 #include "common.h"
 #include "frames.h"
+#include "tasks.h"
 #include "unwind.h"
 
 struct settings {
@@ -32,10 +33,13 @@ BPF_RINGBUF_OUTPUT(samples, RING_PAGES);
 LAYOUT(sample_event);
 BPF_RINGBUF_OUTPUT(stacks, RING_PAGES);
 LAYOUT(stack_event);
+BPF_RINGBUF_OUTPUT(tasks, RING_PAGES);
+LAYOUT(task_event);
 
 /* Offsets in the structures of one version of CPython, named as in record/cpython/layout.py. */
 struct sample_layout {
     struct frame_layout frames;
+    struct task_layout tasks;
     __s32 frame_size; /* bytes of a frame to read: all fields used here lie within them */
     __s32 frame_running;
     __u32 running_values;
@@ -61,6 +65,7 @@ struct sampled {
     __u64 main;      /* address of the pointer to the main interpreter */
     __u64 holder;    /* address of the pointer to the last holder of the GIL, a thread state; 0 = unknown */
     __u64 code_type; /* address of PyCode_Type; 0 = unknown */
+    __u64 tasks;     /* address of the dict _asyncio._current_tasks; 0 = there is none, or it is not known yet */
     __u64 since;     /* sampled from then on */
     __u32 layout;
     __u32 number; /* of the program: a process gets a new one with each exec */
@@ -115,6 +120,9 @@ BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 /* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 
+/* Tasks whose names have been reported. */
+BPF_TABLE("lru_hash", __u64, __u8, named, 16384);
+
 /* thread id -> when it left the core; 0 = it has one */
 BPF_TABLE("lru_hash", __u32, __u64, away, 65536);
 
@@ -146,6 +154,8 @@ struct walk {
     __u64 sp;
     __u64 fp;
     struct span span; /* the one last used */
+    struct running running;
+    struct task_event task;
     __u32 described;
     __u32 natives;
     __u32 native; /* NATIVE_* */
@@ -269,6 +279,7 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->opcode = OPCODE_UNKNOWN;
     walk->outermost = 1;
     walk->outcome = WHOLE;
+    find_running(&walk->running, &layout->tasks, process->tasks, state);
     walk->frame = state ? TAKE(__u64, state + layout->thread_frame) : 0;
     if (walk->frame && layout->cframe_frame != ABSENT)
         walk->frame = TAKE(__u64, walk->frame + layout->cframe_frame);
@@ -403,6 +414,7 @@ static __always_inline int take_frame(struct walk *walk, const struct sample_lay
 
     if (size > HEAD || bpf_probe_read_user(walk->head, size, (void *)walk->frame))
         return TORN;
+    meet(&walk->running, walk->frame);
     next = FIELD_OF(__u64, walk->head, frames->frame_previous);
     if (frames->frame_owner != ABSENT) {
         __u8 owner = FIELD_OF(__u8, walk->head, frames->frame_owner);
@@ -676,12 +688,30 @@ static __always_inline int report(struct walk *walk)
     return 1;
 }
 
+/* The name of the task that ran; reports it to user space where it is new. */
+static __always_inline __u64 task_of(struct walk *walk)
+{
+    int number = walk->layout;
+    struct sample_layout *layout = layouts.lookup(&number);
+    __u8 one = 1;
+
+    if (!walk->running.met || !layout || take_name(&walk->task, &layout->tasks, walk->running.met))
+        return 0;
+    if (!named.lookup(&walk->task.task)) {
+        if (tasks.ringbuf_output(&walk->task, sizeof(walk->task), BPF_RB_NO_WAKEUP))
+            count_loss(LOSS_SAMPLE_RING);
+        else
+            named.update(&walk->task.task, &one);
+    }
+    return walk->task.task;
+}
+
 static __always_inline void record(int which)
 {
     struct sample_event *event;
     int zero = 0;
     struct walk *walk = walks.lookup(&which);
-    __u64 stack, *total;
+    __u64 stack, task, *total;
     __u8 one = 1;
 
     if (!walk)
@@ -700,12 +730,14 @@ static __always_inline void record(int which)
         else
             count_loss(LOSS_SAMPLE_RING);
     }
+    task = stack > SAMPLE_TORN ? task_of(walk) : 0;
     event = samples.ringbuf_reserve(sizeof(*event));
     if (event) {
         event->ts = walk->began;
         event->pid_tgid = walk->pid_tgid;
         event->off_ns = walk->off_ns;
         event->stack = stack;
+        event->task = task;
         event->cpu = bpf_get_smp_processor_id();
         event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
         event->program = walk->program;

@@ -6,6 +6,10 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from pytrace_ebpf.own import OwnRecording
     from pytrace_ebpf.trace.reader import Trace
 
 __version__ = "0.1.0"
@@ -33,3 +37,23 @@ def open(directory: str | PathLike[str]) -> Trace:
     if names := hours(Path(directory)):
         return Joined(Path(directory), names, derive)
     return Trace(Path(directory), derive)
+
+
+def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> OwnRecording:
+    """A recording of this process, as a context manager; its `trace` is what was recorded meanwhile.
+
+    As root of every call, else of sampled stacks, unless `options`, words of `pytrace-ebpf attach`, say otherwise. Raises errors.HostError
+    where nothing can be recorded.
+    """
+    from pathlib import Path
+
+    from pytrace_ebpf.own import OwnRecording
+
+    return OwnRecording(Path(directory), options)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What IPython's %load_ext pytrace_ebpf does: there is %%pytrace then."""
+    from pytrace_ebpf.cli.notebook import load
+
+    load(shell)

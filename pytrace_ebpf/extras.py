@@ -9,6 +9,7 @@ _EXTRAS = {
     **dict.fromkeys(("capstone", "cxxfilt", "psutil"), ("recording", "record")),
     "matplotlib": ("drawing pictures", "plots"),
     "duckdb": ("SQL", "sql"),
+    "textual": ("the live view", "top"),
 }
 
 

@@ -40,7 +40,7 @@ fi
 
 stage=.build/install
 rm -rf $stage build # what an older build left would be shipped too
-.venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib ".[record,plots]"
+.venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib ".[record,plots,top]"
 rm -rf $stage/lib/bin
 # -I: whatever the caller's directory, environment or home holds, root must not import it.
 cat >$stage/pytrace-ebpf <<END

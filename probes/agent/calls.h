@@ -49,13 +49,19 @@ static inline void enter(struct writer *w, struct function_entry *function, cons
         write_place(w, function, frame);
 }
 
-/* `value`: what it returns, yields or is left by, where that is known. */
-static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind, PyObject *value)
+/* Is what ended the call to be written as well? */
+static inline bool left(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
 {
     if (UNLIKELY(function->executes))
         opcodes_leave(w, function, kind != CALL_UNWIND, (void *)frame);
     bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
-    if (UNLIKELY(function->observed) && written)
+    return UNLIKELY(function->observed) && written;
+}
+
+/* `value`: what it returns, yields or is left by, where that is known. */
+static inline void leave(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind, PyObject *value)
+{
+    if (left(w, function, frame, line, kind))
         write_result(w, function, value, kind);
 }
 

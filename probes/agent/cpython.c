@@ -81,6 +81,7 @@ bool cpython_find(void)
     py.frozenset_type = dlsym(RTLD_DEFAULT, "PyFrozenSet_Type");
     py.bytearray_type = dlsym(RTLD_DEFAULT, "PyByteArray_Type");
     py.cell_type = dlsym(RTLD_DEFAULT, "PyCell_Type");
+    py.traceback_type = dlsym(RTLD_DEFAULT, "PyTraceBack_Type");
     if (!py.none || !py.code_type || !py.vectorcall_call || !py.generator_exit)
         return false;
     if (!py._PyThreadState_UncheckedGet)

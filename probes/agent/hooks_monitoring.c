@@ -12,9 +12,6 @@
 
 /* PyLongObject: the lowest digit, which is all of a position in the code. */
 #define LONG_DIGIT 24
-/* PyTracebackObject: its frame, and where that stood, in bytes */
-#define TRACEBACK_FRAME 24
-#define TRACEBACK_POSITION 32
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
  * time, least of 4 runs by turns). It has no recursion check either, so an event cannot raise in the program. */
@@ -174,11 +171,10 @@ static PyObject *on_yield(PyObject *self, PyObject *const *arguments, Py_ssize_t
 static uint32_t line_raised(struct function_entry *function, PyObject *const *arguments, const void *frame)
 {
     uint32_t line = line_left(function, arguments);
-    void *traceback = line ? NULL : exception_traceback(arguments[2]);
-    if (!traceback || pointer_at(pointer_at(traceback, TRACEBACK_FRAME), at->object_frame) != frame)
+    PyObject *traceback = line ? NULL : exception_traceback(arguments[2]);
+    if (!traceback || pointer_at(traceback_frame(traceback), at->object_frame) != frame)
         return line;
-    int found = py.PyCode_Addr2Line(arguments[0], *(int *)((char *)traceback + TRACEBACK_POSITION));
-    return found > 0 ? found & 0x1ffffff : 0;
+    return traceback_line(traceback, arguments[0]);
 }
 
 static PyObject *on_unwind(PyObject *self, PyObject *const *arguments, Py_ssize_t count)

@@ -11,6 +11,8 @@
 #include "functions.h"
 #include "layers.h"
 #include "left_out.h"
+#include "objects.h"
+#include "raised.h"
 #include "sources.h"
 #include "threads.h"
 
@@ -147,14 +149,15 @@ static __attribute__((noinline)) void watch_tracing(void *frame, int what)
         write_line(w, function, frame, 0, EVENT_STANDS);
 }
 
-static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument);
+static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument, PyObject *const *stack);
 
 static int on_event(PyObject *self, PyObject *object, int what, PyObject *argument)
 {
     (void)self;
+    __builtin_unwind_init(); /* keeps the registers of the caller, for leave_raising() */
     void *frame = frame_of(object), *next = what == PROFILE_RETURN ? pointer_at(frame, at->frame_previous) : frame;
     if (what == PROFILE_CALL || what == PROFILE_RETURN)
-        on_call_or_return(object, frame, what, argument);
+        on_call_or_return(object, frame, what, argument, __builtin_frame_address(0));
     else if (options.c_calls && what >= PROFILE_C_CALL)
         on_c_event(frame, what, argument);
     else
@@ -164,7 +167,18 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
     return 0;
 }
 
-static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument)
+/* What `--args` named is left by raising: by what, and from which line, where that is found. */
+static __attribute__((noinline)) void leave_raising(struct writer *w, struct function_entry *function, PyObject *object, const void *shown, uint32_t line, PyObject *const *stack)
+{
+    struct raised raised;
+    bool found = raised_find(&raised, stack, object);
+    if (found)
+        line = traceback_line(raised.traceback, function->code);
+    if (left(w, function, shown, line, CALL_UNWIND))
+        write_raised(w, function, found ? raised.type : NULL, raised.value);
+}
+
+static void on_call_or_return(PyObject *object, void *frame, int what, PyObject *argument, PyObject *const *stack)
 {
     PyObject *code = pointer_at(frame, at->frame_code);
     struct writer *w = writer_here(frame, what == PROFILE_CALL);
@@ -184,8 +198,10 @@ static void on_call_or_return(PyObject *object, void *frame, int what, PyObject 
     /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (frame != object ? (uint32_t)(uintptr_t)code : 0);
     uint32_t line = line_at(function, position, find_line, object, 0);
-    /* Of what leaves it by raising nothing is known: the interpreter has put the exception where nobody finds it. */
-    leave(w, function, shown, line, !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN, argument);
+    if (UNLIKELY(function->observed) && !argument)
+        leave_raising(w, function, object, shown, line, stack);
+    else
+        leave(w, function, shown, line, !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN, argument);
 }
 
 static bool profiled_by(void *state, void *function)

@@ -11,7 +11,6 @@
 
 /* PyTypeObject, and its tp_flags */
 #define TYPE_NAME 24
-#define TYPE_FLAGS 168
 #define TYPE_BASE 256
 #define TYPE_MRO 344
 #define HEAP_TYPE (1ull << 9)
@@ -22,13 +21,15 @@
 #define IS_TEXT (1ull << 28)
 #define IS_DICT (1ull << 29)
 #define IS_EXCEPTION (1ull << 30)
+#define IS_TYPE (1ull << 31)
 #define QUALNAME_BEFORE_KEYS 8 /* PyHeapTypeObject: ht_qualname, then ht_cached_keys */
 #define SIZE 16                /* of what has a size: ob_size, of a dict ma_used */
 #define SET_SIZE 24
 #define FLOAT_VALUE 16
 #define DIGITS 24
 #define EXCEPTION_ARGUMENTS 24
-#define EXCEPTION_TRACEBACK 40 /* from 3.11 on */
+#define EXCEPTION_TRACEBACK (py.version < 0x030b0000 ? 32 : 40)
+#define TRACEBACK_POSITION 32 /* of its frame in the code, in bytes */
 /* PyArrayObject_fields and PyArray_Descr, NumPy 1 and 2 */
 #define ARRAY_DIMENSIONS 24
 #define ARRAY_SIZES 32
@@ -41,6 +42,7 @@
 #define TENSOR_CUSTOM 8
 #define TENSOR_TRIES 64
 #define MOST_BASES 64
+#define PAGE 4096
 #define LONGEST_NAME 256
 
 bool objects_known;
@@ -65,9 +67,25 @@ bool is_static_type(const void *type, const char *name)
     return !(word_at(type, TYPE_FLAGS) & HEAP_TYPE) && !strcmp(pointer_at(type, TYPE_NAME), name);
 }
 
-void *exception_traceback(PyObject *exception)
+bool is_exception(const PyObject *object)
 {
-    if (!objects_known || !(word_at(exception->type, TYPE_FLAGS) & IS_EXCEPTION))
+    return word_at(object->type, TYPE_FLAGS) & IS_EXCEPTION;
+}
+
+bool is_exception_type(const PyObject *object)
+{
+    return word_at(object->type, TYPE_FLAGS) & IS_TYPE && is_there(object, TYPE_FLAGS + 8) && word_at(object, TYPE_FLAGS) & IS_EXCEPTION;
+}
+
+uint32_t traceback_line(const PyObject *traceback, PyObject *code)
+{
+    int found = py.PyCode_Addr2Line(code, *(int *)((char *)traceback + TRACEBACK_POSITION));
+    return found > 0 ? found & 0x1ffffff : 0;
+}
+
+PyObject *exception_traceback(PyObject *exception)
+{
+    if (!objects_known || !is_exception(exception))
         return NULL;
     PyObject *traceback = pointer_at(exception, EXCEPTION_TRACEBACK);
     return traceback && is_static_type(traceback->type, "traceback") ? traceback : NULL;
@@ -183,14 +201,16 @@ static void describe_array(struct value *v, PyObject *object)
     put_sizes(v, VALUE_ARRAY, sizes, dimensions);
 }
 
-/* Whether these bytes are there: asked of the kernel, by a call that Python makes too and that does nothing. */
-static bool is_there(const void *address, size_t size)
+static bool word_is_there(const char *address)
 {
-    const char *start = address;
+    return !syscall(SYS_rt_sigprocmask, -1, address, NULL, sizeof(uint64_t)) || errno != EFAULT;
+}
+
+bool is_there(const void *address, size_t size)
+{
     int before = errno; /* the program's */
-    bool there = true;
-    for (size_t i = 0; there && i < size; i += sizeof(uint64_t))
-        there = !syscall(SYS_rt_sigprocmask, -1, start + i, NULL, sizeof(uint64_t)) || errno != EFAULT;
+    const char *first = address, *last = first + size - sizeof(uint64_t);
+    bool there = word_is_there(first) && (((uintptr_t)first ^ (uintptr_t)last) < PAGE || word_is_there(last));
     errno = before;
     return there;
 }
@@ -257,6 +277,13 @@ static void describe_by_bases(struct value *v, PyObject *object)
     }
 }
 
+/* An exception's text where that is a str, whatever its __str__ would make of it. */
+static void describe_first_argument(struct value *v, PyObject *argument)
+{
+    if (argument && word_at(argument->type, TYPE_FLAGS) & IS_TEXT)
+        describe_text(v, argument);
+}
+
 static void describe_plain(struct value *v, PyObject *object)
 {
     uint64_t flags = word_at(object->type, TYPE_FLAGS);
@@ -274,24 +301,39 @@ static void describe_plain(struct value *v, PyObject *object)
     } else if (flags & (IS_LIST | IS_TUPLE | IS_DICT)) {
         describe_size(v, object, SIZE);
     } else if (flags & IS_EXCEPTION) {
-        /* Its text where that is a str, whatever its __str__ would make of it. */
         const void *arguments = pointer_at(object, EXCEPTION_ARGUMENTS);
-        PyObject *first = arguments && tuple_size(arguments) ? tuple_item(arguments, 0) : NULL;
-        if (first && word_at(first->type, TYPE_FLAGS) & IS_TEXT)
-            describe_text(v, first);
+        if (arguments && tuple_size(arguments))
+            describe_first_argument(v, tuple_item(arguments, 0));
     } else {
         describe_by_bases(v, object);
     }
 }
 
-void object_describe(struct value *v, PyObject *object, bool redact)
+static void describe_type(struct value *v, const void *type, uint8_t status)
 {
-    v->type = object ? name_of_type(object->type) : 0;
-    v->status = !object ? VALUE_UNREAD : redact ? VALUE_REDACTED : VALUE_COMPLETE;
+    v->type = type ? name_of_type(type) : 0;
+    v->status = status;
     v->kind = VALUE_OTHER;
     v->length = v->size = v->dtype = 0;
+}
+
+void object_describe(struct value *v, PyObject *object, bool redact)
+{
+    describe_type(v, object ? object->type : NULL, !object ? VALUE_UNREAD : redact ? VALUE_REDACTED : VALUE_COMPLETE);
     if (object && !redact)
         describe_plain(v, object);
+}
+
+void object_describe_raised(struct value *v, PyObject *type, PyObject *content, bool redact)
+{
+    if (content && is_exception(content)) {
+        object_describe(v, content, redact);
+        return;
+    }
+    describe_type(v, type, redact ? VALUE_REDACTED : VALUE_COMPLETE);
+    bool several = content && word_at(content->type, TYPE_FLAGS) & IS_TUPLE;
+    if (!redact)
+        describe_first_argument(v, !several ? content : tuple_size(content) ? tuple_item(content, 0) : NULL);
 }
 
 /* A str as the interpreter reports it, and as it lies in memory. */

@@ -11,11 +11,21 @@ extern bool objects_known;
 void objects_verify(void);
 /* Fill in what `value` says of an object, NULL = it is not known; `redact`: its type alone. */
 void object_describe(struct value *value, PyObject *object, bool redact);
+/* The same of an exception that may not be made yet: of such a type, and of what it is to be made, NULL = nothing. */
+void object_describe_raised(struct value *value, PyObject *type, PyObject *content, bool redact);
 /* The record of a name that is a str; NULL where there is no room. */
 const struct function *name_of_text(PyObject *text);
 bool is_static_type(const void *type, const char *name);
-/* From 3.11 on: the traceback of an exception; NULL = it has none, or is no exception. */
-void *exception_traceback(PyObject *exception);
+#define TYPE_FLAGS 168 /* PyTypeObject.tp_flags */
+bool is_exception(const PyObject *object);
+/* Of an object whose own type can be read. */
+bool is_exception_type(const PyObject *object);
+/* The traceback of an exception; NULL = it has none, or is no exception. */
+PyObject *exception_traceback(PyObject *exception);
+/* The line where the newest entry of a traceback stands, which is of this code; 0 = not known. */
+uint32_t traceback_line(const PyObject *traceback, PyObject *code);
+/* Whether so many bytes, a page at most, are there: asked of the kernel, by a call that Python makes too and that does nothing. */
+bool is_there(const void *address, size_t size);
 
 static inline Py_ssize_t tuple_size(const void *tuple)
 {
@@ -25,6 +35,12 @@ static inline Py_ssize_t tuple_size(const void *tuple)
 static inline PyObject *tuple_item(const void *tuple, Py_ssize_t place)
 {
     return pointer_at((const char *)tuple + at->tuple_items, 8 * place);
+}
+
+/* The frame object of its newest entry. */
+static inline PyObject *traceback_frame(const PyObject *traceback)
+{
+    return pointer_at(traceback, 24);
 }
 
 static inline const unsigned char *bytes_of(const void *bytes)

@@ -90,3 +90,14 @@ void write_result(struct writer *w, const struct function_entry *function, PyObj
     fill(value, object, NULL, 0, what, function->secret);
     values_written(w, 1);
 }
+
+void write_raised(struct writer *w, const struct function_entry *function, PyObject *type, PyObject *content)
+{
+    struct value *value = objects_known ? room_for_values(w, 1) : NULL;
+    if (!value)
+        return;
+    fill(value, NULL, NULL, 0, VALUE_RAISED, function->secret);
+    if (type)
+        object_describe_raised(value, type, content, function->secret);
+    values_written(w, 1);
+}

@@ -9,5 +9,7 @@
 void write_arguments(struct writer *writer, const struct function_entry *function, const void *frame);
 /* What ended a call as `kind` says (CALL_*); NULL: it is not known. */
 void write_result(struct writer *writer, const struct function_entry *function, PyObject *object, uint64_t kind);
+/* The exception that ended a call, which may not be made yet: its type, NULL = not known, and what it is to be made of, or it itself. */
+void write_raised(struct writer *writer, const struct function_entry *function, PyObject *type, PyObject *content);
 
 #endif

@@ -15,7 +15,7 @@ REPORT: Applies = {
     "slowest": ("request",),
     "compensate": ("function", "module", "operator", "blas"),
 }
-EXPORT: Applies = {"value": ("folded",)}
+EXPORT: Applies = {"value": ("folded", "pstats")}
 # Where the first option has this value, the second one can have no effect, and why.
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),

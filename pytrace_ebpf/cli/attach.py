@@ -28,10 +28,10 @@ _ALL_CALLS = "attach --rootless samples stacks: give --sample, and no --source; 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `attach`."""
-    parser.add_argument("pids", type=_pids, nargs="*", default=[], metavar="PID", help="process to trace; several, also joined by commas")
-    parser.add_argument("-p", "--pid", type=_pids, action="append", default=[], metavar="PID", help="the same as an option")
+    parser.add_argument("pids", type=process_ids, nargs="*", default=[], metavar="PID", help="process to trace; several, also joined by commas")
+    parser.add_argument("-p", "--pid", type=process_ids, action="append", default=[], metavar="PID", help="the same as an option")
     parser.add_argument(
-        "--match", type=_pattern, metavar="PATTERN",
+        "--match", type=pattern, metavar="PATTERN",
         help="trace every Python process whose command line has this regular expression in it, those that are started later too; "
         "until Ctrl-C or --duration. One has to be there at the start",
     )  # fmt: skip
@@ -81,14 +81,16 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _pids(text: str) -> list[int]:
+def process_ids(text: str) -> list[int]:
+    """The type of an option: numbers joined by commas."""
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not a process id; give numbers, joined by commas") from None
 
 
-def _pattern(text: str) -> str:
+def pattern(text: str) -> str:
+    """The type of an option: a regular expression."""
     try:
         re.compile(text.encode())
     except re.error as error:

@@ -132,4 +132,9 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
     if status["too_many"]:
         lines.append(f"{status['too_many']:,} processes are not sampled because there are so many (max_processes)")
+    for each in status.get("push", ()):
+        why = f"; the last one was not: {each['why']}" if each["why"] else ""
+        lines.append(
+            f"{printable(each['server'])}: {each['sent']:,} profiles sent, {each['refused']:,} refused, {each['dropped']:,} dropped, {each['waiting']:,} wait{why}"
+        )
     return [*lines, *(f"not sampled: {printable(each)}" for each in status["not_sampled"])]

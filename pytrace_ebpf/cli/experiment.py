@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 
 import pytrace_ebpf
-from pytrace_ebpf import extras
+from pytrace_ebpf import extras, itself
 from pytrace_ebpf.cli import applies, progress, stopping
 from pytrace_ebpf.cli import run as run_command
 from pytrace_ebpf.cli.reading import damage_reported
@@ -41,7 +41,6 @@ from pytrace_ebpf.view.report import width_of
 from pytrace_ebpf.view.text import duration
 
 NAME = "experiment"
-_START = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[:2] = ['pytrace-ebpf']; from pytrace_ebpf.cli.main import main; sys.exit(main())"
 _ERROR = "pytrace-ebpf: "
 _REPEATS, _TOP = 3, 8
 
@@ -194,9 +193,7 @@ def _again(args: argparse.Namespace) -> list[str]:
 
 def _record(setting: Setting, command: Sequence[str], options: list[str], log: Path, stopped: stopping.Stopped) -> None:
     """One recorded run, its output in `log`. Raises PytraceError where the program did not end well, KeyboardInterrupt when stopped."""
-    package = str(Path(pytrace_ebpf.__file__).parents[1])
-    # -I: as the installed command is started; nothing in the program's directory is taken for a part of the tracer.
-    words = [sys.executable, "-I", "-c", _START, package, "run", *options, "--", *setting.command(command)]
+    words = itself.command("run", *options, "--", *setting.command(command))
     with whole(log, as_caller) as out:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment})
         passed_on = False

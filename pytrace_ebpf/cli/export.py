@@ -1,9 +1,13 @@
-"""Write a trace for another viewer: perfetto (ui.perfetto.dev), speedscope (speedscope.app), KCachegrind (callgrind), folded stacks or an icicle.
+"""Write a trace for another viewer.
 
-perfetto holds calls and scheduling; speedscope the calls of each thread; folded the self
-time of every distinct stack in nanoseconds, for flame graphs (--value says which time);
-callgrind the time of every function, and of every line where lines were recorded or sampled, and who called whom from which line;
-icicle is a page for any browser with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
+Every call on its thread's track: perfetto (ui.perfetto.dev), with scheduling; chrome (chrome://tracing and what else reads its JSON);
+speedscope (speedscope.app); firefox (profiler.firefox.com), with what each thread did as its categories; icicle, a page for any browser
+with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
+
+Time summed by calling context: pprof (go tool pprof, Pyroscope, Parca) and otlp (an OpenTelemetry Collector), with wall time and each of its parts;
+folded stacks, for flame graphs, in nanoseconds of self time (--value says which).
+
+By function and who called whom: callgrind (KCachegrind), also by line where lines were recorded or sampled; pstats (Python's own, SnakeViz; --value).
 """
 
 import argparse
@@ -14,27 +18,39 @@ from typing import BinaryIO
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
+from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import callgrind, folded, icicle, perfetto, speedscope
+from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, icicle, otlp, perfetto, pprof, pstats, speedscope
+from pytrace_ebpf.view.export.values import VALUES
 from pytrace_ebpf.view.text import size
 
 NAME = "export"
 FORMATS = {
     "perfetto": perfetto.SUFFIX,
+    "chrome": chrome.SUFFIX,
     "speedscope": speedscope.SUFFIX,
-    "callgrind": callgrind.SUFFIX,
-    "folded": folded.SUFFIX,
+    "firefox": firefox.SUFFIX,
     "icicle": icicle.SUFFIX,
+    "pprof": pprof.SUFFIX,
+    "otlp": otlp.SUFFIX,
+    "folded": folded.SUFFIX,
+    "callgrind": callgrind.SUFFIX,
+    "pstats": pstats.SUFFIX,
 }
 _OPEN_WITH = {
     "perfetto": "open it at https://ui.perfetto.dev",
+    "chrome": "open it in chrome://tracing or at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
-    "callgrind": "open it with kcachegrind, qcachegrind or callgrind_annotate",
-    "folded": "feed it to flamegraph.pl --countname=ns or any flame graph viewer",
+    "firefox": "open it at https://profiler.firefox.com",
     "icicle": "open it in a browser",
+    "pprof": "open it with go tool pprof -http=: or at a Pyroscope or Parca server",
+    "otlp": "send it with curl -H 'Content-Type: application/x-protobuf' --data-binary @FILE http://COLLECTOR:4318/v1development/profiles",
+    "folded": "feed it to flamegraph.pl --countname=ns or any flame graph viewer",
+    "callgrind": "open it with kcachegrind, qcachegrind or callgrind_annotate",
+    "pstats": "open it with python3 -m pstats or snakeviz",
 }
 
 
@@ -43,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
     parser.add_argument("--to", choices=tuple(FORMATS), required=True, help="format")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output (TRACE's name with a suffix)")
-    parser.add_argument("--value", choices=folded.VALUES, help="folded: which self time, in ns (wall)")
+    parser.add_argument("--value", choices=VALUES, help="folded, pstats: which time (wall)")
     window.add_arguments(parser, "--until")
 
 
@@ -52,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     applies.to_answer(applies.EXPORT, args, "to")
     with opened(args.trace, "Writing") as whole_trace:
         trace = window.windowed(whole_trace, args)
+        has_answer(trace, args.to)
         if args.output == "-":
             _write(trace, args, sys.stdout.buffer)
             return 0
@@ -71,13 +88,14 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
     """Returns a note on what was written, "" for none."""
     if args.to == "perfetto":
         perfetto.write(trace, timelines(trace), out)
-    elif args.to == "speedscope":
-        if not speedscope.write(trace, out):
-            return f"; it has the paths of calls with their time: a window of at most {speedscope.MOST_CALLS:,} calls (--from, --until) has each call"
-    elif args.to == "callgrind":
-        callgrind.write(trace, out)
+    elif args.to in ("speedscope", "firefox"):
+        of, most = {"speedscope": (speedscope, speedscope.MOST_CALLS), "firefox": (firefox, firefox.MOST)}[args.to]
+        if not of.write(trace, out):
+            return f"; it has the paths of calls with their time: a window of at most {most:,} calls (--from, --until) has each call"
     elif args.to == "icicle":
         icicle.write(trace, args.tid, out)
+    elif args.to in ("folded", "pstats"):
+        {"folded": folded, "pstats": pstats}[args.to].write(trace, args.value or "wall", out)
     else:
-        folded.write(trace, args.value or "wall", out)
+        {"callgrind": callgrind, "chrome": chrome, "otlp": otlp, "pprof": pprof}[args.to].write(trace, out)
     return ""

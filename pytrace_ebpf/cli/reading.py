@@ -1,6 +1,7 @@
 """A trace opened for a command: whatever is wrong with it is one sentence and exit code 5."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TypeVar
@@ -35,6 +36,10 @@ def opened(directory: str, what: str = "Reading") -> Iterator[Trace]:
 
     A line of progress on `what` the block does may be shown meanwhile: print after the block.
     """
+    if sys.platform == "linux":
+        from pytrace_ebpf.record.output.ready import keep_freed_memory
+
+        keep_freed_memory()
     with damage_reported(directory), progress.shown(what) as report:
         trace = pytrace_ebpf.open(directory)
         trace.progress = report

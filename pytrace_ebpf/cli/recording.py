@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # they need packages that a mere reader of experiments may no
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SOURCES = ("auto", "usdt", "agent")
 _SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
-_HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
+HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
 def prepare(source: str = "agent") -> None:
@@ -60,8 +60,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="trace directory to write (pytrace-DATE-TIME)")
     parser.add_argument("--source", choices=SOURCES, help="where function events come from (auto; with --sample nowhere)")
     parser.add_argument(
-        "--sample", type=_rate, nargs="?", const=_HZ, metavar="HZ",
-        help=f"sample the Python stacks of threads, HZ times a second ({_HZ:g}), on a core and off it, instead of recording calls, or beside them with --source",
+        "--sample", type=rate, nargs="?", const=HZ, metavar="HZ",
+        help=f"sample the Python stacks of threads, HZ times a second ({HZ:g}), on a core and off it, instead of recording calls, or beside them with --source",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_share, metavar="N%",
@@ -190,11 +190,12 @@ def redacted(asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(() if "none" in asked else REDACTED), *(name for name in asked if name != "none"))))
 
 
-def _rate(text: str) -> float:
-    rate = float(text)
-    if not 0.01 <= rate <= _MOST_HZ:
+def rate(text: str) -> float:
+    """The type of an option: samples a second."""
+    hz = float(text)
+    if not 0.01 <= hz <= _MOST_HZ:
         raise argparse.ArgumentTypeError(f"{text} is not a rate; give samples a second, at most {_MOST_HZ:,.0f}")
-    return rate
+    return hz
 
 
 def new_session(options: Options, instead: str) -> "Session":

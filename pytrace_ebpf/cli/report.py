@@ -17,7 +17,8 @@ from pytrace_ebpf.analyze.native.around import calls_within
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import answer, damage_reported
 from pytrace_ebpf.cli.requests import REQUEST
-from pytrace_ebpf.cli.screen import ascii_only, console
+from pytrace_ebpf.cli.screen import Screen, ascii_only, console
+from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
@@ -68,14 +69,24 @@ def run(args: argparse.Namespace) -> int:
         json.dump(facts, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
-    screen = console()
-    with damage_reported(args.trace):
-        screen.print(report(facts, table, width_of(screen), ascii_only(), top))
+    _print(args, facts, table, console())
     return 0
+
+
+def show(args: argparse.Namespace, screen: Screen) -> None:
+    """Print the report of args.trace by function on `screen`."""
+    args.by = "function"
+    _print(args, *answer(args.trace, lambda trace: _found(window.windowed(trace, args), args)), screen)
+
+
+def _print(args: argparse.Namespace, facts: dict[str, Any], table: pd.DataFrame, screen: Screen) -> None:
+    with damage_reported(args.trace):
+        screen.print(report(facts, table, width_of(screen), ascii_only(), args.top or len(table)))
 
 
 def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
     """What the report says, and its rows."""
+    has_answer(trace, args.by)
     by = BY[args.by]
     facts = summary.summary(trace)
     facts |= {

@@ -26,7 +26,7 @@ class Screen(Console):
             yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
 
 
-def console() -> Console:
+def console() -> Screen:
     """Standard output as rich sees it."""
     chosen = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Screen(width=None if chosen else _PIPE, highlight=False, emoji=False, markup=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf import amounts
+from pytrace_ebpf.daemon.destination import KINDS, Destination, destination
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.policy import ACTIONS, RECORD, SAMPLE, Rule
 from pytrace_ebpf.errors import UsageError
@@ -33,6 +34,8 @@ class Configuration:
     max_recordings: int = 4
     otherwise: str = SAMPLE
     requests: Permission = field(default_factory=Permission)
+    metrics_port: int = 0
+    push: tuple[Destination, ...] = field(default=())
     rules: tuple[Rule, ...] = field(default=())
 
     def same_place(self, other: "Configuration") -> bool:
@@ -55,12 +58,20 @@ def load(path: Path | None) -> Configuration:
         raise UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the configuration {path} is no TOML: {_lower(str(error))}") from None
-    rules = content.pop("rule", [])
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise UsageError(f"{path}: rule is a table of its own: write [[rule]] above its keys")
+    rules, push = (_tables(content, name, path) for name in ("rule", "push"))
     values = _parsed(content, _KEYS, str(path))
     made = tuple(_rule(rule, f"{path}: rule {number}") for number, rule in enumerate(rules, 1))
-    return Configuration(**values, rules=made)
+    to = tuple(
+        destination(_parsed(each, _PUSH_KEYS, where), where) for each, where in ((each, f"{path}: push {at}") for at, each in enumerate(push, 1))
+    )
+    return Configuration(**values, rules=made, push=to)
+
+
+def _tables(content: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
+    found = content.pop(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise UsageError(f"{path}: {name} is a table of its own: write [[{name}]] above its keys")
+    return found
 
 
 def _rule(content: dict[str, Any], where: str) -> Rule:
@@ -128,6 +139,25 @@ def _window(value: Any) -> float:
     return seconds
 
 
+def _timeout(value: Any) -> float:
+    seconds = amounts.seconds(value) if isinstance(value, str) else None
+    if seconds is None or not 0.1 <= seconds <= 60:
+        raise _WrongError("it must be a time from 100ms to 60s")
+    return seconds
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _WrongError("it must be a text")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value not in KINDS:
+        raise _WrongError(f"it must be one of {', '.join(KINDS)}")
+    return str(value)
+
+
 def _action(value: Any) -> str:
     if value not in ACTIONS:
         raise _WrongError(f"it must be one of {', '.join(ACTIONS)}")
@@ -186,6 +216,13 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max_recordings": ("max_recordings", _number(0, 64)),
     "otherwise": ("otherwise", _otherwise),
     "requests": ("requests", _requests),
+    "metrics_port": ("metrics_port", _number(0, 65535)),
+}
+_PUSH_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "kind": ("kind", _kind),
+    "url": ("url", _text),
+    "headers_file": ("headers_file", _path),
+    "timeout": ("timeout_s", _timeout),
 }
 _RULE_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "action": ("action", _action),
@@ -196,4 +233,4 @@ _RULE_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pid": ("pids", _pids),
     "options": ("options", _patterns),
 }
-assert {to for to, _ in _KEYS.values()} | {"rules"} == {each.name for each in fields(Configuration)}
+assert {to for to, _ in _KEYS.values()} | {"rules", "push"} == {each.name for each in fields(Configuration)}

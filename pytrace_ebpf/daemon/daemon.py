@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf.analyze.live.profile import profile
 from pytrace_ebpf.analyze.live.samples import LiveSamples
@@ -25,6 +25,9 @@ from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session, Status
 from pytrace_ebpf.trace.schema import STACKS
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.daemon.outlets import Outlets
 
 _SOCKET = "daemon.sock"
 _PUBLISHED_S = 5.0
@@ -50,6 +53,7 @@ class Daemon:
         self._reloads = 0
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
+        self._outlets: Outlets | None = None
 
     # -- service.Service ---------------------------------------------------------------
 
@@ -77,6 +81,7 @@ class Daemon:
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),
+            **(self._outlets.status() if self._outlets else {}),
             "cpu_s": round(_cpu_s() - self._began_cpu_s, 3),
             "host_percent": round(100 * (_cpu_s() - self._began_cpu_s) / max(uptime_s, 1e-3) / (os.cpu_count() or 1), 3),
             "rss_bytes": _rss_bytes(),
@@ -114,8 +119,12 @@ class Daemon:
         self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
         options = Options(None, source="sample", sample=configuration.hz, follow=False, segment_s=configuration.window_s, lean=True)
         session = None
+        if configuration.push or configuration.metrics_port:
+            from pytrace_ebpf.daemon.outlets import Outlets
+
+            self._outlets = Outlets(configuration, self._report)
         try:
-            session = Session(options, self._argv, self._take, self._finding)
+            session = Session(options, self._argv, self._take, looking=self._finding)
             session.start()
             if not self._door.is_open:
                 self._door.open()
@@ -130,6 +139,9 @@ class Daemon:
             if session is not None:
                 session.close()
             self._recordings.close()
+            if self._outlets:
+                self._outlets.close()
+            self._outlets = None
             self._store.close()
             self._hours.close()
 
@@ -155,6 +167,8 @@ class Daemon:
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
         self._store.write(closed, table)
+        if self._outlets:
+            self._outlets.take(closed, table, self._store.functions_of(table), self._store.processes)
 
     def _progress(self, lock: Lock, status: Status) -> None:
         """Once a second."""
@@ -170,7 +184,10 @@ class Daemon:
             self._published_s = time.monotonic() + _PUBLISHED_S
             notify("WATCHDOG=1")
             try:
-                lock.publish(self.status())
+                how = self.status()
+                if self._outlets:
+                    self._outlets.publish(how)
+                lock.publish(how)
             except OSError as error:
                 self._report(f"its status could not be written ({error.strerror})")
 

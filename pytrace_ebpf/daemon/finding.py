@@ -87,13 +87,13 @@ class Finding(Looking):
         return {pid: each.key for pid, each in seen.items() if each.key}
 
     def _look_at(self, pid: int, known: _Seen | None, now: float) -> _Seen:
-        words = command(pid)
-        key = key_of(pid) if words else None
-        process = read(pid, words) if key else None
-        if process is None or key_of(pid) != key:  # it ended meanwhile, or is a thread of the kernel
-            return _Seen(known.since_s if known else now, None, Rule(IGNORE))
+        key = key_of(pid)
         if known and known.key == key and known.rule.action in (SAMPLE, RECORD):
             return known
+        words = command(pid) if key else b""
+        process = read(pid, words) if words else None
+        if process is None or key_of(pid) != key:  # it ended meanwhile, or is a thread of the kernel
+            return _Seen(known.since_s if known else now, None, Rule(IGNORE))
         rule = decide(self._policy, self._otherwise, process)
         since = known.since_s if known and known.key in (key, None) else now
         return _Seen(since, None if rule.action == IGNORE else key, rule)

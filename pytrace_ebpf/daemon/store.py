@@ -142,6 +142,15 @@ class Store:
             "threads": pa.Table.from_pylist(threads, THREADS.arrow),
         }
 
+    def functions_of(self, profile: pa.Table) -> pa.Table:
+        """The functions (schema.FUNCTIONS) that rows of a window refer to."""
+        return self._functions.filter(pa.array(np.isin(self._functions["func_id"].to_numpy(), profile["func_id"].to_numpy())))
+
+    @property
+    def processes(self) -> Mapping[int, Mapping[str, Any]]:
+        """Those that are known, by pid; rows of schema.PROCESSES."""
+        return self._processes
+
     def _forget(self, closed: Closed) -> None:
         """Let go of processes that ended well before this window."""
         for pid in [pid for pid, row in self._processes.items() if row["end_ns"] is not None and row["end_ns"] < closed.start_ns]:

@@ -1,7 +1,6 @@
 """The settings of an experiment compared: medians, spread, speed-up and efficiency by function, operator, nn.Module, module or call path."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +8,7 @@ import pandas as pd
 
 from pytrace_ebpf.experiment import modules as experiment_modules
 from pytrace_ebpf.experiment.data import Experiment
-from pytrace_ebpf.experiment.paths import FRAME, PARTS, TIMES, repeated
+from pytrace_ebpf.experiment.paths import FRAME, NAMED, PARTS, TIMES, names_of, repeated
 from pytrace_ebpf.trace import layers
 
 NATIVE = tuple(layer.name for layer in layers.NATIVE)  # the layers of `by` operator; by function has the others
@@ -32,7 +31,8 @@ def compare(experiment: Experiment, by: str, sort: str) -> pd.DataFrame:
     A setting that does not have the function at all has no row; a table without rows has fewer columns.
     """
     everywhere = _everywhere(experiment)
-    sums = pd.concat([_sums(experiment, run, by, sort, everywhere) for run in experiment.runs], ignore_index=True)
+    parts = [sums_of(experiment.rows(run, columns_of(sort)), by, sort, everywhere).assign(setting=run["setting"]) for run in experiment.runs]
+    sums = pd.concat(parts, ignore_index=True)
     return against_first(experiment, sums, list(KEYS[by])) if len(sums) else sums
 
 
@@ -103,20 +103,7 @@ def only_in_some(experiment: Experiment) -> pd.DataFrame:
 
 def chains(experiment: Experiment, paths: Sequence[int]) -> dict[int, list[str]]:
     """The qualified names from the outermost call down to each of these path_ids."""
-    above: dict[int, tuple[int, str]] = {}
-    for run in experiment.runs:
-        if all(path in above for path in paths):
-            break
-        rows = experiment.rows(run, ["path_id", "parent_path_id", "qualname"])
-        above |= dict(zip(rows["path_id"], zip(rows["parent_path_id"], rows["qualname"], strict=True), strict=True))
-    found: dict[int, list[str]] = {}
-    for path in paths:
-        names, at = [], path
-        while at in above:
-            at, name = above[at]
-            names.append(name)
-        found[path] = names[::-1]
-    return found
+    return names_of((experiment.rows(run, [*NAMED]) for run in experiment.runs), paths)
 
 
 def _everywhere(experiment: Experiment) -> npt.NDArray[np.int64]:
@@ -131,10 +118,14 @@ def _everywhere(experiment: Experiment) -> npt.NDArray[np.int64]:
     return common.to_numpy()
 
 
-def _sums(experiment: Experiment, run: dict[str, Any], by: str, sort: str, everywhere: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """One run's row per key."""
+def columns_of(sort: str) -> list[str]:
+    """What sums_of needs of a run's rows."""
+    return [*_PLACE, "calls", *(SORTS[sort] + name for name in TIMES)]
+
+
+def sums_of(rows: pd.DataFrame, by: str, sort: str, everywhere: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """One row per key (KEYS[by]) of one run's `rows` (columns_of): calls, TIMES and, of wall_ns, what is not on the paths `everywhere` (unaligned_ns)."""
     prefix, key = SORTS[sort], list(KEYS[by])
-    rows = experiment.rows(run, [*_PLACE, "calls", *(prefix + name for name in TIMES)])
     rows = rows.rename(columns={prefix + name: name for name in TIMES})
     rows = rows.astype(dict.fromkeys(("layer", "module", "qualname", "file"), "object"))
     if by == "nn.Module":
@@ -152,7 +143,7 @@ def _sums(experiment: Experiment, run: dict[str, Any], by: str, sort: str, every
     if KEYS[by] != ("module",):
         names = [name for name in ("qualname", "file") if name not in key]
         out = out.join(groups[names].first())
-    return out.reset_index().assign(setting=run["setting"])
+    return out.reset_index()
 
 
 def _medians(sums: pd.DataFrame, key: list[str], runs: "pd.Series[int]") -> pd.DataFrame:

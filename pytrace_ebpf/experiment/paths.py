@@ -1,5 +1,7 @@
 """The calls of one trace summed by call path, under ids that are the same in every trace of the program."""
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -10,7 +12,10 @@ CALLS = ("call_id", "parent_id", "depth", "func_id", "wall_ns", *SPLIT, "worker_
 FRAME = ("layer", "module", "qualname", "first_line")  # what makes a function the same one in another trace
 PARTS = (*SPLIT, "unknown_ns")  # of wall_ns, which they sum to
 TIMES = ("wall_ns", *PARTS, "worker_on_cpu_ns")
+NAMED = ("path_id", "parent_path_id", "qualname")
 NO_PATH = 0  # above the outermost calls
+
+_FURTHER = np.uint64(0xD6E8FEB86659FD93)  # tells paths of contexts that have no place in a tree from outermost calls
 
 Ids = npt.NDArray[np.uint64]
 
@@ -32,6 +37,32 @@ def by_path(calls: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     named = frames.drop(columns="frame_id").iloc[at[first]].reset_index(drop=True)
     out = pd.concat([out, named, _sums(calls, group, len(first))], axis=1)
     return with_self(out).sort_values(["depth", "path_id"], kind="stable", ignore_index=True)
+
+
+def of_tree(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
+    """The same of the calls in `tree` (schema.TREE), but worker_on_cpu_ns, which a tree does not have and is null.
+
+    Contexts for which there was no room in the tree are paths of their own.
+    """
+    nodes = tree[tree["depth"] >= 0].rename(columns={"node_id": "call_id", "total_ns": "wall_ns", "self_ns": "self_wall_ns"})
+    frames = _frames(functions)
+    at = frames.index.get_indexer(nodes["func_id"].to_numpy())
+    frame = frames["frame_id"].to_numpy()[at] ^ np.where(nodes["pid"] < 0, _FURTHER, np.uint64(0))
+    path, parent = _path_ids(nodes, frame)
+    group, first = _grouped(path)
+    out = pd.DataFrame({"path_id": path[first].view(np.int64), "parent_path_id": parent[first].view(np.int64)})
+    out["depth"] = nodes["depth"].to_numpy()[first]
+    out = pd.concat([out, frames.drop(columns="frame_id").iloc[at[first]].reset_index(drop=True)], axis=1)
+    out["calls"] = np.bincount(group, nodes["calls"], len(first)).astype(np.int64)
+    for prefix in ("", "self_"):
+        known = nodes[f"{prefix}on_cpu_ns"].notna()
+        for name in ("wall_ns", *PARTS):
+            column = pd.Series(nodes[prefix + name].array, dtype="Int64")
+            sums = column.groupby(group).sum(min_count=1)
+            sums[np.unique(group[(column.isna().to_numpy(bool) & known.to_numpy(bool))])] = pd.NA
+            out[prefix + name] = sums.array
+        out[f"{prefix}worker_on_cpu_ns"] = pd.array([pd.NA] * len(first), dtype="Int64")
+    return out.sort_values(["depth", "path_id"], kind="stable", ignore_index=True)
 
 
 def with_self(paths: pd.DataFrame) -> pd.DataFrame:
@@ -60,6 +91,23 @@ def repeated(paths: pd.DataFrame, key: npt.NDArray[np.int64]) -> npt.NDArray[np.
         hit = key[ancestor] == key[rows]
         found[rows[hit]] = True
         rows, ancestor = rows[~hit], above[ancestor[~hit]]
+
+
+def names_of(runs: Iterable[pd.DataFrame], paths: Sequence[int]) -> dict[int, list[str]]:
+    """The qualified names from the outermost call down to each of these path_ids; `runs`: NAMED of each."""
+    above: dict[int, tuple[int, str]] = {}
+    for rows in runs:
+        above |= dict(zip(rows["path_id"], zip(rows["parent_path_id"], rows["qualname"], strict=True), strict=True))
+        if all(path in above for path in paths):
+            break
+    found: dict[int, list[str]] = {}
+    for path in paths:
+        names, at = [], path
+        while at in above:
+            at, name = above[at]
+            names.append(name)
+        found[path] = names[::-1]
+    return found
 
 
 def _frames(functions: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import text
 
 _PARTS = {f"{state.name}_ns": state.phrase for state in STATES}
-_SURE = {
+SURE = {
     True: "beyond the spread of the repeats",
     False: "within the spread of the repeats, so it may be chance",
     None: "of one run each, so it may be chance",
@@ -63,8 +63,8 @@ def _where(experiment: Experiment, setting: str, run_ns: float, tables: Mapping[
     others = [change for change in others if change["by"] != "module"]  # which is no more than its functions, that were named
     part = max(_PARTS, key=lambda name: abs(first[name]) if text.known(first[name]) else 0)
     also = f" ({_difference(first[part])} {_PARTS[part]})" if text.known(first[part]) and first[part] else ""
-    said = f" The {_named(first)} changes most: {_difference(first['wall_ns'])} of its own time{also}, {_SURE[first['clear']]}"
-    more = [f"; then the {_named(other)}: {_difference(other['wall_ns'])}, {_SURE[other['clear']]}" for other in others]
+    said = f" The {_named(first)} changes most: {_difference(first['wall_ns'])} of its own time{also}, {SURE[first['clear']]}"
+    more = [f"; then the {_named(other)}: {_difference(other['wall_ns'])}, {SURE[other['clear']]}" for other in others]
     return f"{said}{''.join(more)}."
 
 

@@ -19,25 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "activations.h"
 #include "rebuild.h"
 
 #define FEW_BITS 5
 #define FEW_FRAMES 4096
-
-static inline uint32_t place(const struct activations *open, int64_t frame)
-{
-    return hash((uint64_t)frame) >> (64 - open->bits);
-}
-
-static void link_newest(struct activations *open, uint32_t at)
-{
-    int64_t frame = open->frame[at];
-    if (!frame)
-        return;
-    uint32_t *newest = &open->newest[place(open, frame)];
-    open->before[at] = *newest;
-    *newest = at + 1;
-}
 
 static bool grow(struct activations *open)
 {
@@ -60,8 +46,9 @@ static bool grow(struct activations *open)
     open->newest = newest;
     open->capacity = capacity;
     open->bits = bits;
-    for (uint32_t at = 0; at < open->count; at++)
-        link_newest(open, at);
+    uint32_t count = open->count;
+    for (open->count = 0; open->count < count;)
+        activations_enter(open, frame[open->count]);
     return true;
 }
 
@@ -76,8 +63,7 @@ static inline bool push(struct activations *open, int64_t frame)
 {
     if (open->count == open->capacity && !grow(open))
         return false;
-    open->frame[open->count] = frame;
-    link_newest(open, open->count++);
+    activations_enter(open, frame);
     return true;
 }
 
@@ -86,29 +72,14 @@ bool activations_push(struct activations *open, int64_t frame)
     return push(open, frame);
 }
 
-/* Take the innermost off. Among those of one hash it is the newest. */
+/* Take the innermost off. */
 static inline void pop(struct activations *open)
 {
-    int64_t frame = open->frame[--open->count];
-    if (frame)
-        open->newest[place(open, frame)] = open->before[open->count];
+    activations_leave(open);
     if (open->count < open->base) {
         open->base = open->count;
         open->base_returned = true;
     }
-}
-
-/* The place of an open frame plus one; 0 none. */
-static inline uint32_t find(const struct activations *open, int64_t frame)
-{
-    if (!frame || !open->count)
-        return 0;
-    if (open->frame[open->count - 1] == frame)
-        return open->count;
-    uint32_t at = open->newest[place(open, frame)];
-    while (at && open->frame[at - 1] != frame)
-        at = open->before[at - 1];
-    return at;
 }
 
 static void close_down_to(struct activations *open, uint32_t height, struct step *step)
@@ -149,7 +120,7 @@ static bool may_be_older(const struct activations *open, const struct frames *se
 
 static bool enter(struct activations *open, int64_t frame, struct step *step)
 {
-    uint32_t found = find(open, frame);
+    uint32_t found = activations_find(open, frame);
     if (found && may_have_ended_in_loss(open, found - 1)) {
         if (!end_in_loss(open, found - 1))
             return false;
@@ -162,7 +133,7 @@ static bool enter(struct activations *open, int64_t frame, struct step *step)
 
 static bool leave(struct activations *open, const struct frames *seen, int64_t frame, struct step *step)
 {
-    uint32_t found = find(open, frame);
+    uint32_t found = activations_find(open, frame);
     if (!found && open->count && (!frame || !open->frame[open->count - 1]))
         found = open->count;
     if (!found) {

@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "rebuild.h"
-
-#define LIKELY(x) __builtin_expect(!!(x), 1)
 
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp)
 {
@@ -64,11 +63,6 @@ void calls_got_core(struct thread *thread)
     for (size_t k = 0; k < sizeof moments / sizeof *moments; k++)
         if (moments[k]->stamped && moments[k]->stamp.first_cpu < 0)
             moments[k]->stamp.first_cpu = cpu;
-}
-
-static uint32_t function_of(const struct engine *engine, int32_t func)
-{
-    return func >= 0 && (uint32_t)func < engine->functions ? (uint32_t)func : engine->functions;
 }
 
 static void count_open(struct engine *engine, const struct thread *thread, uint32_t by)
@@ -128,30 +122,26 @@ static bool node_of(struct engine *engine, struct thread *thread, int32_t func, 
             return engine->error = NO_MEMORY, false;
         thread->has_root = true;
     }
-    uint32_t parent = thread->depth ? thread->calls[thread->depth - 1].node : thread->root;
-    if (tree_child(&engine->tree, parent, func, outermost, node))
+    struct call *caller = thread->depth ? &thread->calls[thread->depth - 1] : NULL;
+    uint32_t none = 0;
+    if (tree_child(&engine->tree, caller ? caller->node : thread->root, func, outermost, caller ? &caller->newest : &none, node))
         return true;
     engine->error = NO_MEMORY;
     return false;
 }
 
-static int32_t named(const struct engine *engine, int32_t func)
+/* The site of a call of `func` by `caller`, NULL for none; what `site` is before is tried first. */
+bool calls_site(struct engine *engine, const struct call *caller, int32_t line, int32_t func, uint32_t *site)
 {
-    return (uint32_t)func < engine->functions ? func : -1;
-}
-
-/* The site of a call of `func`, that the one at `depth` - 1 made. */
-bool calls_site(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site)
-{
-    int32_t caller = depth ? named(engine, thread->calls[depth - 1].func) : -1;
-    return sites_find(&engine->sites, caller, line, named(engine, func), site) || (engine->error = NO_MEMORY, false);
+    int32_t calling = caller ? named(engine, caller->func) : -1;
+    return sites_find(&engine->sites, calling, line, named(engine, func), site) || (engine->error = NO_MEMORY, false);
 }
 
 /* Sites for the calls that are open. False: no memory. */
 bool calls_place(struct engine *engine, struct thread *thread)
 {
     for (size_t k = 0; k < thread->depth; k++)
-        if (!calls_site(engine, thread, k, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
+        if (!calls_site(engine, k ? &thread->calls[k - 1] : NULL, thread->calls[k].line, thread->calls[k].func, &thread->calls[k].site))
             return false;
     return true;
 }
@@ -162,15 +152,18 @@ bool calls_plant(struct engine *engine, struct thread *thread)
     if (!thread->has_root && !tree_root(&engine->tree, thread->number, &thread->root))
         return false;
     thread->has_root = true;
-    uint32_t node = thread->root;
+    uint32_t node = thread->root, none = 0, *newest = &none;
     for (size_t k = 0; k < thread->depth; k++) {
         struct call *call = &thread->calls[k];
         uint32_t function = function_of(engine, call->func);
         call->outermost &= 3;
-        if (!tree_child(&engine->tree, node, function == engine->functions ? -1 : call->func, call->outermost, &node))
+        *newest = 0;
+        if (!tree_child(&engine->tree, node, function == engine->functions ? -1 : call->func, call->outermost, newest, &node))
             return false;
         call->node = node;
+        newest = &call->newest;
     }
+    *newest = 0;
     return true;
 }
 
@@ -183,33 +176,25 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
         moments_answer(engine, thread, when.ns);
     uint32_t function = function_of(engine, func), module = engine->module[function];
     engine->met_unknown |= function == engine->functions && func >= 0;
-    bool has_line = line > 0 && thread->depth && engine->layer[function_of(engine, thread->calls[thread->depth - 1].func)] == PYTHON;
-    struct call *call = &thread->calls[thread->depth];
-    call->start_ns = when.ns; /* one by one: all at once takes as long as the rest of this function */
-    call->sequence = thread->sequence++;
-    call->frame = frame;
-    call->children_wall = 0;
-    for (int part = 0; part < PARTS; part++)
-        call->children[part] = 0;
-    call->func = func;
-    call->line = has_line ? line : -1;
-    call->flags = flags;
-    call->piece = call->slices = call->owed = call->node = call->site = 0;
-    call->unknown_below = call->outermost_of_site = 0;
-    call->slot = 0;
-    call->level = call->highest = thread->level;
-    call->busy_ns = 0;
+    struct call *call = &thread->calls[thread->depth], *caller = thread->depth ? call - 1 : NULL;
+    call_begins(call, thread, when.ns, func, line_of(engine, caller, line), frame, flags);
     call->outermost = (uint8_t)(!engine->open_of_function[function]++ + 2 * !engine->open_of_module[module]++);
     if (engine->wants_tree) {
-        if (!calls_site(engine, thread, thread->depth, call->line, func, &call->site))
+        if (LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call->outermost, &call->node))
+            return false;
+        struct node *node = call->node ? &engine->tree.node[call->node] : NULL;
+        call->site = node ? node->site : 0;
+        if (!calls_site(engine, caller, call->line, func, &call->site))
             return false;
         call->outermost_of_site = !engine->sites.site[call->site].open++;
+        if (node)
+            node->site = call->site;
     }
-    if (engine->wants_tree && LIKELY(thread->phase == WITHIN) && !node_of(engine, thread, function == engine->functions ? -1 : func, call->outermost, &call->node))
-        return false;
     if (engine->wants_rows && LIKELY(thread->phase == WITHIN)) {
-        if (!rows_slot(&engine->rows, &call->slot))
+        size_t slot;
+        if (!rows_slot(&engine->rows, &slot))
             return engine->error = NO_MEMORY, false;
+        call->slot = (uint32_t)slot;
         call->piece = engine->piece;
         if (thread->ended != NONE) {
             engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call->sequence;
@@ -219,7 +204,7 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
     if (engine->wants_edges && thread->phase == WITHIN && !edges_add(engine, thread, when.ns, func))
         return false;
     if (engine->wants_cores)
-        cores_enter(engine, thread, call, thread->depth ? call - 1 : NULL, when.stamp);
+        cores_enter(engine, thread, call, caller, when.stamp);
     thread->depth++;
     bool older = !engine->by_cputime && when.ns < thread->line.since; /* than what was taken: all below it is stamped */
     if (!LIKELY(!when.stamp && !older)) {
@@ -284,7 +269,8 @@ static int32_t status_of(uint8_t flags)
 static bool make_row(struct engine *engine, struct thread *thread, struct call *call, struct when when, const struct end *end, const struct ended *ended)
 {
     struct rows *rows = &engine->rows;
-    if (call->piece != engine->piece && !rows_slot(rows, &call->slot))
+    size_t slot = call->slot;
+    if (call->piece != engine->piece && !rows_slot(rows, &slot))
         return engine->error = NO_MEMORY, false;
     uint8_t flags = call->flags | end->flags;
     if (engine->loss_count && in_loss(engine, call->start_ns, when.ns))
@@ -322,8 +308,8 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .status = status_of(flags),
         .known = (uint8_t)(split->known | ended->known_self << 4),
     };
-    rows_put(rows, call->slot, &row);
-    thread->ended = call->slot;
+    rows_put(rows, slot, &row);
+    thread->ended = slot;
     return true;
 }
 
@@ -333,6 +319,11 @@ void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_
     if (!(known & HAS_ON_CPU)) {
         sums->unknown++;
         sums->unknown_wall += wall;
+        return;
+    }
+    if (LIKELY((known & OF_TIMES) == OF_TIMES)) {
+        for (int k = 0; k < PARTS; k++)
+            sums->part[k] += part[k];
         return;
     }
 #define STATE(number, name, has) sums->part[number] += known & has ? part[number] : 0;
@@ -345,8 +336,9 @@ void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_
 static bool add_to_tree(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
 {
     struct tree *tree = &engine->tree;
+    uint32_t none = 0;
     if (function_of(engine, ended->func) != function_of(engine, call->func) &&
-        !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &call->node))
+        !tree_child(tree, tree->node[call->node].parent, ended->func, ended->outermost, &none, &call->node))
         return engine->error = NO_MEMORY, false;
     if (!LIKELY(!call->owed) && !charges_pay(engine, call))
         return engine->error = NO_MEMORY, false;
@@ -366,7 +358,7 @@ static bool add_to_tree(struct engine *engine, struct thread *thread, struct cal
 static bool add_to_site(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)
 {
     if (ended->func != call->func) { /* its end gave it a name */
-        if (!calls_site(engine, thread, thread->depth - 1, call->line, ended->func, &call->site))
+        if (!calls_site(engine, thread->depth > 1 ? call - 1 : NULL, call->line, ended->func, &call->site))
             return false;
         call->outermost_of_site = !engine->sites.site[call->site].open;
     }

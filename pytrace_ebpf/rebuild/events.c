@@ -246,9 +246,12 @@ static bool take_some(struct engine *engine, size_t most)
             break;
         size_t end = engine->chunk_end - engine->at < most ? engine->chunk_end : engine->at + most;
         most -= end - engine->at;
-        while (engine->at < end)
-            if (!take_row(engine, engine->current, engine->at++))
+        while (engine->at < end) {
+            if (!engine->ahead)
+                engine->at = plain_take(engine, engine->current, engine->at, end);
+            if (engine->at < end && !take_row(engine, engine->current, engine->at++))
                 return false;
+        }
         if (engine->at == engine->chunk_end)
             close_chunk(engine);
     }

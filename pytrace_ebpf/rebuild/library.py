@@ -50,8 +50,9 @@ class Decoded(ctypes.Structure):
 _SUMS = [(name, "i8") for name in ("wall", *NAMES, "unknown_wall", "unknown", "unsplit_runq", "unsplit_waits")]
 NODE = np.dtype(
     [
-        ("calls", "i8"), ("total", _SUMS), ("self", _SUMS), ("parent", "u4"), ("thread", "u4"),
-        ("func_id", "i4"), ("depth", "i4"), ("newest", "u4"), ("outermost", "u1"),
+        ("parent", "u4"), ("thread", "u4"),
+        ("func_id", "i4"), ("depth", "i4"), ("follows", "2u4"), ("site", "u4"), ("outermost", "u1"),
+        ("calls", "i8"), ("total", _SUMS), ("self", _SUMS),
     ],
     align=True,
 )  # fmt: skip
@@ -137,6 +138,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "near": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "interleave": (None, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "stamped": (c_size_t, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_char_p, c_void_p]),
     "stacks_open": (c_void_p, []),
     "stacks_close": (None, [c_void_p]),
     "stacks_take": (c_bool, [c_void_p, POINTER(Events)]),

@@ -225,15 +225,15 @@ static bool put_right_of(struct engine *fresh, const struct thread *thread, size
 {
     const struct call *call = &thread->calls[depth];
     struct tree *tree = &fresh->tree;
-    uint32_t node = call->node, number;
+    uint32_t node = call->node, number = call->site, none = 0;
     int32_t entered = (uint32_t)call->func < fresh->functions ? call->func : -1, func = (uint32_t)gone->func < fresh->functions ? gone->func : -1;
-    if (func != entered && !tree_child(tree, tree->node[node].parent, func, gone->outermost & 3, &node))
+    if (func != entered && !tree_child(tree, tree->node[node].parent, func, gone->outermost & 3, &none, &node))
         return false;
     put_right(&tree->node[node].total, &old->total, &now->total);
     put_right(&tree->node[node].self, &old->self, &now->self);
     if (!depth)
         put_right(&tree->node[thread->root].total, &old->total, &now->total);
-    if (!calls_site(fresh, thread, depth, call->line, gone->func, &number))
+    if (!calls_site(fresh, depth ? call - 1 : NULL, call->line, gone->func, &number))
         return false;
     struct site *site = &fresh->sites.site[number];
     if (gone->outermost_of_site)

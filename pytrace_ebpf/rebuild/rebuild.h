@@ -17,6 +17,7 @@
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
  *     events.c       the order in which events are processed, and what a loss of some does to it
+ *     plain.c        the same for most events, where nothing else happens, faster
  *     scheduling.c   a segment's scheduling by thread
  *     threads.c      the threads of a recording
  *     places.c       where something of a thread lies
@@ -247,11 +248,11 @@ void curve_between(const struct stamp *came, const struct stamp *went, bool has_
 struct call {
     int64_t start_ns, sequence, frame;
     int64_t children_wall, children[PARTS];
-    size_t slot;    /* of its row, where `piece` is the engine's */
-    uint32_t piece;
+    uint32_t slot, piece; /* of its row, where `piece` is the engine's */
     int32_t func;
     int32_t line; /* of its caller's; -1 not known */
     uint32_t node, site;
+    uint32_t newest; /* node of the call that it made last; 0 none */
     uint8_t flags, unknown_below; /* enum known: what some child does not know; four bits up, one that this tree has only the end of */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
     uint8_t outermost_of_site;
@@ -330,6 +331,7 @@ struct end {
 };
 
 /* `line`: that it was called from, -1 unknown. */
+size_t plain_take(struct engine *engine, struct thread *thread, size_t row, size_t end); /* plain.c */
 bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags);
 bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
 bool calls_stamp(struct engine *engine, struct thread *thread);
@@ -340,7 +342,7 @@ bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
 bool calls_plant(struct engine *engine, struct thread *thread);
 bool calls_place(struct engine *engine, struct thread *thread);
-bool calls_site(struct engine *engine, const struct thread *thread, size_t depth, int32_t line, int32_t func, uint32_t *site);
+bool calls_site(struct engine *engine, const struct call *caller, int32_t line, int32_t func, uint32_t *site);
 void calls_own(const struct call *call, struct ended *ended);
 
 /* --- window.c, moments.c --- */
@@ -499,12 +501,13 @@ struct sums {
 };
 
 struct node {
-    int64_t calls;
-    struct sums total, self;
     uint32_t parent, thread; /* thread: of a thread's root; else NO_THREAD */
     int32_t func, depth;     /* depth: of its calls; -1 of a thread's root, whose total is that of its outermost calls */
-    uint32_t newest;         /* the child that was entered last; 0 none */
+    uint32_t follows[2];     /* when that happened last: what its parent entered after it, and its first child; 0 none */
+    uint32_t site;           /* of the last call */
     uint8_t outermost;       /* as of a call */
+    int64_t calls;
+    struct sums total, self;
 };
 
 #define NO_THREAD UINT32_MAX
@@ -517,7 +520,7 @@ struct tree {
 };
 
 bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node);
-bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node);
+bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *newest, uint32_t *node);
 void tree_free(struct tree *tree);
 void sums_merge(struct sums *sums, const struct sums *more);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "rebuild.h"
 
 #define FEW 1024
@@ -34,17 +35,19 @@ static bool more_slots(struct sites *sites)
     return true;
 }
 
-/* The number of a site, which may be new. False: no memory. */
+/* The number of a site, which may be new; what it is before is tried first. False: no memory. */
 bool sites_find(struct sites *sites, int32_t caller, int32_t line, int32_t func, uint32_t *number)
 {
+    if (sites_again(sites, caller, line, func, *number))
+        return true;
     for (;;) {
         if (sites->count * 2 >= sites->slots && !more_slots(sites))
             return false;
         size_t at = slot_of(sites, caller, line, func);
         for (; sites->slot[at]; at = (at + 1) & (sites->slots - 1)) {
-            const struct site *here = &sites->site[sites->slot[at] - 1];
-            if (here->func == func && here->line == line && here->caller == caller)
-                return *number = sites->slot[at] - 1, true;
+            *number = sites->slot[at] - 1;
+            if (sites_again(sites, caller, line, func, *number))
+                return true;
         }
         if (sites->count >= MOST && (caller >= 0 || line >= 0)) {
             caller = line = -1;
@@ -91,7 +94,7 @@ OFFERED size_t rebuild_site_size(void)
 OFFERED bool rebuild_merge_sites(struct engine *engine, const struct site *sites, size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        uint32_t number;
+        uint32_t number = 0;
         if (!sites_find(&engine->sites, sites[k].caller, sites[k].line, sites[k].func, &number))
             return engine->error = NO_MEMORY, false;
         struct site *site = &engine->sites.site[number];

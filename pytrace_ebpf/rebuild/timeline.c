@@ -138,8 +138,8 @@ void timeline_within(const struct timeline *line, int64_t start, int64_t end, st
     if (state >= UNKNOWN || start < line->since)
         return;
     split->known = HAS_ON_CPU | HAS_COUNTS;
-    if (state < PARTS)
-        split->part[state] = end - start;
+    for (uint8_t part = 0; part < PARTS; part++)
+        split->part[part] = part == state ? end - start : 0;
     if (state != OFF || end == start)
         split->known |= HAS_RUNQ | HAS_WAITS;
     if (state == ON_CPU)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "rebuild.h"
 
 #define FEW 1024
@@ -67,12 +68,17 @@ bool tree_root(struct tree *tree, uint32_t thread, uint32_t *node)
     return new_node(tree, 0, -1, 0, thread, node);
 }
 
-/* The node of a call below `parent`. */
-bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *node)
+static void entered(struct tree *tree, uint32_t parent, uint32_t *newest, uint32_t node)
 {
-    uint32_t newest = tree->node[parent].newest;
-    if (newest && tree->node[newest].func == func && tree->node[newest].outermost == outermost && tree->node[newest].parent == parent)
-        return *node = newest, true;
+    tree->node[*newest ? *newest : parent].follows[!*newest] = node;
+    *newest = node;
+}
+
+/* The node of a call below `parent`. `newest`: that of the call before it from the same one, 0 none; becomes the node. False: no memory. */
+bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *newest, uint32_t *node)
+{
+    if (tree_again(tree, parent, func, outermost, newest, node))
+        return true;
     if (tree->count * 2 >= tree->slots && !more_slots(tree))
         return false;
     for (;;) {
@@ -81,9 +87,9 @@ bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outerm
         for (; tree->slot[at]; at = (at + 1) & (tree->slots - 1)) {
             if ((tree->slot[at] ^ hashed) >> 32)
                 continue;
-            const struct node *here = &tree->node[(uint32_t)tree->slot[at]];
-            if (here->parent == parent && here->func == func && here->outermost == outermost)
-                return tree->node[parent].newest = *node = (uint32_t)tree->slot[at], true;
+            *node = (uint32_t)tree->slot[at];
+            if (tree_is(&tree->node[*node], parent, func, outermost))
+                return entered(tree, parent, newest, *node), true;
         }
         if (parent && tree->count >= tree->most) {
             parent = 0;
@@ -92,8 +98,7 @@ bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outerm
         if (!new_node(tree, parent, func, outermost, NO_THREAD, node))
             return false;
         put(tree, at, hashed, *node);
-        tree->node[parent].newest = *node;
-        return true;
+        return entered(tree, parent, newest, *node), true;
     }
 }
 
@@ -148,7 +153,7 @@ OFFERED size_t rebuild_packed(const struct engine *engine, struct node *nodes)
         if (nodes) {
             nodes[number[k]] = tree->node[k];
             nodes[number[k]].parent = number[tree->node[k].parent];
-            nodes[number[k]].newest = 0;
+            nodes[number[k]].follows[0] = nodes[number[k]].follows[1] = nodes[number[k]].site = 0;
         }
     }
     free(number);
@@ -169,8 +174,9 @@ void sums_merge(struct sums *sums, const struct sums *more)
 /* The node of this engine for one of another's, below `parent`. */
 static bool same_node(struct engine *engine, const struct node *other, uint32_t parent, const int64_t *keys, size_t threads, uint32_t *node)
 {
+    uint32_t none = 0;
     if (other->thread == NO_THREAD)
-        return tree_child(&engine->tree, parent, other->func, other->outermost & 3, node);
+        return tree_child(&engine->tree, parent, other->func, other->outermost & 3, &none, node);
     if (other->thread >= threads || other->parent)
         return false;
     struct thread *thread = engine_thread(engine, (int32_t)(keys[other->thread] >> 32), (int32_t)keys[other->thread]);

@@ -222,6 +222,11 @@ class Session:
             trace.collector.counts["sample"],
         )
 
+    @property
+    def sampling_ns(self) -> int:
+        """CPU time that reading stacks has taken so far, of a recording of samples alone."""
+        return sum(recorder.cost().get("sampling_ns", 0) for recorder in self._recorders)
+
     def _drain(self) -> None:
         collector, began_ns = self._written().collector, time.monotonic_ns()
         drained: dict[str, list[tables.Columns]] = {}

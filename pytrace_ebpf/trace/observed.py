@@ -14,7 +14,7 @@ _VALUE = (
         "type",
         _DICTIONARY,
         "",
-        "qualified name of the object's type, without its module; null where that was not read, as of an exception before Python 3.12 by the agent",
+        "qualified name of the object's type, without its module; null where that was not read",
         True,
     ),
     Column(

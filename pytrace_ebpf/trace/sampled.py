@@ -48,6 +48,13 @@ SAMPLES = Table(
             "what it was in during off_ns, where the sample knows that: 1 run queue, 2 GIL wait, 3 blocked; 0 it had a core; -1 the tables of scheduling say it, or nobody",
             absent=-1,
         ),
+        Column(
+            "task",
+            "dictionary of string",
+            "",
+            "asyncio's task that ran, as its get_name() has it; of a name of more than 96 bytes the beginning and '...'; null = none ran, or it is not known",
+            nullable=True,
+        ),
     ),
 )
 

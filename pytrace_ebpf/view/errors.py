@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -19,7 +20,8 @@ from pytrace_ebpf.view.names import named, plain
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
 _NO_EXCEPTIONS = "No exception was seen to leave a function of Python."
-_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and with --args from Python 3.12 on their types and texts."
+_NOT_TOLD = "Which functions exceptions left is not known here: --source agent records it, and --args their types and texts, by either source."
+_UNTYPED = "--args PATTERN of `run` and `attach` records types and texts too, of the functions it names."
 _LEAST_PLACE = 12  # cells
 _INDENT = 2
 _LINES = 4  # of a message; what may follow is a C++ backtrace
@@ -35,7 +37,8 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     raised = len(trace.errors())
     recorded = raised or len(table) or "operator" in (trace.manifest["options"].get("layers") or ())
     said = None if len(table) else _NONE if recorded else _UNRECORDED
-    left = named(exceptions(trace), trace.functions()) if any(row["source"] == "agent" for row in trace.manifest["sources"]) else None
+    told = (trace.manifest["options"].get("observed") or {}).get("args") or any(row["source"] == "agent" for row in trace.manifest["sources"])
+    left = named(exceptions(trace), trace.functions()) if told else None
     return table, {"errors_raised": raised if recorded else None, "sentence": said, "exceptions": None if left is None else plain(left)}
 
 
@@ -53,17 +56,19 @@ def _exceptions(rows: list[dict[str, Any]] | None, width: int, top: int) -> list
         times = [text.duration(ns) for ns in (row["wall_ns"] // row["times"], row["wall_ns"], row["self_ns"])]
         out.add([text.count(row["times"], 8), text.count(row["raised"], 8), *times], partial(_left, row))
     note = f"{min(top, len(rows)):,} of {len(rows):,}; raised: not passed on from a call below; times are of the calls that it ended"
-    return [text.title("Exceptions that left functions", note, width), out]
+    untyped = not any(text.known(row["type"]) for row in rows)
+    return [text.title("Exceptions that left functions", note, width), out, *(_wrapped(_UNTYPED, min(width, PROSE), 0) if untyped else [])]
 
 
 def _left(row: dict[str, Any], width: int) -> Text:
     name = text.clean(row["type"]) if text.known(row["type"]) else "an exception"
     said = f": {text.clean(row['text'])}" if text.known(row["text"]) else ""
     function = text.cut_left(text.clean(row["qualname"]), width // 3)
-    line = Text.assemble((text.fit(name + said, max(8, width - len(function) - 6)), "bold red"), " left ", (function, "bold"))
     line_left = f":{row['line']}" if row["line"] > 0 else ""
     place = f"{text.clean(row['file'])}{line_left}"
-    if (room := width - line.cell_len - 2) >= _LEAST_PLACE:
+    kept = 2 + min(cell_len(place), width // 4) if width >= 4 * _LEAST_PLACE else 0  # for the place
+    line = Text.assemble((text.fit(name + said, max(8, width - len(function) - 6 - kept)), "bold red"), " left ", (function, "bold"))
+    if (room := width - line.cell_len - 2) >= min(_LEAST_PLACE, cell_len(place)):
         line.append("  ").append(text.cut_left(place, room), "dim")
     line.truncate(width)
     return line

@@ -63,9 +63,14 @@ def _sentence(shares: dict[str, int]) -> str:
         return counted + " This version of CPython specializes none of them."
     of = {state: text.percent(shares[state], able) for state in _STATES}
     warm = " Attach to a program that has run for a while to have it known." if shares["unknown"] > able // 2 else ""
+    before = (
+        f"{of['specialized']} it had before they were counted, {of['generic']} it had tried to and could not, of {of['unknown']} that is not known"
+        if shares["unknown"] < able
+        else "whether it had before they were counted is not known"
+    )
     return (
-        f"{counted} {able:,} of them CPython can specialize: {of['specialized']} it had before they were counted, {of['generic']} it had tried to and could not, "
-        f"of {of['unknown']} that is not known, as they had not run often enough by then. While it counts, CPython executes the general form of each.{warm}"
+        f"{counted} {able:,} of them CPython can specialize: {before}, as they had not run often enough by then. "
+        f"While it counts, CPython executes the general form of each.{warm}"
     )
 
 

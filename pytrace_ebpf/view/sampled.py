@@ -11,30 +11,35 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_function import KEYS
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
-from pytrace_ebpf.analyze.samples.errors import with_errors
+from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
 from pytrace_ebpf.analyze.samples.summed import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
-from pytrace_ebpf.analyze.samples.weights import named, off_core, with_states
+from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 ERRORS = "± is one standard error"
+_WORTH_SAYING = 0.01  # of the time, that has no stack
 _PARTS = 4  # of a function's own time
 _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how much of the time each has
 
 
-def counted(trace: Any, period: int) -> dict[str, int]:
+def counted(trace: Any, period: int) -> dict[str, Any]:
     """period_ns; samples, of threads on a core; missed: ticks of the cores' clocks that did not come, for which these stand as well; off_core, of threads
     off it; with_off_core, whether these were taken; states, whether they say what it waited for; of both, outside: they ran no Python; unread: their
-    frames were changing.
+    frames were changing. time and unread_time: by weights.SUMS, what all stand for, and those unread.
     """
     samples = missed = off = outside = unread = 0
+    time, unread_time = (dict.fromkeys(SUMS[1:], 0) for _ in range(2))
     for each, _ in segments(trace, native=False):
         count = each["samples"]
         samples, off = samples + int(count.sum()), off + int(count[each["off_ns"] > 0].sum())
         missed += int(each["missed"].sum())
+        for sums, rows in ((time, each), (unread_time, each[each["stack_id"] == UNREAD])):
+            for name in sums:
+                sums[name] += int(rows[name].sum())
         outside, unread = outside + int(count[each["stack_id"] == NO_FRAMES].sum()), unread + int(count[each["stack_id"] == UNREAD].sum())
     return {
         "period_ns": period,
@@ -45,20 +50,27 @@ def counted(trace: Any, period: int) -> dict[str, int]:
         "states": int(with_states(trace)),
         "outside": outside,
         "unread": unread,
+        "time": time,
+        "unread_time": unread_time,
     }
 
 
-def periods(sampled: dict[str, int]) -> int:
+def periods(sampled: dict[str, Any]) -> int:
     """How many periods on a core the samples (counted) stand for."""
-    return sampled["samples"] + sampled["missed"]
+    return int(sampled["samples"] + sampled["missed"])
 
 
-def where(sampled: dict[str, int]) -> str:
+def unread_counted(table: pd.DataFrame, sampled: dict[str, Any]) -> pd.DataFrame:
+    """`table` with errors to which those samples (counted) add that have no stack."""
+    return with_unread(table, sampled["period_ns"], sampled["time"], sampled["unread_time"])
+
+
+def where(sampled: dict[str, Any]) -> str:
     """Of which time the samples (counted) are."""
     return "" if sampled["with_off_core"] else " on a core"
 
 
-def words(sampled: dict[str, int]) -> str:
+def words(sampled: dict[str, Any]) -> str:
     """How many samples there are, and of what."""
     outside = f" ({sampled['outside']:,} outside of Python)" if sampled["outside"] else ""
     off = f" and {sampled['off_core']:,} off the core" if sampled["off_core"] else ""
@@ -85,7 +97,7 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
     table = table.drop(columns="calls")
     for rows, names in ((own[outermost], wanted[0]), (own, wanted[1])):
         table = table.merge(rows.groupby(key, dropna=False)[names].sum(), how="left", left_on=key, right_index=True)
-    table = with_errors(table, sampled["period_ns"], periods(sampled))
+    table = unread_counted(with_errors(table, sampled["period_ns"], periods(sampled)), sampled)
     merged = int(own.loc[own["merged"], "self_ns"].sum())
     native = table["func_id"].isin(natives_of(trace)) if facts["by"] == "function" else table[key].isin(_native_modules(trace))
     return table.assign(native=native.astype("int64")), {"deserving": deserving(_by_module(trace, sampled), trace), "merged_ns": merged}
@@ -96,12 +108,12 @@ def _native_modules(trace: Any) -> set[str]:
     return set(functions.loc[functions["function_layer"] == NATIVE, "module"])
 
 
-def _by_module(trace: Any, sampled: dict[str, int]) -> pd.DataFrame:
+def _by_module(trace: Any, sampled: dict[str, Any]) -> pd.DataFrame:
     """Modules of Python code with their self time, self_ns and self_error_ns: what they called of native code is theirs."""
     tree = nodes(trace, native=False)
     own = tree.assign(module=tree["func_id"].map(functions_of(trace)))[tree["depth"] >= 0]
     sums = own.groupby("module")[[name for name in named("self", "self_") if "unknown" not in name]].sum().reset_index()
-    return with_errors(sums, sampled["period_ns"], periods(sampled))
+    return unread_counted(with_errors(sums, sampled["period_ns"], periods(sampled)), sampled)
 
 
 def mark(row: dict[str, Any]) -> str:
@@ -184,7 +196,7 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
 def found_below(trace: Any) -> list[dict[str, Any]]:
     """Of each Python function what its own time was spent in, as rows of analyze.samples.below with `native` names, by function, most time first."""
     sampled = counted(trace, int(trace.manifest["sampling"]["period_ns"]))
-    table = below(trace, sampled["period_ns"], periods(sampled))
+    table = unread_counted(below(trace, sampled["period_ns"], periods(sampled)), sampled)
     names = trace.functions().set_index("func_id")[["qualname", "file", "first_line", "module"]]
     out = []
     for func_id, rows in sorted(table.groupby("func_id"), key=lambda each: -int(each[1]["self_ns"].sum())):
@@ -244,6 +256,11 @@ def error(ns: int) -> str:
 
 
 def _advice(facts: dict[str, Any]) -> Iterator[Text]:
+    whole, unread = (facts["sampled"][name]["total_ns"] for name in ("time", "unread_time"))
+    if unread > _WORTH_SAYING * whole:
+        yield Text(
+            f"{text.percent(unread, whole)} of the time has no stack (unknown): by how much a time may be too small for that is part of its ±."
+        )
     if merged := facts.get("merged_ns"):
         share = text.percent(merged, facts["split"]["wall_ns"])
         yield Text(f"{share} of it is at paths that are too many to be told apart: the rarest stand as (unknown) below their callers.")

@@ -12,7 +12,7 @@ from pytrace_ebpf.analyze.samples.by_opcode import by_opcode, in_total
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.records import plain
-from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, periods, split_figures, split_titles, where
+from pytrace_ebpf.view.sampled import ERRORS, bar, counted, error, periods, split_figures, split_titles, unread_counted, where
 from pytrace_ebpf.view.source_lines import annotated, by_functions
 from pytrace_ebpf.view.states import states_of
 
@@ -23,7 +23,7 @@ _NONE = "No sample was taken of Python code."
 def found_lines(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.samples.by_line's rows, none where nothing was sampled; and `of_samples`, as view.sampled.counted has it."""
     sampled = _sampled(trace)
-    return by_line(trace, sampled["period_ns"], periods(sampled)), {"of_samples": sampled}
+    return unread_counted(by_line(trace, sampled["period_ns"], periods(sampled)), sampled), {"of_samples": sampled}
 
 
 def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -38,10 +38,10 @@ def found_opcodes(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> t
             for row in rows.to_dict("records")[:_OPCODES]
         ]
         functions.append(dict(zip(keys, map(plain, key), strict=True)) | {"self_ns": int(rows["self_ns"].sum()), "opcodes": few})
-    return in_total(table, sampled["period_ns"], periods(sampled)), {"by_function": functions}
+    return unread_counted(in_total(table, sampled["period_ns"], periods(sampled)), sampled), {"by_function": functions}
 
 
-def _sampled(trace: Any) -> dict[str, int]:
+def _sampled(trace: Any) -> dict[str, Any]:
     """Of samples beside calls, too."""
     return counted(trace, int((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"]))
 

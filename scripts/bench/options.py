@@ -11,6 +11,7 @@ The profilers of others are installed from PyPI into .build/bench, for the versi
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from agent import PACKAGES, version_of
 from children.pytorch import KEEP_MEMORY, torch_python
 
 WORK = Path(__file__).parent / "children" / "work.py"
+LONGEST_S = 240  # from the program's start to its end
 PIECES = {"fib": 250, "orders": 60, "kim_cnn": 12}
 FUNCTIONS = {"fib": "work.fib", "orders": "orders.*", "kim_cnn": "kim_cnn.*"}  # for --args
 FILES = {"fib": WORK, "orders": WORK.parent / "orders.py", "kim_cnn": WORK.parents[2] / "workloads" / "kim_cnn.py"}  # for line_profiler
@@ -75,10 +77,12 @@ def taken(way: str, python: str, program: str) -> tuple[float, float] | None:
     """Seconds of CPU and of wall time of the program's work; None where it could not be done that way."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | KEEP_MEMORY | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{peers_for(python)}:{os.environ.get('PYTHONPATH', '')}"}
-        done = subprocess.run(commands(python, program, folder)[way], env=environment, capture_output=True, text=True)
+        words = ["timeout", "-s", "KILL", str(LONGEST_S), *commands(python, program, folder)[way]]  # kills what it has started, too
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, start_new_session=True)
         times = Path(folder) / "times"
         if done.returncode or not times.exists():
-            print(f"  {way} left out: {(done.stderr.strip() or 'nothing was said').splitlines()[-1]}")
+            said = f"not done after {LONGEST_S} s" if done.returncode == -signal.SIGKILL else done.stderr.strip() or "nothing was said"
+            print(f"  {way} left out: {said.splitlines()[-1]}", flush=True)
             return None
         cpu, wall = map(float, times.read_text().split())
         return cpu, wall

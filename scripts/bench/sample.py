@@ -5,11 +5,13 @@ are measured, and the program works without one before and after. Printed is by 
 the mean of the two; and the CPU time that the sampler takes, of a core. The row without a sampler says how much two such measurements differ. py-spy
 stops the program for each sample, which its CPU time does not show. Of ours it is also printed what the kernel counted of each BPF program: runs a
 second, and how long one takes; that depends little on what else the machine does. This is of the whole host, and without the interruptions themselves.
+What ours costs the program at the first rate is also measured in pairs of short slices (paired.py), with the error of their median: what it costs for sure, or not.
 
-    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 8] [--rounds 1] [--python PATH] [--root ROOT]
-                            [--py-spy PATH] [--threads 0] [--processes 100] [--clients 4] [--rootless]
+    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 5] [--rounds 1] [--pairs 40] [--python PATH] [--root ROOT]
+                            [--py-spy PATH] [--threads 0] [--processes 100] [--clients 4] [--rootless] [--minutes 10]
 
 3.15's sampler is measured where the programs run on CPython 3.15. It serves one process: of those that wait its CPU time is measured for one, and multiplied.
+After --minutes what was not begun is left out, and named: the highest rates, which come last.
 """
 
 import argparse
@@ -27,18 +29,22 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from children.measuring import IN_ROOT
+from paired import median, slowdown
 from service import Clients
 from switches import run_times, run_times_counted
 
 REPOSITORY, CHILDREN = Path(__file__).parents[2], Path(__file__).parent / "children"
 PATIENCE_S = 20.0  # for the end of a sampler
-BEGINNING_S, STEADY_S, MOST_BEGINNING_S = 5.0, 1.5, 40.0  # to begin takes CPU time of its own, on a busy machine for long
+BEGINNING_S, STEADY_S, MOST_BEGINNING_S = 3.0, 1.5, 9.0  # to begin takes CPU time of its own, on a busy machine for long
 STEADY = 1.3  # times as much CPU time in one such interval as in the next, and 1 % of a core
-PLAIN_S = 3.0  # without a sampler, between two
-COUNTED_S = 2.0  # for which the kernel counts how long BPF programs run
+PLAIN_S = 2.0  # without a sampler, between two
+SLICE_S, PAIRS_S = 0.7, 50.0  # of a pair; for all pairs of a program
+WITH_PAIRS = 1.35  # times as long as a program without them
+COUNTED_S = 1.5  # for which the kernel counts how long BPF programs run
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 Rates = tuple[float, float]  # work per second of CPU time, and of wall time; nan: it does none
 
@@ -182,14 +188,17 @@ def ways(program: Program, hz: int, args: argparse.Namespace, folder: str) -> di
     return found
 
 
-def rounds(program: Program, args: argparse.Namespace, folder: str) -> tuple[dict[str, list[Measured]], list[Rates]]:
-    """What was measured by sampler and rate, its rates against those without a sampler; and of these one against the next."""
+def rounds(program: Program, args: argparse.Namespace, folder: str, end_s: float) -> tuple[dict[str, list[Measured]], list[Rates]]:
+    """What was measured by sampler and rate until then, its rates against those without a sampler; and of these one against the next."""
     found, twice = defaultdict[str, list[Measured]](list), list[Rates]()
     plain = program.work(PLAIN_S)
-    for _ in range(args.rounds):
-        order = [(f"{name} {hz}", *way) for hz in args.rates for name, way in ways(program, hz, args, folder).items()]
+    for _, hz in product(range(args.rounds), args.rates):
+        order = [(f"{name} {hz}", *way) for name, way in ways(program, hz, args, folder).items()]
         random.shuffle(order)
         for name, command, many in order:
+            if time.monotonic() > end_s:
+                print(f"  {name}: left out, there was no time", file=sys.stderr)
+                continue
             one, before = measured(program, command, args.seconds, many), plain
             plain = program.work(PLAIN_S)
             one.rates = tuple((a + b) / 2 / rate for a, b, rate in zip(before, plain, one.rates, strict=True))
@@ -220,12 +229,24 @@ def show(title: str, args: argparse.Namespace, found: dict[str, list[Measured]],
             )
 
 
+def show_pairs(program: Program, args: argparse.Namespace) -> None:
+    """How much of its time ours costs the program."""
+    ratios = slowdown(program.pid, program.work, args.rates[0], args.pairs, SLICE_S, PAIRS_S)
+    said = []
+    for column, what in zip(zip(*ratios, strict=True), ("CPU time", "wall time"), strict=True):
+        middle, error = median(column)
+        said.append(f"{100 * (middle - 1):+.2f} ± {100 * error:.2f} % {what}")
+    print(f"--sample {args.rates[0]} in {len(ratios)} pairs of {SLICE_S:g} s: {', '.join(said)} (median, one standard error)", flush=True)
+
+
 def options() -> argparse.Namespace:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--programs", type=lambda text: text.split(","), default=["fib", "service", "idle"])
     arguments.add_argument("--rates", type=lambda text: [int(hz) for hz in text.split(",")], default=[99, 999, 4999])
     arguments.add_argument("--rounds", type=int, default=1)
-    arguments.add_argument("--seconds", type=float, default=8)
+    arguments.add_argument("--seconds", type=float, default=5)
+    arguments.add_argument("--pairs", type=int, default=40)
+    arguments.add_argument("--minutes", type=float, default=10)
     arguments.add_argument("--python", default="/usr/bin/python3.11")
     arguments.add_argument("--root", help="a root filesystem that it is in")
     arguments.add_argument("--py-spy", default=shutil.which("py-spy"))
@@ -245,15 +266,22 @@ def main() -> None:
         "service": (f"a web service, {args.clients} clients", lambda: Service(python, args.clients)),
         "idle": (f"{args.processes} processes that wait", lambda: Sampled(python, "idle", args.processes)),
     }
+    began_s = end_s = time.monotonic()
+    weights = {kind: 1.0 if kind == "idle" else WITH_PAIRS for kind in args.programs}
     for kind in args.programs:
         title, make = makers[kind]
         program = make()
         try:
             with tempfile.TemporaryDirectory() as folder:
-                show(title, args, *rounds(program, args, folder))
+                end_s += 60 * args.minutes * weights[kind] / sum(weights.values())
+                last_s = end_s - args.seconds - MOST_BEGINNING_S - (PAIRS_S if kind != "idle" else 0.0)
+                show(title, args, *rounds(program, args, folder, last_s))
+            if kind != "idle" and args.pairs:
+                show_pairs(program, args)
         finally:
             program.process.kill()
             program.process.wait()
+    print(f"\nThis took {(time.monotonic() - began_s) / 60:.1f} minutes.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An order service in small, for `make demo`: busy for four seconds, on every kind of waiting there is.
+"""An order service in small, for `make demo`: busy for four seconds or what is given, on every kind of waiting there is.
 
 A feed decodes orders from JSON, clerks price them and pack each batch into an archive (compression
 releases the GIL, so more of them want a core than there are), a journal makes every batch durable with
@@ -10,12 +10,13 @@ import json
 import os
 import queue
 import random
+import sys
 import tempfile
 import threading
 import time
 import zlib
 
-SECONDS = 4.0
+SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
 ORDERS_A_SECOND = 1200
 BATCH = 40
 CORES = len(os.sched_getaffinity(0))

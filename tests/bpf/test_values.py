@@ -34,11 +34,10 @@ def test_values_are_those_that_a_decorator_sees(
     how: str, python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple], run: Callable[..., tuple]
 ) -> None:
     options = ("--source", source, "--args", "values.*seen_*")
-    words = ("--exceptions",) if source == "usdt" else ()
     if how == "attached":
-        trace, said = traced(target("values", "--wait", *words, python=python), *options)
+        trace, said = traced(target("values", "--wait", python=python), *options)
     else:
-        directory, ended = run(python.command("values", *words), *options)
+        directory, ended = run(python.command("values"), *options)
         trace, said = pytrace_ebpf.open(directory), facts(ended.stdout)
     expected = said["rows"]
     assert len(expected) > 300 and {row[-1] for row in expected} >= {"complete", "cut", "redacted"}
@@ -74,17 +73,14 @@ def test_exceptions_are_those_that_the_program_raises(
         "cleans": 17,
         "converts": 17,
     }
-    known = python.minor >= 12 or source == "usdt"
     kinds = rows.groupby("name")["type"].agg(lambda kinds: set(kinds.dropna())).drop("<listcomp>", errors="ignore").to_dict()
-    refused = {"Refused"} if known else set()
-    assert kinds == {"raises": refused, "passes_on": refused, "cleans": refused, "converts": {"KeyError"} if known else set()}
+    assert kinds == {"raises": {"Refused"}, "passes_on": {"Refused"}, "cleans": {"Refused"}, "converts": {"KeyError"}}
     lines = rows.groupby("name")["line"].agg(set).to_dict()
     source_lines = (TARGETS / "exceptions.py").read_text().splitlines()
-    if known:  # else, and by probes, the line of `cleans` is that of its `finally`
-        at = {"raises": "    raise Refused", "cleans": "        passes_on()", "converts": "        raise KeyError from error"}
-        if source == "usdt":
-            del at["cleans"]
-        assert {name: lines[name] for name in at} == {name: {source_lines.index(text) + 1} for name, text in at.items()}
+    at = {"raises": "    raise Refused", "cleans": "        passes_on()", "converts": "        raise KeyError from error"}
+    if source == "usdt":  # the line of `cleans` is that of its `finally`
+        del at["cleans"]
+    assert {name: lines[name] for name in at} == {name: {source_lines.index(text) + 1} for name, text in at.items()}
     assert rows.loc[rows["name"] == "raises", "raised"].sum() == 34 and not rows.loc[rows["name"] == "passes_on", "raised"].sum()
 
 

@@ -6,6 +6,7 @@ import itertools
 import os
 from pathlib import Path
 
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.view.by import BY
 
@@ -14,7 +15,7 @@ COMMANDS = [
     ["report", "--compensate", "--sort", "total"],
     ["info"],
     ["info", "--json"],
-    *(["export", "--to", to, "-o", os.devnull] for to in ("perfetto", "speedscope", "folded", "icicle")),
+    *(["export", "--to", to, "-o", os.devnull] for to in FORMATS),
 ]
 _turn = itertools.cycle(COMMANDS)
 

@@ -19,6 +19,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import MANIFEST, WAITS, CallKind
 from tests.conftest import PATIENCE_S
@@ -237,7 +238,7 @@ def test_no_escape_sequence_of_a_target_reaches_a_terminal(path: Path, capfd: py
     assert "\x1b" not in refused(capfd, "report", named)
 
 
-@pytest.mark.parametrize("to", ["folded", "speedscope", "perfetto", "icicle"])
+@pytest.mark.parametrize("to", FORMATS)
 def test_an_export_that_fails_leaves_what_was_there(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str) -> None:
     out = tmp_path / "out"
     out.write_text("good")

@@ -8,6 +8,8 @@ from ready import done, ready, seconds
 
 CLOCK = time.thread_time_ns
 SPENT = {}
+NAMES = {"direct": "plain", "nested": "n\u00e4chste", "awaiting": "\u5f85\u3064 %s" % ("x" * 100), "iterating": "\U0001f600"}  # the others: Task-N
+TASKS = {}
 
 
 def work(n):
@@ -88,11 +90,15 @@ async def everything(end):
             turn(called)
 
     turn(called)
-    await asyncio.gather(*[each(end) for each in (direct, nested, awaiting, iterating, beginning)])
+    for kind in (direct, nested, awaiting, iterating, beginning):
+        TASKS[kind.__name__] = loop.create_task(kind(end))
+        if kind.__name__ in NAMES:
+            TASKS[kind.__name__].set_name(NAMES[kind.__name__])
+    await asyncio.gather(*TASKS.values())
 
 
 if __name__ == "__main__":
     random.seed(1)
     ready()
     asyncio.run(everything(time.monotonic() + seconds(3)))
-    done(spent=SPENT)
+    done(spent=SPENT, names={kind: task.get_name() for kind, task in TASKS.items()})

@@ -7,12 +7,10 @@ import collections
 import enum
 import functools
 import inspect
-import sys
 
 from ready import done, ready
 
 ROOM = 160
-KNOWS_EXCEPTIONS = sys.version_info >= (3, 12) or "--exceptions" in sys.argv
 seen = []
 
 
@@ -109,13 +107,6 @@ def note_arguments(function, arguments, keywords):
         note(function, "argument", name, bound.arguments[name])
 
 
-def note_raised(function, error):
-    if KNOWS_EXCEPTIONS:
-        note(function, "raised", None, error)
-    else:
-        seen.append([function.__name__, "raised", None, None, None, None, "unread"])
-
-
 def noted(function):
     @functools.wraps(function)
     def called(*arguments, **keywords):
@@ -123,7 +114,7 @@ def noted(function):
         try:
             result = function(*arguments, **keywords)
         except BaseException as error:
-            note_raised(function, error)
+            note(function, "raised", None, error)
             raise
         note(function, "return", None, result)
         return result
@@ -147,7 +138,7 @@ def driven(function):
             note(function, "return", None, end.value)
             return end.value
         except BaseException as error:
-            note_raised(function, error)
+            note(function, "raised", None, error)
             raise
 
     return resumed

@@ -19,9 +19,10 @@ MAY_IMPORT = {
     "analyze": {"trace", "rebuild"},
     "view": {"analyze", "trace"},
     "experiment": {"view", "analyze", "trace"},
+    "diff": {"experiment", "view", "analyze", "trace"},
     "record": {"trace", "rebuild"},
-    "daemon": {"record", "rebuild", "analyze", "trace"},
-    "cli": {"daemon", "experiment", "view", "analyze", "trace", "record"},
+    "daemon": {"record", "view", "analyze", "trace"},
+    "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
 }
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60

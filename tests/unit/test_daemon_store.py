@@ -14,6 +14,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.live.profile import profile
 from pytrace_ebpf.analyze.live.samples import LiveSamples
+from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.daemon import hours as hours_module
 from pytrace_ebpf.daemon import store as store_module
 from pytrace_ebpf.daemon.hours import Hours, name_of
@@ -100,6 +101,18 @@ def test_hours_of_several_lives_are_one_trace_with_one_number_for_a_function(tmp
     assert abs(trace.end_ns / 1e9 - (time.time() + 40)) < 60, "moments are those of the real clock"
     part = trace.window(trace.start_ns, trace.start_ns + SECOND)
     assert part.profile()["samples"].sum() == 8
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (("report", "--by", "function"), 0), (("report", "--by", "line"), 0), (("report", "--by", "wait"), 2), (("report", "--by", "thread"), 2),
+    (("report", "--pid", "42"), 0), (("export", "--to", "folded", "-o", "-"), 0), (("export", "--to", "perfetto", "-o", "-"), 2), (("info",), 0),
+])  # fmt: skip
+def test_what_sums_cannot_say_is_refused(tmp_path: Path, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    life = Life(tmp_path / "d", "main")
+    life.window()
+    life.close()
+    assert main([words[0], str(tmp_path / "d"), *words[1:]]) == code
+    assert ("a daemon's sums" in capsys.readouterr().err) is (code == 2)
 
 
 def test_one_hour_is_a_trace_by_itself(tmp_path: Path) -> None:

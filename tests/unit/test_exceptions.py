@@ -19,6 +19,7 @@ from pytrace_ebpf.view import errors as view
 
 PID, OUTER, MIDDLE, INNER = 10, 1, 2, 3
 AGENT = {"sources": [{"pid": PID, "source": "agent", "why": ""}]}
+BY_PROBES = {"sources": [{"pid": PID, "source": "usdt", "why": ""}], "options": {"observed": {"args": ["shop"], "redact": []}}}
 
 
 class Raising(Script):
@@ -58,7 +59,7 @@ def chain(times: int, texts: int = 1, typed: bool = True, middle_line: int = 21)
 
 
 def opened(tmp_path: Path, rows: dict[str, Any], **more: Any) -> Trace:
-    return pytrace_ebpf.open(write_trace(tmp_path / "trace", **rows, start_ns=900, end_ns=10**6, manifest=AGENT, **more))
+    return pytrace_ebpf.open(write_trace(tmp_path / "trace", **rows, start_ns=900, end_ns=10**6, **({"manifest": AGENT} | more)))
 
 
 def table(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
@@ -95,22 +96,35 @@ def test_of_many_texts_none_is_told(texts: int, tmp_path: Path) -> None:
     assert len(found) == (2 * FEW if texts == FEW else 2)
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_report_names_them(width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("width", "source"), [(40, AGENT), (80, BY_PROBES), (160, AGENT)])
+def test_the_report_names_them(width: int, source: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, _ = chain(5)
-    trace = opened(tmp_path, rows)
+    trace = opened(tmp_path, rows, manifest=source)
     empty, facts = view.found(trace, trace.calls(), {})
     console = Console(width=width, force_terminal=False)
     with console.capture() as shown:
         for part in view.report(facts, empty, width, False, 20):
             console.print(part)
     assert max(map(len, shown.get().splitlines())) <= width and "KeyError: text" in shown.get()
+    assert width == 40 or "shop.py:31" in shown.get()
     assert main(["report", str(trace.directory), "--errors", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["exceptions"]
     assert [(row["qualname"], row["line"], row["type"], row["times"], row["raised"]) for row in said] == [
         ("middle", 21, "KeyError", 5, 0),
         ("inner", 31, "KeyError", 5, 5),
     ]
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_where_no_type_is_known_the_report_says_what_records_them(typed: bool, tmp_path: Path) -> None:
+    rows, _ = chain(2, typed=typed)
+    trace = opened(tmp_path, rows)
+    empty, facts = view.found(trace, trace.calls(), {})
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as shown:
+        for part in view.report(facts, empty, 100, False, 20):
+            console.print(part)
+    assert ("--args PATTERN" in shown.get()) is not typed
 
 
 def test_a_source_that_does_not_know_says_so(tmp_path: Path) -> None:

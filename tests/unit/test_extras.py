@@ -16,7 +16,7 @@ from tests.hostile.test_reading import EXPERIMENT
 from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
-EXTRAS = ("bcc", "capstone", "cxxfilt", "duckdb", "matplotlib", "psutil")
+EXTRAS = ("bcc", "capstone", "cxxfilt", "duckdb", "matplotlib", "psutil", "textual")
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
@@ -48,7 +48,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["info"],
         ["report"],
         ["report", "--by", "gil"],
-        *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle", "callgrind")),
+        *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle", "callgrind", "pprof", "otlp")),
     ],
 )
 def test_reading_needs_no_extra(trace: Path, words: list[str]) -> None:
@@ -70,6 +70,12 @@ def test_each_that_recording_needs_is_named(name: str) -> None:
     )
     assert done.returncode == 4
     assert done.stderr == f"pytrace-ebpf: recording needs {name}, which is not installed; pip install 'pytrace-ebpf[record]' brings it\n"
+
+
+def test_the_live_view_says_what_it_needs() -> None:
+    done = subprocess.run([*without(("textual",)), "top", "1"], capture_output=True, text=True, cwd=REPOSITORY, timeout=PATIENCE_S)
+    assert done.returncode == 4
+    assert done.stderr == "pytrace-ebpf: the live view needs textual, which is not installed; pip install 'pytrace-ebpf[top]' brings it\n"
 
 
 def test_pictures_say_what_they_need_before_anything_is_run(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.by_thread import by_thread
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SYSCALL_UNKNOWN, SchedKind
@@ -151,7 +152,7 @@ def test_info_says_it_too(path: Path, whole: Path, capsys: pytest.CaptureFixture
 
 
 def test_every_export_is_written(path: Path, tmp_path: Path) -> None:
-    for name in ("perfetto", "speedscope", "folded", "callgrind"):
+    for name in FORMATS:
         assert main.main(["export", str(path), "--to", name, "-o", str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size
     assert "Gil" not in (tmp_path / "callgrind").read_text()

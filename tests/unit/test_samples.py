@@ -14,9 +14,10 @@ from synthetic import Row, sample, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.chart import chart
-from pytrace_ebpf.analyze.samples.errors import standard_error
+from pytrace_ebpf.analyze.samples.errors import standard_error, with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
@@ -68,7 +69,7 @@ def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.Capture
     assert (rows["fib"]["total_samples"], rows["fib"]["self_samples"]) == (90, 50)
     assert (rows["other"]["total_samples"], rows["other"]["self_samples"]) == (45, 45)
     assert rows["<module>"]["total_samples"] == 91
-    assert facts["sampled"] == {
+    assert {name: value for name, value in facts["sampled"].items() if not name.endswith("time")} == {
         "period_ns": PERIOD,
         "samples": 106,
         "missed": 0,
@@ -78,6 +79,7 @@ def test_recursion_counts_once_in_a_total(tmp_path: Path, capsys: pytest.Capture
         "with_off_core": 0,
         "states": 0,
     }
+    assert [facts["sampled"][name]["total_ns"] for name in ("time", "unread_time")] == [106 * PERIOD, 3 * PERIOD]
     assert facts["wrong_sums"] == []
     assert facts["deserving"]["modules"] == ["work"]
 
@@ -213,7 +215,7 @@ def test_every_report_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert max(map(len, shown.splitlines())) <= int(width)
 
 
-@pytest.mark.parametrize("form", ["folded", "speedscope", "perfetto", "icicle", "callgrind"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_exports_have_the_paths(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], form: str) -> None:
     trace = sampled(tmp_path)
     assert main(["export", str(trace.directory), "--to", form, "-o", "-"]) == 0
@@ -264,7 +266,7 @@ def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytes
     assert few.loc[few["depth"] < 0, "total_ns"].sum() == whole.loc[whole["depth"] < 0, "total_ns"].sum()
     assert few["merged"].any() and not whole["merged"].any()
     assert (few.loc[few["merged"], "func_id"] == -1).all()
-    monkeypatch.setattr(nodes, "__defaults__", (4, True))
+    monkeypatch.setattr(nodes, "__defaults__", (4, True, False))
     trace = sampled(tmp_path / "report")
     facts = report(trace, capsys)
     assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []
@@ -280,3 +282,35 @@ def test_where_the_locale_is_c_their_reports_are_ascii(tmp_path: Path, capsys: p
         main(["report", folder, *words])
         out = capsys.readouterr().out
         assert out.isascii() and "~ is one standard error" in out
+
+
+@given(unread=st.floats(0, 0.5), share=st.floats(0.01, 0.99), of=st.integers(100, 10_000), seed=st.integers(0, 1 << 32))
+@settings(max_examples=100)
+def test_an_error_holds_whoever_had_what_could_not_be_read(unread: float, share: float, of: int, seed: int) -> None:
+    """Looks fail at random, or just at this function: the time that is printed is within three errors of what it was."""
+    random = np.random.default_rng(seed)
+    for rates in ((unread, unread), (unread, 0.0)):  # of this function, and of the others
+        true = random.binomial(of, share)
+        seen, others = (count - random.binomial(count, rate) for count, rate in zip((true, of - true), rates, strict=True))
+        table = pd.DataFrame({"func_id": [0, -1], "total_ns": [seen * PERIOD, (of - seen - others) * PERIOD]})
+        whole, gone = ({"total_ns": count * PERIOD} for count in (of, of - seen - others))
+        plain = with_errors(table, PERIOD, of)
+        found = with_unread(plain, PERIOD, whole, gone)
+        assert abs(seen - true) * PERIOD <= 3 * found["total_error_ns"][0]
+        assert found["total_error_ns"][0] >= plain["total_error_ns"][0]
+        assert found["total_error_ns"][1] == plain["total_error_ns"][1]  # of the unknown themselves
+
+
+def test_a_report_counts_in_its_errors_what_could_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stacks: list[Row] = [(0, -1, 1, 5)]
+    facts = {}
+    for lost in (0, 25):
+        samples: list[Row] = [(PERIOD * (at + 1), 7, 7, 0, -2 if at < lost else 0, -1) for at in range(100)]
+        trace = sampled(tmp_path / str(lost), stacks=stacks, samples=samples)
+        facts[lost] = report(trace, capsys)
+    assert facts[25]["sampled"]["unread_time"]["total_ns"] == 25 * PERIOD
+    row = next(row for row in facts[25]["rows"] if row["func_id"] == 1)
+    assert row["total_ns"] == 75 * PERIOD and row["total_error_ns"] >= 24 * PERIOD
+    assert next(row for row in facts[0]["rows"] if row["func_id"] == 1)["total_error_ns"] < 3 * PERIOD
+    assert main(["report", str(tmp_path / "25" / "trace")]) == 0
+    assert "25 % of the time has no stack (unknown)" in " ".join(capsys.readouterr().out.split())

@@ -51,3 +51,18 @@ def test_a_report_says_how_much_was_in_tasks(tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "96 % of the sampled time was in tasks." in shown
     assert "Tasks by sampled time" in shown
+
+
+def test_tasks_have_their_names_and_automatic_ones_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    functions, stacks = FUNCTIONS, [(0, -1, RUN, 5), (1, 0, OUTER, 5), (2, 0, OTHER, 5)]
+    names = [(1, "Task-5"), (1, "Task-6"), (1, "own"), (2, "Task-7"), (2, "own"), (2, None), (0, None)]
+    samples: list[Row] = [(PERIOD * (at + 1), 7, 7, 0, stack, -1, 0, 0, -1, name) for at, (stack, name) in enumerate(names)]
+    manifest = {"sampling": {"period_ns": PERIOD}, "sources": [{"pid": 7, "source": "sample", "why": "asked"}]}
+    path = str(write_trace(tmp_path / "trace", functions=functions, stacks=stacks, samples=samples, manifest=manifest))
+    assert main(["report", path, "--by", "task", "--json"]) == 0
+    rows = {(row["qualname"], row["task"]): row["total_samples"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows == {("outer", "Task-N"): 2, ("outer", "own"): 1, ("other", "Task-N"): 1, ("other", "own"): 1, ("other", None): 1}
+    assert main(["report", path, "--by", "task"]) == 0
+    shown = capsys.readouterr().out
+    assert "(no name known)" in shown
+    assert "own" in shown

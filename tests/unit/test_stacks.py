@@ -70,7 +70,7 @@ def test_a_code_object_is_read_once() -> None:
 
 def test_what_is_gone_is_unknown_and_the_interpreters_own_is_left_out() -> None:
     of = program(Functions())
-    of.learn(reported((5, 0, 2, 0, [(900, 0), (100, -2)]), (6, 0, 2, 0, [(800, 0), (100, 0)])))
+    assert of.learn(reported((5, 0, 2, 0, [(900, 0), (100, -2)]), (6, 0, 2, 0, [(800, 0), (100, 0)]))) == (3, 1)
     assert list(of.stacks[5]) == [(0, 10), (-1, -1)]
     assert of.stacks[6] == ((0, 10),)
 

@@ -8,6 +8,7 @@ import pytest
 from synthetic import sample
 
 import pytrace_ebpf
+from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
@@ -54,7 +55,7 @@ def test_with_what_tracing_cost_taken_off(capsys: pytest.CaptureFixture[str], pa
     assert facts(capsys, path, *WINDOW, "--compensate")["calls"] == facts(capsys, path, *WINDOW)["calls"]
 
 
-@pytest.mark.parametrize("to", ["perfetto", "speedscope", "folded", "icicle", "callgrind"])
+@pytest.mark.parametrize("to", FORMATS)
 def test_every_export_of_a_window(tmp_path: Path, path: Path, to: str) -> None:
     whole, piece = tmp_path / "whole", tmp_path / "piece"
     assert main(["export", str(path), "--to", to, "-o", str(whole)]) == 0

@@ -1,7 +1,7 @@
 """Which exceptions left which functions of Python, at which line, how often, and what the calls cost that they ended.
 
-That an exception left a call, and from which line, the agent's events say; its type and text are there of functions that `--args` named,
-from Python 3.12 on. One pass; memory is bounded by a segment, what is open, and the rows of the result.
+That an exception left a call, and from which line, the agent's events say; its type and text are there of functions that `--args` named.
+One pass; memory is bounded by a segment, what is open, and the rows of the result.
 """
 
 from typing import Any

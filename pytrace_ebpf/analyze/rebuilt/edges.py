@@ -10,6 +10,8 @@ from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.library import ENDS as ENDS
+from pytrace_ebpf.rebuild.written import Stamped as Stamped
+from pytrace_ebpf.rebuild.written import interleave as interleave
 from pytrace_ebpf.trace.reader import Trace
 
 Ints = npt.NDArray[np.int64]

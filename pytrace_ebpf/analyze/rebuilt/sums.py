@@ -22,7 +22,7 @@ from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.window import Window
 
-MOST_NODES = 1 << 20  # 170 bytes each while the tree grows
+MOST_NODES = 1 << 20  # 180 bytes each while the tree grows
 BYTES_AN_EVENT = 1.0  # at most, of what is kept: the states of deep stacks are large
 
 _FEW_NODES = 1 << 17

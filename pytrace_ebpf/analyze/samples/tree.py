@@ -22,24 +22,30 @@ _ROOT = -1  # stands for the path of a thread's own row
 def grow(trace: Trace) -> pa.Table:
     """The tree of a trace of samples as schema.TREE; `calls` says how many samples were in a row's function or below."""
     frame = nodes(trace)
-    unknown = () if off_core(trace) else SPLIT[1:]
-    columns = {name: frame[name] for name in frame if name.removeprefix("self_") not in unknown}
+    columns = {name: frame[name] for name in frame if name not in untold(trace)}
     return pa.table(
         [pa.array(columns[f.name], f.type, from_pandas=True) if f.name in columns else pa.nulls(len(frame), f.type) for f in TREE.arrow],
         schema=TREE.arrow,
     )
 
 
-def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True) -> pd.DataFrame:
+def untold(trace: Trace) -> list[str]:
+    """Columns of nodes() of which such samples say nothing: what threads waited for, where those off the core were not sampled."""
+    return [] if off_core(trace) else [prefix + name for name in SPLIT[1:] for prefix in ("", "self_")]
+
+
+def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True, lines: bool = False) -> pd.DataFrame:
     """The rows of the tree, with schema.TREE's columns and weights.named's of total and self times; by thread, a caller before its callees.
 
-    Without `native` frames what was in native code stands where Python called it.
+    Without `native` frames what was in native code stands where Python called it. With `lines` there is a row for each line that a
+    function stood at (column line; -1 unknown), and outermost is of functions as ever.
 
     Of more than `most` paths the rarest become one row below the caller that is left, as an unknown function, `merged`.
     """
-    paths, own = Paths(), _Own()
+    paths, own, places = Paths(), _Own(), _Places()
     for samples, stacks in segments(trace, native):
         samples = samples[samples["stack_id"] != NO_FRAMES]
+        stacks = places.instead(stacks) if lines else stacks
         of_stack = paths.of_stacks(stacks)
         path = np.array([of_stack[stack] for stack in samples["stack_id"].tolist()], np.int64)
         own.add(thread_keys(samples["pid"].to_numpy(), samples["tid"].to_numpy()), path, samples)
@@ -54,7 +60,36 @@ def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True) -> pd.DataF
         for prefix, parts in ((("total", ""), totals), (("self", "self_"), selves))
         for name, column in zip(named(*prefix), (column for part in parts for column in part.T), strict=True)
     }
-    return _frame(paths, threads, thread_of, path_of, columns, functions_of(trace))
+    if not lines:
+        return _frame(paths, threads, thread_of, path_of, columns, functions_of(trace))
+    at = np.array([-1 if path < 0 else paths.functions[path] for path in path_of.tolist()], np.int64)
+    paths.functions = places.functions(paths.functions)
+    return _frame(paths, threads, thread_of, path_of, columns, functions_of(trace)).assign(line=places.lines(at))
+
+
+class _Places:
+    """Functions with a line, numbered from 0: what stands in a path instead of functions."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def instead(self, stacks: pd.DataFrame) -> pd.DataFrame:
+        """`stacks` (schema.STACKS) whose func_id is that number; of an unknown function it stays UNKNOWN."""
+        found = [
+            self._numbers.setdefault(place, len(self._numbers)) if place[0] >= 0 else place[0]
+            for place in zip(stacks["func_id"].tolist(), stacks["line"].tolist(), strict=True)
+        ]
+        return stacks.assign(func_id=np.array(found, np.int64))
+
+    def functions(self, numbers: list[int]) -> list[int]:
+        """The func_ids of these; what is no number of a place stays."""
+        of = [func_id for func_id, _ in self._numbers]
+        return [of[number] if number >= 0 else number for number in numbers]
+
+    def lines(self, numbers: Ints) -> Ints:
+        """The lines of these, -1 of what is no place."""
+        of = np.array([*(line for _, line in self._numbers), -1], np.int64)
+        return of[np.where(numbers >= 0, numbers, -1)]
 
 
 class _Own:

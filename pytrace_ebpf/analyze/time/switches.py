@@ -77,6 +77,19 @@ class States:
         """Threads whose state is known."""
         self._known[thread] = state
 
+    def set_gil(self, gil: Ints) -> None:
+        """The addresses of the GIL of each thread, (n, 2), as they stand now."""
+        self._gil = gil
+
+    def lose(self, windows: Ints) -> None:
+        """Further events were lost, later than those that are known of."""
+        self._windows = np.concatenate((self._windows[self._passed :], windows))
+        self._passed = 0
+
+    def forget(self) -> None:
+        """All threads."""
+        self._known, self._gil = self._known[:0], self._gil[:0]
+
     def save(self) -> tuple[npt.NDArray[np.uint8], int]:
         """The state of each thread, and how many windows were passed: for resume()."""
         return self._known.copy(), self._passed

@@ -42,6 +42,7 @@ class Layout:
     thread_frame: int
     thread_datastack: int | None
     thread_exception: int | None
+    thread_task: int | None
     cframe_frame: int | None
     # PyFrameObject up to 3.10, then _PyInterpreterFrame
     frame_previous: int
@@ -76,6 +77,10 @@ class Layout:
     yield_opcode: int | None
     # PyHeapTypeObject
     type_cached_keys: int
+    # asyncio's tasks, and the coroutines that they run
+    task_coro: int
+    task_name: int
+    generator_frame: int
     # str
     string_length: int
     string_state: int
@@ -134,6 +139,15 @@ def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout |
         code_arguments=argcount,
         string_data_wide=at["string_data"] + 16,  # the UTF-8 copy's length and pointer lie between
     )
+
+
+def with_task_offsets(layout: Layout, section: bytes) -> Layout:
+    """`layout` with what the section .AsyncioDebug says, of the file that `_asyncio` is in; without one (b"") as it is."""
+    positions = {name: position for name, position in _columns("CPYTHON_TASK_OFFSETS")[layout.version].items() if position is not None}
+    if not positions or len(section) < max(positions.values()) + 8:
+        return layout
+    at = {name: int(struct.unpack_from("<Q", section, position)[0]) for name, position in positions.items()}
+    return replace(layout, **at) if max(at.values()) <= _LARGEST else layout  # type: ignore[arg-type]
 
 
 def debugger_support(version: tuple[int, ...] | None) -> int | None:

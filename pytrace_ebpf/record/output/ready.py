@@ -67,7 +67,7 @@ def make_ready() -> None:
 def keep_freed_memory() -> None:
     """Every segment needs the same large arrays again: returned to the kernel, each of their pages would fault anew.
 
-    Saves a tenth of the collector's time (scripts/bench/record.py).
+    Saves a tenth of the collector's time (scripts/bench/record.py), and a sixth of a first report's.
     """
     if hasattr(libc, "mallopt"):  # glibc
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)

@@ -132,10 +132,10 @@ def _in_order(batches: list[Columns]) -> bool:
 
 
 def by_time(table: schema.Table, columns: Columns) -> pa.Table:
-    """A table of scheduling, sorted by time; what is negative in a column that may be null is null."""
+    """A table of moments, sorted by time; what is negative, or no object, in a column that may be null is null."""
     rows = where(columns, np.argsort(columns["ts"], kind="stable"))
     nullable = {column.name for column in table.columns if column.nullable}
-    arrays = {name: pa.array(row, mask=row < 0 if name in nullable else None) for name, row in rows.items()}
+    arrays = {name: row if row.dtype == object else pa.array(row, mask=row < 0 if name in nullable else None) for name, row in rows.items()}
     return pa.table(arrays, schema=table.arrow)
 
 

@@ -8,9 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from pytrace_ebpf.record.cpython import frames, lines, thread_names
-from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, source_index
+from pytrace_ebpf.record.cpython import frames, lines, running_tasks, thread_names
+from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, elf_file, source_index
 from pytrace_ebpf.record.parsing.shape import encode
+
+_MOST_SECTION = 1024  # bytes of one whose contents are asked for
 
 
 def file_of(descriptor: int) -> BinaryIO:
@@ -30,6 +32,11 @@ def _beginnings(given: dict[str, Any], files: list[int]) -> Any:
     return beginnings.beginnings(file_of(files[0]), given["names"])
 
 
+def _section(given: dict[str, Any], files: list[int]) -> Any:
+    file = elf_file.ElfFile(file_of(files[0]))
+    return encode(file.read_section(file.section(given["name"]))[:_MOST_SECTION])
+
+
 disassembly.disassembler()  # a library, which cannot be loaded any more when it is needed
 TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
     "beginnings": _beginnings,
@@ -38,6 +45,8 @@ TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
     "open_frames": frames.walk_frames,
     "read_codes": frames.walk_codes,
     "read_lines": lines.walk_lines,
+    "running_tasks": running_tasks.walk_running_tasks,
+    "section": _section,
     "source": source_index.read,
     "thread_names": thread_names.walk_names,
 }

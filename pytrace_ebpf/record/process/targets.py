@@ -131,7 +131,7 @@ class Targets:
         waiting = [pid] if self._options.follow else []
         while waiting:
             creator = waiting.pop(0)
-            found = children(creator)
+            found = [child for child in children(creator) if child != os.getpid()]  # a program may start its own tracer
             for child in found:  # so that all of them are looked at together
                 glance(child)
             self._drain()  # children that start from now on are reported by the kernel

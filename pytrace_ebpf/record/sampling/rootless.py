@@ -228,4 +228,5 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "opcode": np.where(samples["opcode"] == _NO_OPCODE, -1, samples["opcode"]).astype(np.int16),
         "missed": np.zeros(len(samples), np.int32),
         "state": samples["state"].astype(np.int8) - np.int8(1),
+        "task": np.full(len(samples), None, object),
     }

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import HASH, read_lines
+from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running_tasks
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
@@ -26,13 +27,14 @@ from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
+from pytrace_ebpf.record.sampling.tasks import TaskNames
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.probes import frame_layout
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_RINGS = {"samples": 1 << 20, "stacks": 8 << 20}
-# Code discarded before its name was read stays unnamed, so the rings are read often while new code comes, or much at all.
-_INTERVAL_S, _CALM_S, _MUCH = 0.25, 1.0, 500  # _MUCH: stacks a time
+_RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
+# Code discarded before its name was read stays unnamed, so the rings are read often while that happens, while a program begins, and while much comes at all.
+_INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a time; a quarter of the stacks that the ring holds
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
@@ -48,8 +50,13 @@ _LAYOUT = (
     "code_name",
     "code_bytes",
 )
+# Of struct task_layout, in tasks.h.
+_TASK_LAYOUT = (
+    "thread_task", "task_coro", "task_name", "generator_frame", "string_length", "string_state", "string_data", "string_data_wide", "code_start",
+)  # fmt: skip
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _NATIVES = 2  # NATIVE of samples.c: a step
+_LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
@@ -60,6 +67,8 @@ class _Sampled:
     number: int
     holder: int  # address; 0 while it has no GIL
     since_ns: int
+    tasks: RunningTasks | None  # None: it has none, as far as is known
+    away: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
 
 
 class Samples(Recorder):
@@ -67,9 +76,9 @@ class Samples(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float, follow: bool) -> None:
-        """Raises HostError if the kernel cannot do it."""
-        self._recording, self._period_ns = recording, round(1e9 / hz)
+    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False) -> None:
+        """`lasting`: threads that stay away are sampled in every segment. Raises HostError if the kernel cannot do it."""
+        self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
         kernel = KernelTypes()
         settings = {
             "period": self._period_ns,
@@ -82,6 +91,7 @@ class Samples(Recorder):
         self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
+        self._tasks = TaskNames(self._programs)
         self._native = NativeCode(self._programs, recording.functions)
         self._layouts: dict[Layout, int] = {}
         self._sampled: dict[int, _Sampled] = {}  # by pid
@@ -134,14 +144,15 @@ class Samples(Recorder):
         unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
         nested = target.layout.version < (3, 11)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit, self._native, nested)
-        creator = self._sampled.get(target.ppid)
+        creator, tasks = self._sampled.get(target.ppid), None
         if creator and creator.target.binary_file is target.binary_file:  # Target.forked
             self._known[self._numbers].copy(self._known[creator.number])
+            tasks = creator.tasks
         self._native.begin(self._numbers, target)
-        self._describe(target, self._numbers)
+        self._describe(target, self._numbers, tasks)
         self.interval_s = _HASTE_S
 
-    def _describe(self, target: Target, number: int) -> None:
+    def _describe(self, target: Target, number: int, tasks: RunningTasks | None = None) -> None:
         """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
         layout, (gil, _) = target.layout, target.gil_range()
         if layout is None or target.runtime is None:
@@ -150,10 +161,13 @@ class Samples(Recorder):
         code_type = target.binary.symbol("PyCode_Type")
         where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
         before = self._sampled.get(target.pid)
-        since_ns = before.since_ns if before else time.monotonic_ns()
-        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns)
+        since_ns, tasks = (before.since_ns, tasks or before.tasks) if before else (time.monotonic_ns(), tasks)
+        if tasks is None and self._known[number].may_have_tasks:
+            tasks, self._known[number].may_have_tasks = find_running_tasks(target), False
+        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks)
+        of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
-            self._processes.set(target.pid, (*where, since_ns, self._layout(layout), number))
+            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, self._layout(of_tasks[0]), number))
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -173,19 +187,28 @@ class Samples(Recorder):
         self._look()
         unread = self._native.look({pid: (each.number, each.target) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
-        samples = self._samples.drain(np.copy)  # before the stacks, so that those of all these samples have been reported
+        samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
+        self._tasks.drain()
         reported = self._stacks.drain(np.copy)
-        new = 0
+        new = gone = 0
         for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                new += self._known[number].learn(reported[reported["program"] == number])
-        self.interval_s = _HASTE_S if unread else _INTERVAL_S if new or len(reported) > _MUCH else min(2 * self.interval_s, _CALM_S)
+                learned = self._known[number].learn(reported[reported["program"] == number])
+                new, gone = new + learned[0], gone + learned[1]
+        for each in list(self._sampled.values()):
+            if each.tasks is None and self._known[each.number].may_have_tasks:
+                self._describe(each.target, each.number)
+        often = gone or new > _BEGINS or len(reported) > _MUCH
+        self.interval_s = _HASTE_S if unread else _INTERVAL_S if often else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
         return {}
 
     def cut(self) -> Rows:
         """Rows of `samples`, and of `stacks` those that they refer to."""
+        if self._lasting and not self._stopped and not self._returns.why_not:
+            until_ns = self._drained_ns - _SETTLING_NS - 1
+            self._waiting += [self._still_away(pid, each, until_ns, _LASTING_NS) for pid, each in self._sampled.items()]
         if not self._waiting:
             return {}
         samples = np.concatenate(self._waiting)
@@ -200,7 +223,9 @@ class Samples(Recorder):
         self._apart += int(counts[apart].sum())
         self._next_stack = tree.next
         self._let_go()
-        return {"samples": [_columns(samples, numbers[which] if len(which) else numbers)], "stacks": [tree.rows()]}
+        tasks = self._tasks.of(samples["task"])
+        self._tasks.let_go(np.concatenate([each["task"] for each in self._waiting] or [samples["task"][:0]]))
+        return {"samples": [_columns(samples, numbers[which] if len(which) else numbers, tasks)], "stacks": [tree.rows()]}
 
     def _number(self, tree: Tree, program: int, stack: int) -> int:
         if stack < FIRST_STACK:
@@ -237,21 +262,24 @@ class Samples(Recorder):
     def stop(self) -> None:
         """Take no more samples, but those of threads that are off the core."""
         if not self._returns.why_not:
-            for pid, each in self._sampled.items():
-                self._waiting.append(self._still_away(pid, each))
+            now = time.monotonic_ns()
+            self._waiting += [self._still_away(pid, each, now, self._period_ns) for pid, each in self._sampled.items()]
         self._clocks.close()
         self._returns.close()
         self._stopped = True
 
-    def _still_away(self, pid: int, sampled: _Sampled) -> np.ndarray:
-        """sample_event records of a process's threads that have been off the core for at least a period."""
-        before = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
-        stacks = away.stacks_of(sampled.target, self._frame) if before else {}
-        rows, now, program = [], time.monotonic_ns(), self._known[sampled.number]
-        for tid, since in before.items():
-            if since and now - since >= self._period_ns and self._left_ns(pid, tid, sampled) == since:  # it stood still meanwhile
-                stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-                rows.append((now, pid << 32 | tid, stack, now - since, 0, _NO_OPCODE, sampled.number, 0, 0))
+    def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
+        """sample_event records of a process's threads that have been off the core for so long at `now`. A stack is read once, as it stands still."""
+        left = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
+        left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
+        sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
+        stacks = away.stacks_of(sampled.target, self._frame) if left.keys() - sampled.away.keys() else {}
+        program = self._known[sampled.number]
+        for tid in left.keys() - sampled.away.keys():
+            stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
+            if self._left_ns(pid, tid, sampled) == left[tid]:  # it stood still meanwhile
+                sampled.away[tid] = left[tid], stack
+        rows = [(now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, 0) for tid, (since, stack) in sampled.away.items()]
         return np.array(rows, self._event)
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
@@ -276,7 +304,7 @@ def _runs(pid: int, tid: int) -> bool:
         return True
 
 
-def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
+def _columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Columns:
     return {
         **tables.when_and_who(samples),
         "cpu": samples["cpu"].astype(np.int16),
@@ -285,6 +313,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "missed": np.minimum(samples["missed"], _MOST_MISSED).astype(np.int32),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
         "state": np.full(len(samples), -1, np.int8),
+        "task": tasks,
     }
 
 
@@ -297,9 +326,10 @@ def _described(layout: Layout) -> tuple[object, ...]:
     """A Python's struct sample_layout."""
     running, values = layout.frame_running or (_ABSENT, b"")
     ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
-    offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in _LAYOUT}
+    offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in (*_LAYOUT, *_TASK_LAYOUT)}
     return (
         frame_layout(layout),
+        (*(offsets[name] for name in _TASK_LAYOUT), 0),
         max(ends),
         running,
         sum(1 << value for value in values),

@@ -18,6 +18,7 @@ Place = tuple[int, int]  # func_id, line
 Key = tuple[int, int]  # of a code object: address, identity
 Frame = tuple[int, int, int]  # struct sample_frame: those, and the position
 _UNREAD: Place = (UNKNOWN, NO_LINE)
+_COROUTINE = 0x80 | 0x100  # co_flags
 FRAME_ENTERED, NATIVE_WHOLE = 1 << 62, 1  # events.h
 
 
@@ -58,14 +59,17 @@ class Program:
         self._place: dict[Frame, Place | None] = {}  # None: of the interpreter's own code
         self.stacks: dict[int, tuple[Place, ...]] = {}  # outermost first
         self.size = 0  # frames and lines kept
+        self._gone = 0  # code objects that were gone before they were read
+        self.may_have_tasks = True  # set back by who looks for them, and again where a coroutine is met for the first time
 
     def copy(self, other: "Program") -> None:
         """Know the code objects of the program that forked this one, which may have ended before they can be read."""
         self._codes = {**other._codes, **self._codes}
+        self.may_have_tasks = False
 
-    def learn(self, reported: np.ndarray) -> int:
-        """Take in stack_event records of this program; returns how many code objects were new."""
-        before = len(self._codes)
+    def learn(self, reported: np.ndarray) -> tuple[int, int]:
+        """Take in stack_event records of this program; returns how many code objects were new, and how many of them were gone by now."""
+        before, gone = len(self._codes), self._gone
         parts: dict[int, dict[int, list[Frame]]] = {}
         totals: dict[int, tuple[int, int, int]] = {}
         columns = (reported[name].tolist() for name in ("stack", "first", "count", "total", "deep", "native"))
@@ -93,7 +97,7 @@ class Program:
                     joined = [place for run in runs for place in run]
                 self.stacks[stack] = (*((_UNREAD,) if deep else ()), *joined[::-1])
                 self.size += total
-        return len(self._codes) - before
+        return len(self._codes) - before, self._gone - gone
 
     def _runs(self, outwards: list[Frame]) -> list[list[Place]]:
         """Python frames by the call of the interpreter's C function that runs them; the innermost first, of all and in each."""
@@ -128,10 +132,12 @@ class Program:
             read = found.get(key)
             if read is None:
                 self._codes[key] = Code(UNKNOWN)
+                self._gone += 1
             elif read.info.is_shim:
                 self._codes[key] = Code(None)
             else:
                 info = read.info
+                self.may_have_tasks |= bool(info.flags & _COROUTINE)
                 func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
                 self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
                 self.size += len(read.ranges)

@@ -24,7 +24,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 2}
 _PAGE = 4096
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
-_CALM_INTERVAL_S, _FEW = 1.0, 2000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
+_CALM_INTERVAL_S, _FEW = 1.0, 20_000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
 # Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)

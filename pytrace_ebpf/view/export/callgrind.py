@@ -12,6 +12,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.paths import period_of
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.view.export.parts import PARTS, column, known
 from pytrace_ebpf.view.states import with_off
 
 SUFFIX = ".callgrind"
@@ -26,7 +27,7 @@ _NOBODY = -1
 def write(trace: Any, out: BinaryIO) -> None:
     """Write the own time of each line, and the calls made from each, of `trace` or a window of it."""
     tree = trace.tree()
-    own, calls, shown = _own(trace, tree), _calls(trace, tree), _shown(trace, tree)
+    own, calls, shown = _own(trace, tree), _calls(trace, tree), known(trace, tree)
     names = _Names(trace.functions())
     out.write(_head(trace, own, shown).encode())
     callees: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -67,33 +68,18 @@ def _calls(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parts(tree: pd.DataFrame, prefix: str) -> list[str]:
-    return [_column(name, prefix) for name in _EVENTS if _column(name, prefix) in tree]
-
-
-def _column(name: str, prefix: str) -> str:
-    return f"{prefix or 'total_'}ns" if name == "ns" else prefix + name
-
-
-def _shown(trace: Any, tree: pd.DataFrame) -> list[str]:
-    """Of _EVENTS those of which something is known: the four ways, where eBPF recorded them, else on and off the core, or wall time alone."""
-    known = {name for name in _EVENTS if _column(name, "") in tree and tree[_column(name, "")].notna().any()}
-    four = {"runq_wait_ns", "gil_wait_ns", "blocked_ns"}
-    if trace.scheduling["source"] != "bpf":
-        known = known - four | ({"off_cpu_ns"} if "on_cpu_ns" in known else set())
-    if not (tree["unknown_ns"] > 0).any():
-        known -= {"unknown_ns"}
-    return [name for name in _EVENTS if name in known]
+    return [column(name, prefix) for name in PARTS if column(name, prefix) in tree]
 
 
 def _costs(row: dict[str, Any], prefix: str, shown: list[str]) -> str:
-    found = (row[_column(name, prefix)] for name in shown)
+    found = (row[column(name, prefix)] for name in shown)
     return " ".join("0" if pd.isna(each) else str(int(each)) for each in found)
 
 
 def _head(trace: Any, own: pd.DataFrame, shown: list[str]) -> str:
     target = trace.manifest["target"]
     events = "".join(f"event: {name} : {title} [ns]\n" for name, title in (_EVENTS[each] for each in shown))
-    sums = " ".join(str(int(own[_column(name, "self_")].sum())) for name in shown)
+    sums = " ".join(str(int(own[column(name, "self_")].sum())) for name in shown)
     command = printable(str(target.get("command") or target.get("executable") or "?"))
     return (
         f"# callgrind format\nversion: 1\ncreator: pytrace-ebpf\npid: {target['pid']}\ncmd: {command}\n"

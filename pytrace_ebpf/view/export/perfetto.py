@@ -1,7 +1,8 @@
 """A native Perfetto trace, for ui.perfetto.dev: calls, the state of every thread, and who ran on which core.
 
 Per thread one track of nested call slices with a "state" track below it (on core, run queue, GIL wait and who
-held it, blocked in what), with arrows from who woke a thread; and generic kernel task states, from which the UI makes its CPU tracks and
+held it, blocked in what), with arrows from who woke a thread, and from who held the GIL when a wait for it began; and
+generic kernel task states, from which the UI makes its CPU tracks and
 its own thread states. Those, not ftrace's sched_switch: a switch names both threads, and of threads that
 were not traced only half the switches are known. Field numbers: perfetto's protos/perfetto/trace/**.proto.
 """
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges
+from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges, interleave
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
@@ -24,7 +25,8 @@ SUFFIX = ".perfetto-trace"
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
 _CHUNK = 1 << 18
-_WAKES, _WOKEN, _FIRST_FUNCTION = 2, 3, 4  # iids of names; 1 is the unknown function
+_WAKES, _WOKEN, _HOLDS, _WAITS, _FIRST_FUNCTION = 2, 3, 4, 5, 6  # iids of names; 1 is the unknown function
+_ENDS_OF_ARROWS = ((_WAKES, "wakes"), (_WOKEN, "woken"), (_HOLDS, "holds the GIL"), (_WAITS, "waits for the GIL"))
 _RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEvent.TaskStateEnum
 
 Ints = npt.NDArray[np.int64]
@@ -93,14 +95,20 @@ class _States:
         return core
 
     def _arrows(self, timeline: pd.DataFrame) -> Iterator[Buffer]:
-        """An arrow for each thread that a traced one woke: from an instant on the waker's states to one on the woken's."""
+        """From who woke a thread to it, when that was; and from who held the GIL to who began to wait for it, then."""
         woken = timeline[timeline["waker_tid"].notna() & (timeline["blocked_until_ns"] > timeline["start_ns"])]
-        wakers = woken[["waker_pid", "waker_tid"]].set_axis(["pid", "tid"], axis=1).astype("int64")
-        waker, thread = self._tracks.number(wakers), self._tracks.number(woken)
-        known = waker >= 0
-        ts, flow = woken["blocked_until_ns"].to_numpy(np.int64)[known], self._flows + 1 + np.arange(int(known.sum()))
+        yield from self._arrow(woken, ["waker_pid", "waker_tid"], "blocked_until_ns", (_WAKES, _WOKEN))
+        waits = timeline[timeline["holder_tid"].notna() & (timeline["kind"] == "gil")]
+        yield from self._arrow(waits, ["pid", "holder_tid"], "start_ns", (_HOLDS, _WAITS))
+
+    def _arrow(self, rows: pd.DataFrame, whose: list[str], when: str, names: tuple[int, int]) -> Iterator[Buffer]:
+        """An arrow for each row whose other thread (columns `whose`: pid, tid) is a traced one: from an instant on its states to one on the row's thread."""
+        others = rows[whose].set_axis(["pid", "tid"], axis=1).astype("int64")
+        start, end = self._tracks.number(others), self._tracks.number(rows)
+        known = start >= 0
+        ts, flow = rows[when].to_numpy(np.int64)[known], self._flows + 1 + np.arange(int(known.sum()))
         self._flows += len(flow)
-        for place, field, name in ((waker, 47, _WAKES), (thread, 48, _WOKEN)):  # flow_ids, terminating_flow_ids
+        for place, field, name in ((start, 47, names[0]), (end, 48, names[1])):  # flow_ids, terminating_flow_ids
             uuid = self._tracks.state_uuid(place[known])
             yield _slices(ts, _INSTANT, uuid, np.full(len(ts), name), extra=[Fixed(field, flow)]).data
 
@@ -126,7 +134,7 @@ def _clock(manifest: dict[str, Any]) -> bytes:
 def _names(functions: pd.DataFrame) -> bytes:
     """Names and places by iid: the unknown function, the ends of arrows, the functions by func_id."""
     interned = [data(2, number(1, 1) + data(2, "(unknown)")), data(4, number(1, 1) + data(3, "(unknown)"))]
-    interned += [data(2, number(1, iid) + data(2, name)) for iid, name in ((_WAKES, "wakes"), (_WOKEN, "woken"))]
+    interned += [data(2, number(1, iid) + data(2, name)) for iid, name in _ENDS_OF_ARROWS]
     interned += [data(3, number(1, i) + data(2, name)) for i, name in enumerate(NUMBERS, start=1)]  # .debug_annotation_names
     for func_id, name, file, line in functions[["func_id", "qualname", "file", "first_line"]].itertuples(index=False):
         iid = number(1, func_id + _FIRST_FUNCTION)
@@ -159,22 +167,13 @@ def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: In
 
 def _calls(piece: Edges, tracks: Tracks) -> Iterator[Bytes]:
     """Begins and ends of calls, thread by thread in the order of the stack."""
-    uuid = tracks.uuid(tracks.number(pd.DataFrame({"pid": piece.key >> 32, "tid": piece.key & 0xFFFFFFFF})))
+    uuid = tracks.uuid(tracks.number_of(piece.key))
     is_end = piece.func_id == ENDS
     iid = np.where(piece.func_id < 0, 1, piece.func_id + _FIRST_FUNCTION)
     for at in range(0, len(is_end), _CHUNK):
         ends = is_end[at : at + _CHUNK]
         b, e = at + np.flatnonzero(~ends), at + np.flatnonzero(ends)
-        yield _interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
-
-
-def _interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -> Bytes:
-    """Rows of two matrices of different widths as one run of bytes, in the order that `is_second` gives."""
-    stop = np.cumsum(np.where(is_second, second.shape[1], first.shape[1]))
-    out = np.empty(int(stop[-1]), np.uint8)
-    for matrix, ends in ((first, stop[~is_second]), (second, stop[is_second])):
-        out[(ends - matrix.shape[1])[:, None] + np.arange(matrix.shape[1])] = matrix
-    return out
+        yield interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
 
 
 def _kernel_states(thread: int, tracks: Tracks, ts: Ints, core: Ints, state: Ints) -> Buffer:

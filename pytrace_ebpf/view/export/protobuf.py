@@ -43,7 +43,24 @@ class Fixed:
         return len(self.tag) + 8
 
 
-Piece = bytes | Slot | Fixed
+@dataclass(frozen=True)
+class Packed:
+    """A repeated varint field, packed, with as many values in each message: field number, bytes per value, values (messages, count) >= 0."""
+
+    field: int
+    width: int
+    values: npt.NDArray[np.int64]
+
+    @property
+    def tag(self) -> bytes:
+        return varint(self.field << 3 | 2) + varint(self.values.shape[1] * self.width)
+
+    @property
+    def size(self) -> int:
+        return len(self.tag) + self.values.shape[1] * self.width
+
+
+Piece = bytes | Slot | Fixed | Packed
 
 
 def varint(number: int) -> bytes:
@@ -82,12 +99,18 @@ def messages(pieces: list[Piece], rows: int) -> npt.NDArray[np.uint8]:
         if isinstance(piece, Fixed):
             out[:, at : at + 8] = piece.values.astype("<u8").view(np.uint8).reshape(rows, 8)
             at += 8
-        elif isinstance(piece, Slot):
+        elif isinstance(piece, Slot | Packed):
+            count = 1 if isinstance(piece, Slot) else piece.values.shape[1]
             for i in range(piece.width):
                 more = 0x80 if i < piece.width - 1 else 0
-                out[:, at + i] = (piece.values >> (7 * i)) & 0x7F | more
-            at += piece.width
+                out[:, at + i : at + count * piece.width : piece.width] = (piece.values.reshape(rows, count) >> (7 * i)) & 0x7F | more
+            at += count * piece.width
     return out
+
+
+def width(largest: int) -> int:
+    """Bytes of the varint of a number >= 0."""
+    return max(1, -(-int(largest).bit_length() // 7))
 
 
 def _size(piece: Piece) -> int:

@@ -28,10 +28,17 @@ class Tracks:
         return cls(seen.merge(known, how="left", on=_KEY))
 
     def number(self, table: pd.DataFrame) -> Ints:
-        """The thread number of each row of `table` (pid, tid)."""
-        codes, unique = pd.MultiIndex.from_frame(table[_KEY]).factorize()
-        index = pd.MultiIndex.from_frame(self.threads[_KEY])
-        return np.asarray(index.get_indexer(unique) if len(unique) else [], np.int64)[codes]
+        """The thread number of each row of `table` (pid, tid), -1 for one that is not known."""
+        return self.number_of(_keys(table))
+
+    def number_of(self, keys: Ints) -> Ints:
+        """The same by pid << 32 | tid."""
+        known = _keys(self.threads)
+        order = np.argsort(known)
+        if not len(order):
+            return np.full(len(keys), -1, np.int64)
+        at = order[np.minimum(np.searchsorted(known, keys, sorter=order), len(order) - 1)]
+        return np.where(known[at] == keys, at, -1)
 
     def uuid(self, thread: Ints) -> Ints:
         """Uuid of the track of a thread's calls."""
@@ -69,3 +76,7 @@ class Tracks:
             uuid = _BASE + 2 * t
             yield number(1, uuid) + number(5, 1 + pids.index(pid)) + data(4, thread)
             yield number(1, uuid + 1) + number(5, uuid) + data(2, "state")
+
+
+def _keys(table: pd.DataFrame) -> Ints:
+    return table["pid"].to_numpy(np.int64) << 32 | table["tid"].to_numpy(np.int64)

@@ -1,0 +1,76 @@
+"""`%load_ext pytrace_ebpf` in IPython or a notebook: the cell magic %%pytrace records what a cell does, and shows it in place."""
+
+import html
+import shlex
+import sys
+import tempfile
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytrace_ebpf.cli import report
+from pytrace_ebpf.cli.main import parser
+from pytrace_ebpf.cli.screen import Screen
+from pytrace_ebpf.errors import PytraceError
+from pytrace_ebpf.own import OwnRecording
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.trace.reader import Trace
+
+_WIDTH = 120  # cells of the report
+_HEIGHT = 420  # pixels of the picture
+_FRAME = '<iframe style="width: 100%; height: {height}px; border: 0" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
+_TRACE = "_pytrace"  # the variable that it is left in
+_TOP = "10"
+
+
+def load(shell: Any) -> None:
+    """Add %%pytrace to a shell of IPython's."""
+
+    def pytrace(line: str, cell: str) -> None:
+        """Run the cell and show where its time went: the report, and its calls level by level.
+
+            %%pytrace [OPTION...]
+
+        The options are those of `pytrace-ebpf attach`, for example --args shop, --c-calls or --sample. Without any, root records every call; others
+        have their stacks sampled. The trace goes into a new temporary directory, or into what -o names; cut to the cell it is left in _pytrace.
+        """
+        try:
+            _trace_cell(shell, line, cell)
+        except PytraceError as error:
+            print(f"pytrace-ebpf: {error}", file=sys.stderr)
+
+    shell.register_magic_function(pytrace, "cell", "pytrace")
+
+
+def _trace_cell(shell: Any, line: str, cell: str) -> None:
+    directory, words = _directory(shlex.split(line))
+    with OwnRecording(directory, words) as own:
+        shell.run_cell(cell)
+    trace = shell.user_ns[_TRACE] = own.trace
+    first, last = (f"{max(0, ns - trace.whole.start_ns) / 1e9:.6f}" for ns in (own.start_ns, own.end_ns))
+    args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--to", last, "--top", _TOP])
+    screen = Screen(width=_WIDTH, highlight=False, emoji=False, markup=False, force_jupyter=False)
+    report.show(args, screen)
+    _show(trace)
+
+
+def _directory(words: list[str]) -> tuple[Path, list[str]]:
+    """The directory of the trace, and the other words."""
+    for option in ("-o", "--output"):
+        if option in words[:-1]:
+            at = words.index(option)
+            return Path(words[at + 1]).absolute(), words[:at] + words[at + 2 :]
+    return Path(tempfile.mkdtemp(prefix="pytrace-")) / "trace", words
+
+
+def _show(trace: "Trace") -> None:
+    """The calls of the thread that was longest on a core, as a picture."""
+    from IPython.display import display
+
+    from pytrace_ebpf.view.export import icicle
+
+    page = BytesIO()
+    icicle.write(trace, None, page)
+    frame = _FRAME.format(height=_HEIGHT, page=html.escape(page.getvalue().decode()))
+    display({"text/html": frame, "text/plain": f"(a picture of the calls of {trace.directory})"}, raw=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,96 @@
+"""What changed between two sides: by function, module, operator or call path, by which of the four ways, and whether it is more than chance."""
+
+from math import comb
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pytrace_ebpf.diff.sides import Run, Side
+from pytrace_ebpf.experiment.compare import KEYS, columns_of, sums_of
+from pytrace_ebpf.experiment.paths import PARTS
+from pytrace_ebpf.experiment.paths import names_of as names_of_paths
+
+BY = ("function", "module", "operator", "path")
+VALUES = ("wall", *(part.removesuffix("_ns") for part in PARTS if part != "unknown_ns"))
+
+_NUMBERS = ("calls", "wall_ns", *PARTS)
+
+
+def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.DataFrame:
+    """One row per function, module, operator or call path (`by`, of BY) of either side, what changed most first.
+
+    `sort`: "self", times without the calls below, or "total"; `value`, of VALUES: which time is compared. Out: the key
+    (experiment.compare.KEYS[by]), qualname and file; for each side (before_, after_) calls, wall_ns and PARTS, means over its runs, so
+    that the parts add up, 0 where it has none; change_ns of `value` and low_ns, high_ns: the least and the greatest difference of two
+    runs, one of each side; and clear (boolean): whether all of these have one sign; null where a side has one run alone. Times are Float64 ns.
+    """
+    key = list(KEYS[by])
+    sums = {name: [_sums(run, by, sort, key) for run in side.runs] for name, side in (("before", before), ("after", after))}
+    first, *others = (run.index for runs in sums.values() for run in runs)
+    rows = first.append(others).unique()
+    columns: dict[str, Any] = {}
+    compared = f"{value}_ns"
+    low, high = {}, {}
+    for side, runs in sums.items():
+        whole = [_in_all(run, rows) for run in runs]
+        for name in _NUMBERS:
+            columns[f"{side}_{name}"] = sum((run[name] for run in whole), start=0.0) / len(whole)
+        each = np.stack([run[compared].to_numpy(np.float64, na_value=np.nan) for run in whole])
+        low[side], high[side] = each.min(axis=0), each.max(axis=0)
+    out = pd.DataFrame(columns, index=rows)
+    out["change_ns"] = out[f"after_{compared}"] - out[f"before_{compared}"]
+    out["low_ns"], out["high_ns"] = low["after"] - high["before"], high["after"] - low["before"]
+    apart = (out["low_ns"] > 0) | (out["high_ns"] < 0)
+    out["clear"] = apart.astype("boolean").mask(out["change_ns"].isna() | (min(len(runs) for runs in sums.values()) < 2))
+    names = pd.concat([run[[name for name in ("qualname", "file") if name not in key and name in run]] for runs in sums.values() for run in runs])
+    out = out.join(names[~names.index.duplicated()])
+    order = out["change_ns"].abs().fillna(-1).to_numpy(np.float64).argsort(kind="stable")[::-1]
+    return out.iloc[order].reset_index()
+
+
+def _in_all(run: pd.DataFrame, rows: pd.Index) -> pd.DataFrame:
+    """The numbers of one run by `rows`, 0 for what it did not call."""
+    out = run[list(_NUMBERS)].astype("Float64").reindex(rows)
+    out.loc[~rows.isin(run.index)] = 0.0
+    return out
+
+
+def chance(before: Side, after: Side) -> float | None:
+    """How often the ranges of so many runs of one and the same program lie apart by chance; None where a side has one run alone."""
+    runs = len(before.runs), len(after.runs)
+    return 2 / comb(sum(runs), runs[0]) if min(runs) > 1 else None
+
+
+def whole_change(before: Side, after: Side, value: str) -> dict[str, Any]:
+    """change_ns of all outermost calls together, and `clear`, as of changes."""
+    each = [[run.whole[f"{value}_ns"] for run in side.runs] for side in (before, after)]
+    if any(one is None for runs in each for one in runs):
+        return {"change_ns": None, "clear": None}
+    old, new = ([one for one in runs if one is not None] for runs in each)
+    certain = None if chance(before, after) is None else min(new) > max(old) or max(new) < min(old)
+    return {"change_ns": float(np.mean(new)) - float(np.mean(old)), "clear": certain}
+
+
+def names_of(before: Side, after: Side, table: pd.DataFrame, by: str) -> list[str]:
+    """What to call each row of `table`: a function's qualified name, a module, a path's functions from the outermost in."""
+    if by != "path":
+        return [str(name) for name in table["module" if by == "module" else "qualname"]]
+    runs = (run.paths for side in (after, before) for run in side.runs)
+    found = names_of_paths(runs, table["path_id"].tolist())
+    return [" > ".join(found[path]) for path in table["path_id"]]
+
+
+def over(before: Side, table: pd.DataFrame, whole: dict[str, Any], value: str, share: float) -> tuple[bool, pd.DataFrame]:
+    """What takes longer by more than `share` of the whole `before`, and not by chance: whether all together do (whole_change), and which rows of `table`.
+
+    Where a side has one run alone nothing is known to be chance, and all of them are given.
+    """
+    limit = share * (before.whole[f"{value}_ns"] or 0)
+    rows = table[((table["change_ns"] > limit) & table["clear"].fillna(True)).fillna(False).to_numpy(bool)]
+    return bool(whole["change_ns"] is not None and whole["change_ns"] > limit and whole["clear"] is not False), rows
+
+
+def _sums(run: Run, by: str, sort: str, key: list[str]) -> pd.DataFrame:
+    everywhere = run.paths["path_id"].to_numpy(np.int64)
+    return sums_of(run.paths[columns_of(sort)], by, sort, everywhere).set_index(key)

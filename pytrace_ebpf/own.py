@@ -1,0 +1,76 @@
+"""A recording of this very process, made by a recorder that is started beside it: `with pytrace_ebpf.recording(DIR) as own: ...`."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pytrace_ebpf import itself
+from pytrace_ebpf.errors import HostError
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.trace.reader import Trace
+
+_WITHIN_S = 60.0  # the recorder must have come in
+_BEGUN = b"tracing process"  # what it says then
+_SAMPLED = ("--rootless", "--sample", "999")  # without privileges
+
+
+class OwnRecording:
+    """All threads of this process, from begin() to end(); also a context manager.
+
+    Root records every call, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise. The recorder is another
+    process: it ends when this one does, however that ends, and then its trace is whole.
+    """
+
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`."""
+        self.directory = directory
+        self.log = directory.with_name(f"{directory.name}.log")  # what the recorder says
+        self.start_ns = self.end_ns = 0
+        self._options = list(options) or ([] if os.geteuid() == 0 else list(_SAMPLED))
+        self._recorder: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start the recorder, and return when it records. Raises HostError with what it says where it does not."""
+        with self.log.open("wb") as log:
+            command = itself.command("attach", "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
+            recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        until = time.monotonic() + _WITHIN_S
+        while not self.log.read_bytes().startswith(_BEGUN):
+            if recorder.poll() is not None or time.monotonic() > until:
+                recorder.kill()
+                recorder.wait()
+                raise HostError(self._last_words() or "the recorder did not begin")
+            time.sleep(0.01)
+        self._recorder, self.start_ns = recorder, time.monotonic_ns()
+
+    def end(self) -> None:
+        """Have the trace finished; nothing where it is. Raises HostError where the recorder failed."""
+        if self._recorder is None:
+            return
+        recorder, self._recorder, self.end_ns = self._recorder, None, time.monotonic_ns()
+        recorder.send_signal(signal.SIGINT)
+        if recorder.wait():
+            raise HostError(self._last_words() or "the recording failed")
+
+    @property
+    def trace(self) -> "Trace":
+        """What was recorded of this process between begin() and end()."""
+        import pytrace_ebpf
+
+        return pytrace_ebpf.open(self.directory).window(self.start_ns, self.end_ns or None, os.getpid())
+
+    def __enter__(self) -> "OwnRecording":
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
+        self.end()
+
+    def _last_words(self) -> str:
+        return self.log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("pytrace-ebpf: ")

@@ -1,0 +1,187 @@
+"""The Firefox Profiler's format (profiler.firefox.com): each thread's stacks, whose categories are what the thread did: on CPU, run queue, GIL wait, blocked.
+
+Of few calls it has every change of a thread's stack and state at its time, each with how long that lasted; of more, and of samples, the time of every context
+and state, one after the other. https://github.com/firefox-devtools/profiler/blob/main/docs-developer/processed-profile-format.md, version 48
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges
+from pytrace_ebpf.analyze.samples.paths import Paths, period_of
+from pytrace_ebpf.analyze.time.trace_timeline import intervals
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace.states import NAMES, STATES
+from pytrace_ebpf.view.export.contexts import Contexts, of_trace, places_of
+from pytrace_ebpf.view.export.pprof import Span
+from pytrace_ebpf.view.export.strings import Strings
+
+SUFFIX = ".firefox.json"
+MOST = 500_000  # calls, and scheduling events, that are written one by one: a browser has to read them
+_VERSION = 48  # of the format: the profiler brings it up to date
+_UNKNOWN = len(NAMES) + 1
+_COLOURS = {"on_cpu": "green", "runq_wait": "yellow", "gil_wait": "orange", "blocked": "blue"}
+_CATEGORIES = [
+    *((state.label, _COLOURS[state.name]) for state in STATES), ("off CPU", "lightblue"), ("not recorded", "grey"),
+]  # fmt: skip
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """Of a thread its paths (the caller's, -1 none; and the row in Contexts.places), and its samples: path, category, when and how long, ns."""
+
+    pid: int
+    tid: int
+    name: str
+    parent: Ints
+    place: Ints
+    path: Ints
+    category: Ints
+    at: Ints
+    weight: Ints
+
+
+def write(trace: Any, out: BinaryIO) -> bool:
+    """Write `trace` or a window of it. Returns whether what happened stands there at its time. Memory is bounded by MOST and the rows of the tree."""
+    switches = sum(segment["rows"].get("sched", 0) for segment in trace.segments)
+    singly = period_of(trace) is None and switches <= MOST and int(trace.tree()["calls"].sum()) <= MOST
+    span = Span.of(trace)
+    if singly:
+        places, threads = _changes(trace)
+    else:
+        contexts = of_trace(trace)
+        places, threads = contexts.places, _sums(contexts)
+    out.write(
+        json.dumps({"meta": _meta(trace, span), "libs": [], "pages": [], "counters": [], "profilerOverhead": []}).encode()[:-1] + b', "threads": ['
+    )
+    commands = trace.processes().drop_duplicates("pid", keep="last").set_index("pid")["command"].to_dict()
+    for number, thread in enumerate(threads):
+        described = _described(thread, places, printable(str(commands.get(thread.pid, ""))), span)
+        out.write((b",\n" if number else b"\n") + json.dumps(described, separators=(",", ":")).encode())
+    out.write(b"\n]}\n")
+    return singly
+
+
+def _meta(trace: Any, span: Span) -> dict[str, Any]:
+    return {
+        "version": 24, "preprocessedProfileVersion": _VERSION, "product": "pytrace-ebpf", "processType": 0, "debug": False, "symbolicated": True,
+        "startTime": span.unix_ns / 1e6, "interval": span.period_ns / 1e6 or 1, "markerSchema": [], "pausedRanges": [],
+        "extensions": {"length": 0, "baseURL": [], "id": [], "name": []}, "usesOnlyOneStackType": True, "doesNotUseFrameImplementation": True,
+        "sourceCodeIsNotOnSearchfox": True, "sampleUnits": {"time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs"},
+        "oscpu": printable(str((trace.manifest.get("host") or {}).get("kernel", ""))),
+        "categories": [{"name": name, "color": colour, "subcategories": ["Other"]} for name, colour in _CATEGORIES],
+    }  # fmt: skip
+
+
+def _changes(trace: Any) -> tuple[pd.DataFrame, Iterator[_Thread]]:
+    """Every change of a thread's stack or state."""
+    pieces = list(edges(trace))
+    key, ts, func = (np.concatenate([np.zeros(0, np.int64), *(getattr(piece, name) for piece in pieces)]) for name in ("key", "ts", "func_id"))
+    states = pd.concat([pd.DataFrame({"pid": [], "tid": [], "start_ns": [], "end_ns": [], "state": []}), *intervals(trace)])
+    state_of = states["state"].map({name: at for at, name in enumerate(NAMES)} | {"off_cpu": len(NAMES)}).fillna(_UNKNOWN).to_numpy(np.int64)
+    whose = states["pid"].to_numpy(np.int64) << 32 | states["tid"].to_numpy(np.int64)
+    begin, end = (states[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    known = trace.threads().drop_duplicates(["pid", "tid"], keep="last").set_index(["pid", "tid"])["name"].to_dict()
+    places, place = places_of(np.where(func == ENDS, -1, func), trace.functions(), None)
+
+    def threads() -> Iterator[_Thread]:
+        for one in np.unique(key).tolist():
+            own, mine = key == one, np.flatnonzero(whose == one)
+            mine = mine[np.argsort(begin[mine], kind="stable")]
+            paths, after = _walk(np.where(func[own] == ENDS, -1, place[own]).tolist())
+            moments = np.unique(np.concatenate((ts[own], begin[mine], end[mine])))
+            since, until = moments[:-1], moments[1:]
+            path = np.append(-1, after)[np.searchsorted(ts[own], since, side="right")]
+            at = np.searchsorted(begin[mine], since, side="right") - 1
+            within = (at >= 0) & (np.append(end[mine], 0)[at] > since)
+            category = np.where(within, np.append(state_of[mine], _UNKNOWN)[at], _UNKNOWN)
+            called = path >= 0
+            pid, tid = one >> 32, one & 0xFFFFFFFF
+            parent, where = (np.array(column, np.int64) for column in (paths.parents, paths.functions))
+            when, weight, name = since[called] - trace.start_ns, (until - since)[called], known.get((pid, tid))
+            yield _Thread(pid, tid, name if isinstance(name, str) else "", parent, where, path[called], category[called], when, weight)
+
+    return places, threads()
+
+
+def _walk(places: list[int]) -> tuple[Paths, Ints]:
+    """The paths that calls of one thread come to by their begins (a place) and ends (-1), and which one each of these leads to (-1: out of all)."""
+    paths, now = Paths(), -1
+    after = np.empty(len(places), np.int64)
+    for number, place in enumerate(places):
+        now = paths.number(now, place) if place >= 0 else paths.parents[now]
+        after[number] = now
+    return paths, after
+
+
+def _sums(contexts: Contexts) -> Iterator[_Thread]:
+    """The time of every context in every state, one after the other."""
+    names = [name for name in contexts.values if name in (*NAMES, "off_cpu", "not_recorded")]
+    categories = [(*NAMES, "off_cpu", "not_recorded").index(name) for name in names]
+    if not names:
+        names, categories = ["wall"], [_UNKNOWN]
+    values = np.stack([contexts.values[name] for name in names], axis=1)
+    for number, thread in enumerate(contexts.threads.itertuples(index=False)):
+        rows = np.flatnonzero(contexts.thread == number)
+        of_row = np.full(len(contexts.parent) + 1, -1, np.int64)
+        of_row[rows] = np.arange(len(rows))
+        at, which = np.nonzero(values[rows])
+        weight = values[rows[at], which]
+        if not len(at):
+            continue
+        yield _Thread(
+            thread.pid, thread.tid, thread.name if isinstance(thread.name, str) else "", of_row[contexts.parent[rows]], contexts.place[rows],
+            at, np.array(categories)[which], np.cumsum(weight) - weight, weight,
+        )  # fmt: skip
+
+
+def _described(thread: _Thread, places: pd.DataFrame, command: str, span: Span) -> dict[str, Any]:
+    """Of each path there is a stack for its callees, and one for each category that it was in; of each place likewise a frame."""
+    strings, own = Strings(), np.unique(thread.place)
+    distinct, stack = np.unique(thread.path * len(_CATEGORIES) + thread.category, return_inverse=True)
+    path, category = np.divmod(distinct, len(_CATEGORIES))
+    func = np.searchsorted(own, thread.place)
+    in_category, frame = np.unique(func[path] * len(_CATEGORIES) + category, return_inverse=True)
+    func_of, category_of = (np.append(np.arange(len(own)), in_category // len(_CATEGORIES)), (in_category % len(_CATEGORIES)).tolist())
+    prefix, count = np.concatenate((thread.parent, thread.parent[path])), len(thread.parent) + len(path)
+    of = places.iloc[own]
+    names = [strings.number(printable(name)) for name in of["name"]]
+    files = [strings.number(printable(file)) if file else None for file in of["file"]]
+    nothing, zeros = [None] * len(func_of), [0] * len(func_of)
+    lines, first = ([int(line) if line > 0 else None for line in of[name]] for name in ("line", "first_line"))
+    return {
+        "name": printable(thread.name) or f"thread {thread.tid}", "pid": str(thread.pid), "tid": thread.tid, "isMainThread": thread.pid == thread.tid,
+        "processName": command, "processType": "default", "processStartupTime": 0, "processShutdownTime": None, "registerTime": 0,
+        "unregisterTime": None, "pausedRanges": [],
+        "frameTable": {
+            "length": len(func_of), "address": [-1] * len(func_of), "inlineDepth": zeros, "category": [_UNKNOWN] * len(own) + category_of, "subcategory": zeros,
+            "func": func_of.tolist(), "nativeSymbol": nothing, "innerWindowID": nothing, "implementation": nothing,
+            "line": [lines[each] for each in func_of.tolist()], "column": nothing,
+        },
+        "funcTable": {
+            "length": len(own), "name": names, "isJS": [False] * len(own), "relevantForJS": [False] * len(own), "resource": [-1] * len(own),
+            "fileName": files, "lineNumber": first, "columnNumber": [None] * len(own),
+        },
+        "stackTable": {
+            "length": count, "prefix": [each if each >= 0 else None for each in prefix.tolist()], "frame": [*func.tolist(), *(len(own) + frame.reshape(-1)).tolist()],
+            "category": [_UNKNOWN] * len(thread.parent) + category.tolist(), "subcategory": [0] * count,
+        },
+        "samples": {
+            "length": len(thread.path), "stack": (len(thread.parent) + stack.reshape(-1)).tolist(), "time": np.round(thread.at / 1e6, 6).tolist(),
+            "weight": np.round(thread.weight / 1e6, 6).tolist(), "weightType": "tracing-ms",
+            # CPU time since the sample before.
+            "threadCPUDelta": np.append(0, np.where(thread.category == 0, thread.weight / 1e3, 0))[:-1].tolist(),
+        },
+        "markers": {"length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": []},
+        "nativeSymbols": {"length": 0, "address": [], "functionSize": [], "libIndex": [], "name": []},
+        "resourceTable": {"length": 0, "lib": [], "name": [], "host": [], "type": []},
+        "stringArray": list(strings),
+    }  # fmt: skip

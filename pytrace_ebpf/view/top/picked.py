@@ -1,0 +1,118 @@
+"""The rows of a view: those of a picture that were chosen, added up and in order. Values are plain, names as the program chose them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Rows, Snapshot
+from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.view.top.choice import Choice
+
+_BUSY = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns")
+_COLUMN = {state.label: f"{state.name}_ns" for state in STATES} | {"GIL held": "gil_held_ns", "core": "cpu", "times": "samples", "waited": "wait_ns"}
+_UNKNOWN = ("(unknown function)", "", "", -1)
+_NONE = ("(no Python)", "", "", -1)
+
+
+def picked(snapshot: Snapshot, choice: Choice) -> Rows:
+    """Rows with `key` (tuple), TIMES, all_ns, busy_ns, name, place (file and line) and what else the view has of them, the first to be shown first."""
+    rows = [row for row in _OF[choice.view](snapshot, choice) if choice.text.lower() in row["text"].lower()]
+    upwards = choice.sort in ("name", "kind", "core")
+    rows.sort(key=lambda row: _order(row, choice.sort), reverse=upwards == choice.backwards)
+    return rows
+
+
+def _order(row: dict[str, Any], sort: str) -> Any:
+    if sort in ("name", "kind"):
+        return row[sort].lower(), -row["all_ns"]
+    column = {"busy": "busy_ns", "all": "all_ns"}.get(sort) or _COLUMN[sort]
+    return row.get(column, 0), row["all_ns"] if column != "busy_ns" else 0
+
+
+def name_of(snapshot: Snapshot, func_id: int) -> tuple[str, str, str, int]:
+    """qualname, module, file, first line; what stands for a function that is none or has no name."""
+    return _NONE if func_id == OUTSIDE else snapshot.names.get(func_id, _UNKNOWN)
+
+
+def thread_names(snapshot: Snapshot) -> dict[int, str]:
+    """By thread id."""
+    return dict(snapshot.others) | {row["tid"]: row["name"] for row in snapshot.threads}
+
+
+def of_choice(rows: Rows, choice: Choice) -> Rows:
+    """Those of the chosen process, thread and function."""
+    wanted = [(name, value) for name in ("pid", "tid", "func_id") if (value := getattr(choice, name)) is not None]
+    return [row for row in rows if all(row[name] == value for name, value in wanted)]
+
+
+def _added(
+    rows: Iterable[dict[str, Any]], by: Callable[[dict[str, Any]], tuple[Any, ...]], columns: Iterable[str]
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Sums of `columns` by key, and the threads that they are of; what else there is, is that of the first."""
+    out: dict[tuple[Any, ...], dict[str, Any]] = {}
+    columns = tuple(columns)
+    for row in rows:
+        key = by(row)
+        into = out.setdefault(key, row | dict.fromkeys(columns, 0) | {"key": key, "tids": set(), "pids": set()})
+        into["tids"].add(row["tid"])
+        into["pids"].add(row["pid"])
+        for name in columns:
+            into[name] += row[name]
+    return out
+
+
+def _functions(snapshot: Snapshot, choice: Choice) -> Rows:
+    prefix = "self_" if choice.own else ""
+    rows = _added(of_choice(snapshot.functions, choice), lambda row: (row["func_id"],), (*(prefix + name for name in TIMES), "samples"))
+    return [_timed(row, snapshot, prefix) for row in rows.values() if any(row[prefix + name] for name in TIMES)]
+
+
+def _lines(snapshot: Snapshot, choice: Choice) -> Rows:
+    rows = _added(of_choice(snapshot.lines, choice), lambda row: (row["func_id"], row["line"]), (*TIMES, "samples"))
+    return [_timed(row, snapshot, "", row["line"]) for row in rows.values()]
+
+
+def _timed(row: dict[str, Any], snapshot: Snapshot, prefix: str, line: int | None = None) -> dict[str, Any]:
+    times = {name: row[prefix + name] for name in TIMES}
+    name, module, file, first_line = name_of(snapshot, row["func_id"])
+    place = file, first_line if line is None else line
+    sums = {"all_ns": sum(times.values()), "busy_ns": sum(times[name] for name in _BUSY)}
+    return row | times | sums | {"name": name, "place": place, "text": f"{name} {module} {file}:{place[1]}"}
+
+
+def _threads(snapshot: Snapshot, choice: Choice) -> Rows:
+    commands = {row["pid"]: row["command"] for row in snapshot.processes}
+    out = []
+    for row in of_choice(snapshot.threads, choice):
+        name, module, file, first_line = name_of(snapshot, row["func_id"])
+        sums = {"all_ns": sum(row[each] for each in TIMES), "busy_ns": sum(row[each] for each in _BUSY)}
+        searched = (
+            f"{row['name']} {row['pid']} {row['tid']} {commands.get(row['pid'], '')} {name} {module} {row['state']} {row['kind']} {row['syscall']}"
+        )
+        out.append(row | sums | {"key": (row["pid"], row["tid"]), "function": name, "place": (file, first_line), "text": searched})
+    return out
+
+
+def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
+    mine, by = of_choice(snapshot.waits, choice), thread_names(snapshot)
+    rows = _added(mine, lambda row: (row["kind"], row["syscall"], row["func_id"]), ("wait_ns", "queue_ns", "samples"))
+    enders: dict[tuple[Any, ...], dict[int, int]] = {}
+    for row in mine:
+        of = enders.setdefault((row["kind"], row["syscall"], row["func_id"]), {})
+        if row["by_tid"]:
+            of[row["by_tid"]] = of.get(row["by_tid"], 0) + row["wait_ns"] + row["queue_ns"]
+    out = []
+    for key, row in rows.items():
+        name, module, file, first_line = name_of(snapshot, row["func_id"])
+        tid = max(enders[key], key=lambda tid: enders[key][tid], default=0)
+        is_gil = row["kind"] == "gil"
+        times = {"gil_wait_ns": row["wait_ns"] if is_gil else 0, "blocked_ns": 0 if is_gil else row["wait_ns"], "runq_wait_ns": row["queue_ns"]}
+        kind = row["kind"] or "other"
+        ender = "" if not tid else by.get(tid) or f"thread {tid}"
+        out.append(row | times | {
+            "kind": kind, "name": name, "place": (file, first_line), "all_ns": row["wait_ns"] + row["queue_ns"], "by": ender,
+            "text": f"{kind} {row['syscall']} {name} {module} {file} {ender}",
+        })  # fmt: skip
+    return [row for row in out if row["all_ns"]]
+
+
+_OF = {"functions": _functions, "threads": _threads, "lines": _lines, "waits": _waits}

@@ -1,0 +1,185 @@
+"""The daemon as an operator runs it: real processes of several users, on a real kernel."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytrace_ebpf
+from tests.bpf.conftest import COMMAND, wait_until
+from tests.conftest import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root's")
+
+NOBODY = 65534
+_SELDOM_S = 1.0  # what is asked takes CPU time that the others have not
+# Computes and sleeps in a function of the name given, and says what it is at its end how much of the core it had.
+WORKS = """
+import sys, time
+def work():
+    sum(range(20000))
+    time.sleep(0.005)
+exec("def " + sys.argv[1] + "():\\n    while True: work()")
+globals()[sys.argv[1]]()
+"""
+
+
+class Daemon:
+    """One in the foreground."""
+
+    def __init__(self, folder: Path, configuration: str) -> None:
+        """Start it, and wait until it has published its status."""
+        self.folder, self.file = folder, folder / "daemon.toml"
+        self.profile = folder / "profile"
+        self.configure(configuration)
+        self.start()
+
+    def configure(self, text: str) -> None:
+        """Write the configuration."""
+        places = "".join(
+            f'{key} = "{self.folder / name}"\n' for key, name in (("directory", "profile"), ("recordings", "rec"), ("run_directory", "run"))
+        )
+        self.file.write_text(places + text)
+
+    def start(self) -> None:
+        """Start it."""
+        self.log = (self.folder / "log").open("a")
+        self.process = subprocess.Popen([*COMMAND, "daemon", "--config", str(self.file)], stderr=self.log)
+        wait_until(lambda: self.process.poll() is not None or self.status().get("pid") == self.process.pid)
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+
+    def ask(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """What `daemon WORD` says."""
+        return subprocess.run([*COMMAND, "daemon", *words, "--config", str(self.file)], capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def status(self) -> dict[str, Any]:
+        """As it is published; nothing where there is none."""
+        try:
+            return dict(json.loads((self.folder / "run" / "status.json").read_text()))
+        except OSError:
+            return {}
+
+    def functions(self) -> dict[int, set[str]]:
+        """The names of the functions that were sampled, by process. To be asked seldom."""
+        time.sleep(_SELDOM_S)
+        try:
+            trace = pytrace_ebpf.open(self.profile)
+        except pytrace_ebpf.errors.TraceError:
+            return {}
+        table = trace.profile().merge(trace.functions()[["func_id", "name"]], on="func_id")
+        return {pid: set(rows["name"]) for pid, rows in table.groupby("pid")}
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[[str], Daemon]]:
+    started: list[Daemon] = []
+
+    def start(configuration: str) -> Daemon:
+        started.append(Daemon(tmp_path, configuration))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def works() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """`works(function, tag, user)` starts a program that computes in a function of that name; `tag` is in its command line."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(function: str, tag: str, user: int = 0) -> "subprocess.Popen[bytes]":
+        words = ["/usr/bin/python3", "-c", WORKS, function, tag]
+        started.append(subprocess.Popen(words, user=user, group=user, extra_groups=[], cwd="/"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def policy(tag: str, hidden: str) -> str:
+    return f"""
+        window = "1s"
+        otherwise = "ignore"
+        [[rule]]
+        command = "*{hidden}"
+        action = "ignore"
+        [[rule]]
+        command = "*{tag}"
+        user = ["root", {NOBODY}]
+        action = "sample"
+    """
+
+
+@pytest.mark.bpf
+def test_processes_of_two_users_are_found_sampled_and_untouched_whatever_happens_to_the_daemon(
+    daemon: Callable[[str], Daemon], works: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    tag = f"tag-{os.getpid()}-{time.monotonic_ns()}"
+    first, hidden = works("first", tag), works("hidden", f"secret-{tag}")
+    imitator = works("imitator", tag, user=NOBODY - 7)  # of a user whom no rule names
+    running = daemon(policy(tag, f"secret-{tag}"))
+    later = works("later", tag, NOBODY)
+    wait_until(lambda: {"first", "work"} <= running.functions().get(first.pid, set()) and "later" in running.functions().get(later.pid, set()))
+    assert running.ask("status").returncode == 0
+    again = subprocess.run([*COMMAND, "daemon", "--config", str(running.file)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (again.returncode, f"as process {running.process.pid}" in again.stderr) == (4, True)
+
+    before = running.functions()
+    assert hidden.pid not in before and imitator.pid not in before
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait()
+    assert running.ask("status").returncode == 4
+    assert {pid: names & {"first", "later"} for pid, names in running.functions().items()} == {first.pid: {"first"}, later.pid: {"later"}}
+    assert all(each.poll() is None for each in (first, later, hidden, imitator))
+
+    running.start()
+    wait_until(lambda: running.status().get("windows", 0) >= 2)
+    running.configure("hz = 0")
+    assert running.ask("reload").returncode == 2, "who asks is told first"
+    running.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "stays as it was" in (running.folder / "log").read_text())
+    running.configure(policy(tag, "nothing"))
+    assert running.ask("reload").returncode == 0
+    wait_until(lambda: "hidden" in running.functions().get(hidden.pid, set()))
+    assert running.ask("stop").returncode == 0
+    assert running.process.wait(PATIENCE_S) == 0
+    assert all(each.poll() is None for each in (first, later, hidden, imitator))
+    trace = pytrace_ebpf.open(running.profile)
+    assert set(trace.processes()["pid"]) == {first.pid, later.pid, hidden.pid}
+    report = subprocess.run([*COMMAND, "report", str(running.profile), "--pid", str(later.pid)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert report.returncode == 0 and "later" in report.stdout and "WRONG" not in report.stdout
+    assert (running.profile.stat().st_mode & 0o777, (running.folder / "run" / "daemon.lock").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+@pytest.mark.bpf
+def test_a_rule_records_exact_calls_and_they_end_with_the_daemon(
+    daemon: Callable[[str], Daemon], works: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    tag = f"tag-{os.getpid()}-{time.monotonic_ns()}"
+    process = works("exact", tag)
+    running = daemon(f'otherwise = "ignore"\n[[rule]]\ncommand = "*{tag}"\naction = "record"\noptions = ["--source", "agent"]')
+    wait_until(lambda: bool(list((running.folder / "rec").glob("*/events/*.parquet"))))
+    assert running.status()["recordings"]["begun"] == 1
+    assert running.ask("stop").returncode == 0
+    running.process.wait(PATIENCE_S)
+    (directory,) = (running.folder / "rec").iterdir()
+    trace = pytrace_ebpf.open(directory)
+    assert trace.manifest["state"] == "complete"
+    assert "work" in set(trace.calls().merge(trace.functions(), on="func_id")["name"])
+    assert process.poll() is None

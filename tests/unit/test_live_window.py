@@ -1,0 +1,209 @@
+"""Pictures of the last seconds, of segments whose threads are known to the nanosecond."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pytrace_ebpf.analyze.live import states
+from pytrace_ebpf.analyze.live.window import Window
+from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Snapshot, decode, encode
+from tests.unit.synthetic import FUTEX, GIL, NANOSLEEP, Row, table_of
+
+PERIOD, S = 10_000_000, 10**9
+RUNS, SLEEPS = 0, 1  # states of tasks
+FUNCTIONS = [
+    (0, "app.py", "main", "main", 1, "app", 0, "python"),
+    (1, "app.py", "work", "App.work", 5, "app", 0, "python"),
+    (2, "libc.so.6", "sleep", "sleep", -1, "libc", 0, "native"),
+]
+
+
+def sched(ts: int, tid: int, kind: SchedKind, *, state: int = 0, syscall: int = -1, address: int = 0, other: int = 0, holder: int = -1) -> Row:
+    return ts, 7, tid, int(kind), 0, state, syscall, address, 7 if other else 0, other, holder
+
+
+def sample(ts: int, tid: int, stack: int, off: int = 0, missed: int = 0, state: int = -1) -> Row:
+    return ts, 7, tid, 0, stack, -1, off, missed, state
+
+
+def segment(rows: Sequence[Row] = (), samples: Sequence[Row] = (), stacks: Sequence[Row] = (), first: bool = False) -> dict[str, pa.Table]:
+    found = {"sched": table_of("sched", rows), "samples": table_of("samples", samples), "stacks": table_of("stacks", stacks)}
+    if first:
+        threads = [(7, tid, name, 0, None, name) for tid, name in ((7, "main"), (8, "worker"))]
+        found |= {"functions": table_of("functions", FUNCTIONS), "threads": table_of("threads", threads)}
+        found["processes"] = table_of("processes", [(7, 1, "/usr/bin/python3", "python3 app.py", "3.11.2", "sample", *GIL, 0, None)])
+    return found
+
+
+def window(seconds: float = 10) -> Window:
+    return Window(seconds, "x86_64", PERIOD)
+
+
+STACKS = [(0, -1, 0, 2), (1, 0, 1, 6), (2, 1, 2, -1), (3, 1, 1, 7)]  # main; main, work; the same in sleep(); main, work, work
+
+
+@pytest.fixture
+def one() -> Snapshot:
+    """main runs 0.4 s, sleeps 0.2 s, is queued 0.1 s and runs; worker runs 0.5 s and waits for the GIL, to the end of the segment and beyond."""
+    seen = window()
+    rows = [
+        sched(0, 7, SchedKind.SNAPSHOT),
+        sched(0, 8, SchedKind.SNAPSHOT),
+        sched(S * 4 // 10, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP),
+        sched(S * 5 // 10, 8, SchedKind.OUT, state=SLEEPS, syscall=FUTEX, address=GIL[0], holder=7),
+        sched(S * 6 // 10, 7, SchedKind.WAKING, other=8),
+        sched(S * 7 // 10, 7, SchedKind.IN),
+    ]
+    samples = [
+        sample(S * 1 // 10, 7, 1),
+        sample(S * 2 // 10, 7, 3, missed=1),
+        sample(S * 3 // 10, 8, -1),
+        sample(S * 7 // 10, 7, 2, off=S * 3 // 10),
+        sample(S - 1, 8, 0, off=S * 5 // 10 - 1),
+    ]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True), spent_ns=123)
+    return seen.snapshot()
+
+
+def times(row: dict[str, int], prefix: str = "") -> list[int]:
+    return [row[prefix + name] for name in TIMES]
+
+
+def test_threads_have_their_exact_split_and_what_they_are_in_now(one: Snapshot) -> None:
+    assert [(row["tid"], row["name"]) for row in one.threads] == [(8, "worker"), (7, "main")], "the busiest first"
+    by_tid = {row["tid"]: row for row in one.threads}
+    assert times(by_tid[7]) == [S * 7 // 10, S // 10, 0, S * 2 // 10, 0]
+    assert times(by_tid[8]) == [S // 2, 0, S // 2, 0, 0]
+    assert (by_tid[7]["state"], by_tid[7]["kind"], by_tid[7]["syscall"], by_tid[7]["since_ns"]) == ("on_cpu", "", "", S * 3 // 10)
+    assert (by_tid[8]["state"], by_tid[8]["kind"], by_tid[8]["syscall"], by_tid[8]["since_ns"]) == ("gil_wait", "gil", "futex", S // 2)
+    assert by_tid[7]["func_id"] == 1 and by_tid[8]["func_id"] == 0
+    assert by_tid[7]["gil_held_ns"] == 3 * PERIOD, "samples on a core in Python code"
+
+
+def test_functions_have_what_samples_stand_for_each_once_and_native_code_is_its_callers(one: Snapshot) -> None:
+    rows = {(row["tid"], row["func_id"]): row for row in one.functions}
+    assert set(rows) == {(7, 0), (7, 1), (8, 0), (8, OUTSIDE)}
+    asleep = [0, S // 10, 0, S * 2 // 10, 0]
+    assert times(rows[7, 1]) == times(rows[7, 1], "self_") == [3 * PERIOD, *asleep[1:]], "recursion counts once"
+    assert times(rows[7, 0]) == times(rows[7, 1]) and times(rows[7, 0], "self_") == [0] * 5
+    assert times(rows[8, 0], "self_") == [0, 0, S // 2 - 1, 0, 0]
+    assert times(rows[8, OUTSIDE]) == [PERIOD, 0, 0, 0, 0]
+    assert {(row["func_id"], row["line"]): times(row)[0] for row in one.lines if row["tid"] == 7} == {(1, 6): PERIOD, (1, 7): 2 * PERIOD}
+    assert one.names == {0: ("main", "app", "app.py", 1), 1: ("App.work", "app", "app.py", 5)}
+
+
+def test_waits_say_what_for_and_who_ended_them(one: Snapshot) -> None:
+    rows = {(row["tid"], row["kind"]): row for row in one.waits}
+    assert set(rows) == {(7, "sleep"), (8, "gil")}
+    slept = rows[7, "sleep"]
+    assert (slept["syscall"], slept["func_id"], slept["by_tid"]) == ("clock_nanosleep", 1, 8)
+    assert (slept["wait_ns"], slept["queue_ns"], slept["samples"]) == (S * 2 // 10, S // 10, 1)
+    assert (rows[8, "gil"]["wait_ns"], rows[8, "gil"]["by_tid"]) == (S // 2 - 1, 0)
+
+
+def test_a_picture_says_of_what_it_is_and_comes_through_a_line_as_it_was(one: Snapshot) -> None:
+    facts = one.facts
+    assert (facts.seconds_ns, facts.since_ns, facts.samples, facts.switches, facts.lost, facts.spent_ns) == (S, S, 5, 6, 0, 123)
+    assert decode(encode(one)) == one and encode(one).isascii() and "\n" not in encode(one)
+
+
+def test_a_thread_that_stays_away_counts_once_however_often_it_is_sampled() -> None:
+    seen = window()
+    seen.take(0, S, segment([sched(S // 10, 8, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP)], first=True))
+    seen.take(S, 2 * S, segment(samples=[sample(2 * S - 1, 8, 0, off=2 * S - 1 - S // 10)], stacks=[(0, -1, 0, 2)]))
+    seen.take(2 * S, 3 * S, segment(samples=[sample(3 * S - 1, 8, 4, off=3 * S - 1 - S // 10)], stacks=[(4, -1, 0, 2)]))
+    rows = [sched(3 * S + 10, 8, SchedKind.WAKING), sched(3 * S + 30, 8, SchedKind.IN)]
+    seen.take(3 * S, 4 * S, segment(rows, [sample(3 * S + 30, 8, 5, off=3 * S + 30 - S // 10)], [(5, -1, 0, 2)]))
+    (row,) = seen.snapshot().functions
+    assert times(row) == [0, 20, 0, 3 * S + 10 - S // 10, 0]
+
+
+def test_a_short_wait_counts_for_those_that_were_not_sampled() -> None:
+    seen = window()
+    rows = [sched(0, 8, SchedKind.SNAPSHOT), sched(S, 8, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP), sched(S + PERIOD // 4, 8, SchedKind.IN)]
+    seen.take(0, 2 * S, segment(rows, [sample(S + PERIOD // 4, 8, 0, off=PERIOD // 4)], [(0, -1, 0, 2)], first=True))
+    (row,) = seen.snapshot().functions
+    assert times(row) == [0, 0, 0, PERIOD, 0]
+
+
+def test_what_a_sample_knows_itself_needs_no_scheduling() -> None:
+    seen = window()
+    seen.take(0, S, segment(samples=[sample(S - 1, 8, 0, off=3 * PERIOD, state=2)], stacks=[(0, -1, 0, 2)], first=True))
+    (row,) = seen.snapshot().functions
+    assert times(row) == [0, 0, 3 * PERIOD, 0, 0]
+
+
+def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_that_lets_go_of_it() -> None:
+    seen = window()
+    rows = [
+        sched(0, 7, SchedKind.SNAPSHOT),
+        sched(0, 8, SchedKind.SNAPSHOT),
+        sched(S // 2, 7, SchedKind.OUT, state=RUNS, holder=7),
+        sched(S // 2 + 500, 7, SchedKind.IN),
+        sched(S // 2 + 600, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP, holder=8),
+        sched(S // 2 + 700, 7, SchedKind.IN),
+    ]
+    samples = [sample(100, 7, 1), sample(120, 8, 2), sample(S * 3 // 4, 8, 2), sample(S - 1, 8, 2)]
+    rows += [sched(S - 50, 8, SchedKind.OUT, state=RUNS, holder=0), sched(S - 40, 8, SchedKind.IN)]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True))
+    assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: PERIOD + 500, 8: PERIOD}
+
+
+def test_what_is_older_than_the_window_drops_out_with_what_ended() -> None:
+    seen = window(2)
+    stack = [(0, -1, 0, 2)]
+    seen.take(0, S, segment([sched(0, 7, SchedKind.SNAPSHOT), sched(0, 8, SchedKind.SNAPSHOT)], [sample(1, 7, 0)], stack, first=True))
+    ended = {"threads": table_of("threads", [(7, 8, "worker", 0, S + 5, "worker")])}
+    seen.take(S, 2 * S, segment([sched(S + 5, 8, SchedKind.EXIT)]) | ended)
+    before = seen.snapshot()
+    assert before.facts.seconds_ns == 2 * S and len(before.functions) == 1 and [row["ended"] for row in before.threads] == [False, True]
+    seen.take(2 * S, 3 * S, segment())
+    assert seen.snapshot().functions == [] and times(seen.snapshot().threads[0]) == [2 * S, 0, 0, 0, 0]
+    seen.take(3 * S, 4 * S, segment())
+    assert [row["tid"] for row in seen.snapshot().threads] == [7]
+
+
+def test_a_process_that_ended_stays_as_the_last_of_all() -> None:
+    seen = window(1)
+    seen.take(0, S, segment(first=True))
+    assert seen.pids == [7]
+    gone = table_of("processes", [(7, 1, "/usr/bin/python3", "python3 app.py", "3.11.2", "sample", *GIL, 0, S + 1)])
+    seen.take(S, 2 * S, {"processes": gone})
+    seen.take(5 * S, 6 * S, {})
+    assert [(row["pid"], row["ended"]) for row in seen.snapshot().processes] == [(7, True)] and seen.pids == []
+
+
+def test_where_scheduling_was_lost_nothing_is_made_up() -> None:
+    seen = window()
+    lost = table_of("losses", [("sched_ring", S // 2, S // 2 + 10, 3), ("sample_native", 0, S, 9)])
+    rows = [sched(0, 7, SchedKind.SNAPSHOT), sched(S // 4, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP)]
+    seen.take(0, S, segment(rows, first=True) | {"losses": lost})
+    seen.take(S, 2 * S, segment([sched(S + 100, 7, SchedKind.IN)]))
+    found = seen.snapshot()
+    assert found.facts.lost_ever == 3
+    assert times(found.threads[0]) == [S // 4 + S - 100, 0, 0, S // 4, 0] and found.threads[0]["tid"] == 7
+
+
+def test_the_gil_of_a_program_that_begins_is_learned() -> None:
+    seen = window()
+    blank = table_of("processes", [(7, 1, "python3", "python3", "3.11.2", "sample", 0, 0, 0, None)])
+    wait = sched(S + 1, 8, SchedKind.OUT, state=SLEEPS, syscall=FUTEX, address=GIL[0], holder=7)
+    seen.take(0, S, segment([sched(0, 8, SchedKind.SNAPSHOT)], first=True) | {"processes": blank})
+    seen.take(S, 2 * S, segment([wait], first=True))
+    assert next(row for row in seen.snapshot().threads if row["tid"] == 8)["gil_wait_ns"] == S - 1
+
+
+def test_threads_that_ended_are_forgotten_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_MOST_GONE", 10)
+    live = states.LiveStates("x86_64")
+    for number in range(50):
+        tid, at = 100 + number, number * 1000
+        rows = [sched(at, 7, SchedKind.SNAPSHOT), sched(at, tid, SchedKind.SNAPSHOT), sched(at + 400, tid, SchedKind.EXIT)]
+        found = live.segment(table_of("sched", rows), at + 1000)
+        assert found[["tid", "start_ns", "end_ns"]].to_numpy().tolist() == [[7, at, at + 1000], [tid, at, at + 400]]
+        assert found.loc[0, "began_ns"] == 0
+    assert len(live._threads.keys) < 30
+    assert np.isin(7 << 32 | 7, live._threads.keys)
