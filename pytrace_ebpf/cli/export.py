@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
+from pytrace_ebpf.analyze.samples.paths import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     with opened(args.trace, "Writing") as whole_trace:
         trace = window.windowed(whole_trace, args)
         has_answer(trace, args.to)
+        if args.to == "chrome" and period_of(trace):
+            raise UsageError("chrome has calls, and this trace has samples alone; export --to firefox or speedscope instead.")
         if args.output == "-":
             _write(trace, args, sys.stdout.buffer)
             return 0
@@ -90,7 +93,7 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
         perfetto.write(trace, timelines(trace), out)
     elif args.to in ("speedscope", "firefox"):
         of, most = {"speedscope": (speedscope, speedscope.MOST_CALLS), "firefox": (firefox, firefox.MOST)}[args.to]
-        if not of.write(trace, out):
+        if not of.write(trace, out) and period_of(trace) is None:
             return f"; it has the paths of calls with their time: a window of at most {most:,} calls (--from, --until) has each call"
     elif args.to == "icicle":
         icicle.write(trace, args.tid, out)
