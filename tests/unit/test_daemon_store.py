@@ -107,7 +107,7 @@ def test_hours_of_several_lives_are_one_trace_with_one_number_for_a_function(tmp
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    (("report", "--by", "function"), 0), (("report", "--by", "line"), 0), (("report", "--by", "wait"), 2), (("report", "--by", "thread"), 2),
+    (("report", "--by", "function"), 0), (("report", "--by", "line"), 0), (("report", "--by", "task"), 0), (("report", "--by", "wait"), 2), (("report", "--by", "thread"), 2),
     (("report", "--pid", "42"), 0), (("export", "--to", "folded", "-o", "-"), 0), (("export", "--to", "perfetto", "-o", "-"), 2), (("info",), 0),
 ])  # fmt: skip
 def test_what_sums_cannot_say_is_refused(tmp_path: Path, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]) -> None:

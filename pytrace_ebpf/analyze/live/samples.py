@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.live.waits import LiveWaits
 from pytrace_ebpf.analyze.samples.weights import weighed
+from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import SAMPLES
 
 _NEVER = int(np.iinfo(np.int64).max)
@@ -24,5 +25,5 @@ class LiveSamples:
         """schema.SAMPLES of the next segment, with weights.SUMS and SQUARES; `tables`: what was recorded of it, by name, some may be missing."""
         intervals = self._waits.take(tables, end_ns)
         samples = tables.get("samples", SAMPLES.arrow.empty_table())
-        frame = pd.DataFrame({name: samples[name].to_numpy() for name in samples.column_names}, copy=False)
+        frame = to_frame(samples, SAMPLES)
         return weighed(frame, intervals, self._period, 0, _NEVER)
