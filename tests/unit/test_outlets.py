@@ -17,8 +17,9 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.trace.schema import FUNCTIONS, PROFILE
 from pytrace_ebpf.view.metrics import CONTENT_TYPE
+from tests.receiver import Receiver
 from tests.unit.test_metrics import STATUS, ask, labels, read
-from tests.unit.test_push import FUNCTION_ROWS, PATIENCE_S, ROWS, Receiver, receiver
+from tests.unit.test_push import FUNCTION_ROWS, PATIENCE_S, ROWS, receiver
 
 __all__ = ["receiver"]  # a fixture
 SECOND = 10**9
