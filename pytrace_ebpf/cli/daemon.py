@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record.rights import capabilities
 
 if TYPE_CHECKING:
     from pytrace_ebpf.daemon.configuration import Configuration
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
             return _ask(args.word, configuration, args.json)
         print(f"{len(configuration.rules)} rules, and {configuration.otherwise} for all others")
         return 0
+    capabilities.keep(capabilities.LOADING)
     recording.prepare("sample")
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)

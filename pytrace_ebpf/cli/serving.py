@@ -7,7 +7,6 @@ asked has over it. Requests that ask for the same join the recording. It ends wi
 import argparse
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf.cli import applies, main, recording, trace
 from pytrace_ebpf.daemon.door import protocol
-from pytrace_ebpf.daemon.door.peer import Presence
+from pytrace_ebpf.daemon.door.peer import Presence, readable
 from pytrace_ebpf.daemon.door.recordings import MOST_MESSAGE
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.record.rights import asker, capabilities, user
@@ -35,7 +34,7 @@ _ANSWER_S = 0.5
 _OWN = ("pid", "duration", "output", "quiet", "socket", "words", "run_command", "of_command")  # of a request: others may differ in these
 _CHECK_S = 0.2  # a process that becomes another is no longer recorded so long after
 _SAID = 20  # sentences at the end of a recording
-_EXPENDABLE = "500"  # to be ended where memory runs short, before what it traces
+_EXPENDABLE = "800"  # to be ended where memory runs short, before what it traces and before the daemon, whose unit has 500
 
 
 class Request:
@@ -90,7 +89,7 @@ class Request:
 
     def has_enough(self) -> bool:
         """Whether the time is over, or who asked wants it to end or is gone."""
-        return time.monotonic() >= self.until or bool(select.select([self.connection], [], [], 0)[0]) or self._presence.is_gone
+        return time.monotonic() >= self.until or readable(self.connection.fileno()) or self._presence.is_gone
 
     def close(self) -> None:
         """Let go of it."""
@@ -202,7 +201,7 @@ class Serving:
 
     def _admit(self) -> None:
         """Take in requests that came meanwhile."""
-        while not self._is_hung_up and select.select([self._control], [], [], 0)[0]:
+        while not self._is_hung_up and readable(self._control.fileno()):
             request = self._receive()
             if request is None:
                 self._is_hung_up = True
@@ -270,14 +269,14 @@ def _become(message: dict[str, Any]) -> None:
     if message["caller"] is not None:
         uid, gid, groups = message["caller"]
         user.serve(user.Caller(uid, gid, tuple(groups), f"user {uid}, who asked"))
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
 
 
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # systemd sends it to all; the daemon lets go when it ends
         signal.signal(ignored, signal.SIG_IGN)
     capabilities.keep(capabilities.LOADING)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
     with socket.socket(fileno=int(sys.argv[1])) as daemons:
         os.set_inheritable(daemons.fileno(), False)
         Serving(daemons).run()

@@ -11,10 +11,10 @@ threads' states are exact; the programs run on untouched. Press ? for the keys; 
 import argparse
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,12 +106,13 @@ def _start(wanted: dict[str, object]) -> tuple[socket.socket, "subprocess.Popen[
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """It has noticed that nobody listens any more."""
-    try:
+    """It has noticed that nobody listens any more; where it has not, it may be root's by now, and ends by itself."""
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         child.wait(_PATIENCE_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    if child.poll() is None:
+        with suppress(PermissionError):
+            child.kill()
+            child.wait()
 
 
 def _span(text: str) -> float:

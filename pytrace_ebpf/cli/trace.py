@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +94,37 @@ def _ask(lines: protocol.Lines, args: argparse.Namespace, output: Output) -> Non
 
 def _follow(lines: protocol.Lines, args: argparse.Namespace, output: Output) -> None:
     """Print what the daemon says until its last word. Raises what that is."""
-    with (
-        stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped,
-        recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show,
-    ):
-        asked_to_end = False
-        while (answer := _next(lines)) is None or "code" not in answer:
-            if stopped() and not asked_to_end:
-                asked_to_end = protocol.send(lines.connection, protocol.END, _CONNECTING_S)
-            _print(answer or {}, args.quiet, show)
+    from pytrace_ebpf.record.process.targets import Begun
+    from pytrace_ebpf.record.session import Status
+
+    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+        answers = _answers(lines, stopped)
+        answer = next(answers)
+        if "begun" in answer:
+            recorded.beginning([Begun(*each) for each in answer["begun"]], answer["said"], args.quiet)
+            with recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show:
+                for answer in answers:
+                    if "progress" in answer:
+                        show(Status(**answer["progress"]))
     if (error := protocol.refused(answer)) is not None:
         raise error
     if not args.quiet:
-        from pytrace_ebpf.record.session import Status
-
         recorded.say(recorded.line(Status(**answer["result"]["progress"])))
         for sentence in answer["result"]["said"]:
             recorded.say(sentence)
         recorded.say(recorded.where(output.where()))
+
+
+def _answers(lines: protocol.Lines, stopped: stopping.Stopped) -> Iterator[dict[str, Any]]:
+    """What the daemon says, to its last word; it is asked to end once this is `stopped`. Raises HostError where it is gone before."""
+    asked_to_end = False
+    while True:
+        if stopped() and not asked_to_end:
+            asked_to_end = protocol.send(lines.connection, protocol.END, _CONNECTING_S)
+        if (answer := _next(lines)) is not None:
+            yield answer
+            if "code" in answer:
+                return
 
 
 def _next(lines: protocol.Lines) -> dict[str, Any] | None:
@@ -124,13 +138,3 @@ def _next(lines: protocol.Lines) -> dict[str, Any] | None:
     if answer is None:
         raise HostError("the daemon ended before the recording did; what was recorded until then is in the trace's directory")
     return answer
-
-
-def _print(answer: dict[str, Any], quiet: bool, show: Any) -> None:
-    from pytrace_ebpf.record.process.targets import Begun
-    from pytrace_ebpf.record.session import Status
-
-    if "begun" in answer:
-        recorded.beginning([Begun(*each) for each in answer["begun"]], answer.get("said", []), quiet)
-    if "progress" in answer:
-        show(Status(**answer["progress"]))

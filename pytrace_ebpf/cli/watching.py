@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytrace_ebpf
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
+from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
+from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
 
 if TYPE_CHECKING:
@@ -64,8 +66,10 @@ class Watching:
     def run(self) -> None:
         """Record as the first line says, which comes by the connection."""
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        self._writer.start()
         try:
+            if "CAP_SYS_ADMIN" in host.capabilities():  # else it has few anyway; before there are threads
+                capabilities.keep(capabilities.LOADING)
+            self._writer.start()
             ended = self._record(json.loads(self._first_line()))
         except PytraceError as error:
             ended = Ended(str(error), error.exit_code)
@@ -74,7 +78,8 @@ class Watching:
         self._stop_saving()
         self._say(ended)
         self._out.put(None)
-        self._writer.join(_PATIENCE_S)
+        with suppress(RuntimeError):  # it was not started
+            self._writer.join(_PATIENCE_S)
 
     # -- recording -----------------------------------------------------------------
 

@@ -37,8 +37,7 @@ class Store:
         self._fresh: set[int] = set()  # processes that changed since they were written
         self._clock: list[dict[str, int]] = []
         self._counts, self._lost = Counter[str](), Counter[str]()
-        self.windows = self.rows = 0
-        self.not_written = 0  # windows
+        self.windows = self.not_written = self._handed = 0  # _handed: to the open trace
         self.why_not: str | None = None
 
     def write(self, closed: Closed, profile: pa.Table) -> None:
@@ -74,14 +73,12 @@ class Store:
             sample=int(profile["samples"].to_numpy().sum() + profile["off_samples"].to_numpy().sum()), function=len(tables["functions"])
         )
         self._writer.segment(closed.start_ns, closed.end_ns, tables, self._news(closed.facts))
+        self._handed, self.windows, self.why_not = self._handed + 1, self.windows + 1, None
         if self._writer.failed:
-            why = self._writer.full
             self._close_hour()
-            self._fail(str(why))
             return
         self._written |= set(tables["functions"]["func_id"].to_pylist())
         self._fresh -= set(tables["processes"]["pid"].to_pylist())
-        self.windows, self.rows, self.why_not = self.windows + 1, self.rows + len(profile), None
         self._hours.tidy(self._writer.directory.name, self._writer.size)
 
     def _begin_hour(self, hour: str, closed: Closed) -> None:
@@ -97,6 +94,10 @@ class Store:
             return
         writer, self._writer = self._writer, None
         writer.close({"state": "complete", "end_ns": writer.end_ns, "clock": [*self._clock, clock_anchor()]})
+        lost = self._handed - writer.segments
+        self.windows, self.not_written, self._handed = self.windows - lost, self.not_written + lost, 0
+        if lost:
+            self.why_not = writer.full
 
     def _fail(self, why: str) -> None:
         self.not_written += 1

@@ -4,6 +4,8 @@
  * and that after a loss, is looked at ahead, for what was open before it (activations.c). */
 #include "rebuild.h"
 
+#define AT_ONCE 64 /* rows */
+
 /* When the next loss comes, anything may have happened from its start or the thread's last event on: that moment is watched for. */
 void engine_watch(const struct engine *engine, struct thread *thread)
 {
@@ -38,14 +40,26 @@ static bool leaves(struct engine *engine, struct thread *thread, struct when whe
     return (!engine->wants_lines || lines_end(engine, thread, when)) && calls_leave(engine, thread, when, end);
 }
 
+/* Where the rows of the thread that `row` is of end. Every engine looks at all rows, and at most of them only here: many at once, as far as that goes. */
+static size_t end_of_run(const struct events *events, size_t row)
+{
+    const int32_t *pids = events->pid, *tids = events->tid, pid = pids[row], tid = tids[row];
+    for (int32_t differ = 0; events->rows - row >= AT_ONCE; row += AT_ONCE) {
+        for (size_t k = row; k < row + AT_ONCE; k++)
+            differ |= (pids[k] ^ pid) | (tids[k] ^ tid);
+        if (differ)
+            break;
+    }
+    while (row < events->rows && pids[row] == pid && tids[row] == tid)
+        row++;
+    return row;
+}
+
 static bool open_run(struct engine *engine)
 {
     const struct events *events = &engine->events;
-    size_t end = engine->at;
-    int32_t pid = events->pid[end], tid = events->tid[end];
-    while (end < events->rows && events->pid[end] == pid && events->tid[end] == tid)
-        end++;
-    engine->run_end = end;
+    int32_t pid = events->pid[engine->at], tid = events->tid[engine->at];
+    engine->run_end = end_of_run(events, engine->at);
     engine->in_chunk = false;
     engine->current = engine_thread(engine, pid, tid);
     if (!engine->current || (is_own(engine, engine->current) && !engine_catch_up(engine, engine->current)))
@@ -214,9 +228,12 @@ OFFERED bool rebuild_events(struct engine *engine, const struct events *events, 
         return false;
     if (!engine->module)
         return failed(engine, STRANGE_STATE);
+    const uint8_t *kinds = (const uint8_t *)events->kind;
+    uint8_t most = 0;
     for (size_t row = 0; row < events->rows; row++)
-        if ((uint8_t)events->kind[row] >= CALL_KINDS)
-            return failed(engine, STRANGE_KIND);
+        most = kinds[row] > most ? kinds[row] : most;
+    if (most >= CALL_KINDS)
+        return failed(engine, STRANGE_KIND);
     engine->events = *events;
     engine->at = engine->run_end = 0;
     engine->current = NULL;

@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pytrace_ebpf.record.cpython.functions import Functions
@@ -24,6 +24,7 @@ from pytrace_ebpf.record.source import Recording
 
 SETTLED_S = 0.05  # recorders that want to be drained more often still read files, or names
 MOST_SETTLING_S = 10.0
+WARMING_S = 0.3  # of each slice, that do not count: what loading programs left behind in caches
 LEAST_PAIRS = 5
 OF_A_MEDIAN = math.sqrt(math.pi / 2)  # its standard error, against that of a mean of normal values
 OF_A_DEVIATION = 1.4826  # the standard deviation of normal values, against their median absolute one
@@ -59,10 +60,8 @@ def slowdown(pid: int, work: Callable[[float], Rates], hz: int, pairs: int, seco
     while len(ratios) < LEAST_PAIRS or (len(ratios) < pairs and time.monotonic() < end_s):
         rates: dict[bool, Rates] = {}
         for on in random.sample((False, True), 2):
-            if on:
-                with sampled(pid, hz):
-                    rates[on] = work(seconds)
-            else:
+            with sampled(pid, hz) if on else nullcontext():
+                work(WARMING_S)
                 rates[on] = work(seconds)
         ratios.append((rates[False][0] / rates[True][0], rates[False][1] / rates[True][1]))
     return ratios

@@ -116,10 +116,14 @@ def works() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         each.wait()
 
 
-def policy(tag: str, hidden: str) -> str:
+def policy(tag: str, hidden: str, recorded: str = "nothing") -> str:
     return f"""
         window = "1s"
         otherwise = "ignore"
+        [[rule]]
+        command = "*{recorded}"
+        action = "record"
+        options = ["--source", "agent"]
         [[rule]]
         command = "*{hidden}"
         action = "ignore"
@@ -158,35 +162,22 @@ def test_processes_of_two_users_are_found_sampled_and_untouched_whatever_happens
     assert running.ask("reload").returncode == 2, "who asks is told first"
     running.process.send_signal(signal.SIGHUP)
     wait_until(lambda: "stays as it was" in (running.folder / "log").read_text())
-    running.configure(policy(tag, "nothing"))
+    exact = works("exact", f"exact-{tag}")
+    running.configure(policy(tag, "nothing", f"exact-{tag}"))
     assert running.ask("reload").returncode == 0
     wait_until(lambda: "hidden" in running.functions().get(hidden.pid, set()))
+    wait_until(lambda: bool(list((running.folder / "rec").glob("*/events/*.parquet"))))
     assert running.ask("stop").returncode == 0
     assert running.process.wait(PATIENCE_S) == 0
-    assert all(each.poll() is None for each in (first, later, hidden, imitator))
+    assert all(each.poll() is None for each in (first, later, hidden, imitator, exact))
+    recorded = pytrace_ebpf.open(next((running.folder / "rec").iterdir()))
+    assert recorded.manifest["state"] == "complete", "it ends with the daemon"
+    assert "work" in set(recorded.calls(["func_id"]).merge(recorded.functions(), on="func_id")["name"])
     trace = pytrace_ebpf.open(running.profile)
     assert set(trace.processes()["pid"]) == {first.pid, later.pid, hidden.pid}
     report = subprocess.run([*COMMAND, "report", str(running.profile), "--pid", str(later.pid)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert report.returncode == 0 and "later" in report.stdout and "WRONG" not in report.stdout
     assert (running.profile.stat().st_mode & 0o777, (running.folder / "run" / "daemon.lock").stat().st_mode & 0o777) == (0o700, 0o600)
-
-
-@pytest.mark.bpf
-def test_a_rule_records_exact_calls_and_they_end_with_the_daemon(
-    daemon: Callable[[str], Daemon], works: Callable[..., "subprocess.Popen[bytes]"]
-) -> None:
-    tag = f"tag-{os.getpid()}-{time.monotonic_ns()}"
-    process = works("exact", tag)
-    running = daemon(f'otherwise = "ignore"\n[[rule]]\ncommand = "*{tag}"\naction = "record"\noptions = ["--source", "agent"]')
-    wait_until(lambda: bool(list((running.folder / "rec").glob("*/events/*.parquet"))))
-    assert running.status()["recordings"]["begun"] == 1
-    assert running.ask("stop").returncode == 0
-    running.process.wait(PATIENCE_S)
-    (directory,) = (running.folder / "rec").iterdir()
-    trace = pytrace_ebpf.open(directory)
-    assert trace.manifest["state"] == "complete"
-    assert "work" in set(trace.calls().merge(trace.functions(), on="func_id")["name"])
-    assert process.poll() is None
 
 
 @pytest.mark.bpf

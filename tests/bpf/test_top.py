@@ -17,6 +17,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import top
+from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.snapshot import TIMES, Snapshot
 from pytrace_ebpf.view.top.choice import Choice
 from pytrace_ebpf.view.top.picked import picked
@@ -24,6 +25,7 @@ from pytrace_ebpf.view.top.source import SAVED, Connection, Ended, News, Said
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S, Target
 
+NOBODY = "65534"
 Watch = Callable[..., tuple[Connection, "subprocess.Popen[bytes]", Iterator[News]]]
 
 
@@ -118,7 +120,7 @@ def test_what_cannot_be_watched_is_a_sentence(watch: Watch) -> None:
 class Terminal:
     """`pytrace-ebpf top` in a terminal of 100 by 30."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, **environment: str) -> None:
         ours, theirs = pty.openpty()
         os.set_blocking(ours, False)
         with suppress(ImportError):
@@ -127,7 +129,7 @@ class Terminal:
             import termios
 
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        env = os.environ | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        env = os.environ | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"} | environment
         self.process = subprocess.Popen([*COMMAND, "top", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
         os.close(theirs)
         self.descriptor, self.seen = ours, ""
@@ -163,8 +165,8 @@ class Terminal:
 def terminal() -> Iterator[Callable[..., Terminal]]:
     started: list[Terminal] = []
 
-    def start(*words: str) -> Terminal:
-        started.append(Terminal(*words))
+    def start(*words: str, **environment: str) -> Terminal:
+        started.append(Terminal(*words, **environment))
         return started[-1]
 
     yield start
@@ -172,38 +174,40 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
-def test_it_is_drawn_in_a_terminal_without_privileges_and_leaves_it_as_it_was(
+def status_of(process: int) -> str:
+    return Path(f"/proc/{process}/status").read_text()
+
+
+def test_it_is_drawn_without_privileges_and_where_it_is_killed_nothing_is_left(
     target: Callable[..., Target], terminal: Callable[..., Terminal]
 ) -> None:
     process = target("watched")
     seen = terminal("--pid", str(process.pid))
     seen.until("fight")
-    status = Path(f"/proc/{seen.process.pid}/status").read_text()
-    assert "CapPrm:\t0000000000000000" in status and "CapEff:\t0000000000000000" in status and "NoNewPrivs:\t1" in status
-    child = seen.child
+    assert all(line in status_of(seen.process.pid) for line in ("CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"))
+    assert f"CapBnd:\t{capabilities.bits(capabilities.LOADING):016x}" in status_of(seen.child.pid), "what records has what it needs"
+    all_of_it = [seen.child, *seen.child.children(recursive=True)]
     seen.press("t")
     seen.until("asleep")
-    seen.press("q")
-    seen.until("\x1b[?1049l")  # the other screen
-    assert seen.process.wait(PATIENCE_S) == 0 and not child.is_running()
-    assert process.pid in psutil.pids() and "Traceback" not in seen.seen
+    seen.process.send_signal(signal.SIGKILL)
+    assert psutil.wait_procs(all_of_it, PATIENCE_S)[1] == []
+    process.go()
+    process.done()
 
 
-@pytest.mark.parametrize("killed", ["view", "recorder"])
-def test_nothing_is_left_where_one_of_them_is_killed(killed: str, target: Callable[..., Target], terminal: Callable[..., Terminal]) -> None:
+def test_it_is_drawn_as_who_called_sudo_and_says_where_what_records_was_killed(
+    target: Callable[..., Target], terminal: Callable[..., Terminal]
+) -> None:
     process = target("watched")
-    seen = terminal(str(process.pid))
+    seen = terminal(str(process.pid), SUDO_UID=NOBODY)
     seen.until("fight")
-    child = seen.child
-    all_of_it = [child, *child.children(recursive=True)]
-    if killed == "view":
-        seen.process.send_signal(signal.SIGKILL)
-    else:
-        child.send_signal(signal.SIGKILL)
-        seen.until("has ended")
-        seen.press("q")
-        assert seen.process.wait(PATIENCE_S) == 4
-        assert "the process that records has ended" in seen.until("\n")
+    assert all(line in status_of(seen.process.pid) for line in ("\t".join(["Uid:", *[NOBODY] * 4]), "CapPrm:\t0000000000000000"))
+    all_of_it = [seen.child, *seen.child.children(recursive=True)]
+    seen.child.send_signal(signal.SIGKILL)
+    seen.until("has ended")
+    seen.press("q")
+    seen.until("\x1b[?1049l")  # the screen that was there before
+    assert seen.process.wait(PATIENCE_S) == 4 and "Traceback" not in seen.seen
     assert psutil.wait_procs(all_of_it, PATIENCE_S)[1] == []
     process.go()
     process.done()

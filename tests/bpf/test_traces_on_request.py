@@ -62,6 +62,13 @@ def works(client: Client) -> int:
     return int((calls["name"] == "work").sum())
 
 
+def held(pid: int) -> set[int]:
+    """The sets of capabilities that a process has, those left out that are to be empty and are."""
+    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    assert int(fields["CapInh"], 16) == int(fields["CapAmb"], 16) == 0
+    return {int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")}
+
+
 def statuses(found: Trace, name: str) -> list[str]:
     calls = found.calls().merge(found.functions()[["func_id", "name"]], on="func_id")
     return list(calls.loc[calls["name"] == name, "status"])
@@ -115,9 +122,7 @@ def test_what_records_has_few_capabilities_and_a_daemon_that_ends_has_traces_fin
     recorders = daemon.door.recordings()
     assert len(recorders) == 2
     for pid in recorders:
-        fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
-        assert {int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {capabilities.bits(capabilities.RECORDING)}
-        assert int(fields["CapInh"], 16) == int(fields["CapAmb"], 16) == 0
+        assert held(pid) == {capabilities.bits(capabilities.RECORDING)}
     target.turn()
     daemon.door.close()
     assert [client.ended()[0] for client in clients] == [0, 0]
@@ -208,6 +213,7 @@ def test_the_daemon_itself_has_a_door(public_path: Path, program: Callable[..., 
     with subprocess.Popen(words, umask=0o077) as daemon:
         try:
             wait_until(where.socket.exists)
+            assert held(daemon.pid) == {capabilities.bits(capabilities.LOADING)}
             client = Client(where, program().pid, "trace", "--sample", "--duration", "1")
             assert client.ended()[0] == 0 and client.trace.stat().st_uid == USER
             subprocess.run([*words, "stop"], check=True)

@@ -11,7 +11,9 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions import call_sequence
 from pytrace_ebpf.analyze.rebuilt import call_rows
+from pytrace_ebpf.trace import index
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import CALLS
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
 
 NAMES = {row[0]: row[3] for row in SAMPLE_FUNCTIONS}
@@ -83,10 +85,11 @@ def wide(path: Path, turns: int = 6) -> Trace:
     return pytrace_ebpf.open(path)
 
 
-def spoil(path: Path, low: int, high: int) -> tuple[int, int]:
-    """Overwrite all row groups of the calls without a call_id in low..high. Returns (spoilt, whole)."""
+def spoil(trace: Trace, low: int, high: int) -> tuple[int, int]:
+    """Overwrite all row groups of the calls without a call_id in low..high, and hold none of them. Returns (spoilt, whole)."""
     spoilt = whole = 0
-    for part in sorted((path / "calls").glob("part-*.parquet")):
+    trace._index(CALLS)._held.clear()
+    for part in sorted((trace.directory / "calls").glob("part-*.parquet")):
         file = pq.ParquetFile(part)
         content = bytearray(part.read_bytes())
         for number in range(file.metadata.num_row_groups):
@@ -109,7 +112,7 @@ def test_walking_down_one_entry_reads_nothing_of_its_siblings(tmp_path: Path, mo
     step = call_sequence.outermost(trace, 10)[0].children()[turn]
     expected = list(every(step.children()))
     assert step.name == "Worker.step" and len(expected) == 60
-    spoilt, whole = spoil(trace.directory, step.call_id, step.call_id + step.below)
+    spoilt, whole = spoil(trace, step.call_id, step.call_id + step.below)
     assert spoilt > 4 * whole
     assert [e.call_id for e in every(step.children())] == [e.call_id for e in expected]
     run = step.children()[10]
@@ -122,16 +125,32 @@ def test_of_a_deep_call_only_its_own_row_groups_are_read(tmp_path: Path, monkeyp
     monkeypatch.setattr(call_rows, "ROW_GROUP", 8)
     trace = wide(tmp_path / "trace", turns=2)
     run = call_sequence.outermost(trace, 10)[0].children()[1].children()[15]
-    spoilt, whole = spoil(trace.directory, run.call_id + 1, run.call_id + run.below)
+    spoilt, whole = spoil(trace, run.call_id + 1, run.call_id + run.below)
     assert whole <= 2 and spoilt > 12
     assert [e.name for e in run.children()] == ["fib", "fib"]
+
+
+def test_steps_within_a_row_group_decode_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_rows, "ROW_GROUP", 16)
+    decoded: list[int] = []
+    read_from = index.ds.FileSystemDataset
+    monkeypatch.setattr(index.ds, "FileSystemDataset", lambda fragments, *more: decoded.append(len(fragments)) or read_from(fragments, *more))
+    trace = wide(tmp_path / "trace")
+    run = call_sequence.outermost(trace, 10)[0].children()[1].children()[15]
+    first = run.children()[0]
+    decoded.clear()
+    walked = [run.children()[1], first.next(), *(run.children() for _ in range(9))]
+    assert walked[0].call_id == walked[1].call_id and not decoded  # type: ignore[union-attr]
+    groups = len(trace._index(CALLS)._held)
+    assert [e.call_id for e in every(call_sequence.outermost(trace, 10))] == trace.calls(tid=10)["call_id"].tolist()
+    assert decoded and groups <= len(trace._index(CALLS)._held) <= index._MOST_HELD
 
 
 def test_how_many_levels_a_thread_has_stands_in_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_rows, "ROW_GROUP", 8)
     trace = wide(tmp_path / "trace", turns=2)
     trace.calls(["call_id"], ids=(0, 0))
-    _, whole = spoil(trace.directory, -2, -1)
+    _, whole = spoil(trace, -2, -1)
     assert not whole and len(trace.layers(10)) == 4
 
 

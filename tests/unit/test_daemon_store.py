@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -19,9 +20,11 @@ from pytrace_ebpf.daemon import hours as hours_module
 from pytrace_ebpf.daemon import store as store_module
 from pytrace_ebpf.daemon.hours import Hours, name_of
 from pytrace_ebpf.daemon.lock import Lock, Running
+from pytrace_ebpf.daemon.service import notify
 from pytrace_ebpf.daemon.store import Store
 from pytrace_ebpf.errors import HostError, TraceError
 from pytrace_ebpf.record.live.sink import Closed
+from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.trace.schema import TABLES
 
 PERIOD = 10_000_000
@@ -205,6 +208,28 @@ def test_the_last_twentieth_of_a_disk_stays_free_and_what_is_not_written_is_coun
     assert {"f0", "f3"} <= set(found.functions()["qualname"]), "functions that came meanwhile are known"
 
 
+def test_windows_that_fail_while_they_are_written_are_counted_and_the_next_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(tmp_path / "d", "main")
+    life.window()
+    life.store._close_hour()
+    real = Output.create
+
+    def full(self: Output, folder: str, name: str) -> Any:
+        if folder == "profile":
+            raise OSError(28, "No space left on device")
+        return real(self, folder, name)
+
+    monkeypatch.setattr(Output, "create", full)
+    for _ in range(4):
+        life.window()
+    life.store._close_hour()  # what is under way fails too
+    monkeypatch.undo()
+    life.window()
+    life.close()
+    assert (life.store.windows, life.store.not_written) == (2, 4)
+    assert pytrace_ebpf.open(tmp_path / "d").profile()["samples"].sum() == 8 * life.store.windows
+
+
 def test_a_directory_that_is_removed_is_said_and_harms_nothing(tmp_path: Path) -> None:
     life = Life(tmp_path / "d", "main")
     life.window()
@@ -251,3 +276,22 @@ def test_a_lock_is_taken_in_no_directory_of_others(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot have its run directory"):
         Lock(tmp_path / "run")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_systemd_is_told_at_a_path_or_an_abstract_name_and_nobody_where_it_does_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, address in ((str(tmp_path / "notify"), str(tmp_path / "notify")), (f"@{tmp_path}", f"\0{tmp_path}")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.bind(address)
+            monkeypatch.setenv("NOTIFY_SOCKET", name)
+            notify("READY=1")
+            assert end.recv(64) == b"READY=1"
+    notify("WATCHDOG=1")  # nobody is there any more
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify("READY=1")
+
+
+def test_samples_of_no_task_are_taken() -> None:
+    nobody = pa.DictionaryArray.from_arrays(pa.nulls(1, pa.int32()), pa.array([], pa.string()))
+    table = rows("samples", [(SECOND, 7, 7, 0, 1, -1, 0, 0)])
+    table = table.set_column(table.column_names.index("task"), "task", nobody)
+    assert LiveSamples(0, "x86_64", PERIOD).take({"samples": table}, 2 * SECOND)["total_ns"].tolist() == [PERIOD]

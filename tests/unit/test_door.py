@@ -16,6 +16,8 @@ from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Peer, Presence
 from pytrace_ebpf.daemon.door.permission import USERS_OPTIONS, Permission
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
+from pytrace_ebpf.record.rights import capabilities
+from tests.conftest import REPOSITORY
 
 # Options of `trace` that users are not given: what they hold or take is the host's.
 ROOTS_OPTIONS = {"ring-mib", "keep"}
@@ -183,3 +185,11 @@ def test_where_no_daemon_runs_a_sentence_says_what_to_do(tmp_path: Path, capsys:
     assert main.main(words) == 4 and not (tmp_path / "trace").exists()
     said = capsys.readouterr().err
     assert said.startswith("pytrace-ebpf: no daemon runs at") and "sudo pytrace-ebpf attach --pid 7" in said and said.count("\n") == 1
+
+
+def test_the_unit_leaves_the_daemon_the_capabilities_that_it_keeps() -> None:
+    unit = (REPOSITORY / "scripts" / "daemon" / "pytrace-ebpf.service").read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+    assert {f"CAP_{name}" for name in capabilities.LOADING} <= set(settings["CapabilityBoundingSet"].split())
+    assert settings["RuntimeDirectory"] == Path(protocol.SOCKET).parent.name and settings["RuntimeDirectoryMode"] == "0755"
+    assert settings["NoNewPrivileges"] == "yes" and settings["ProtectSystem"] == "strict"

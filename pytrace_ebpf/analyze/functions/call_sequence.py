@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, overload
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.trace.frames import to_frame
@@ -15,7 +17,7 @@ COLUMNS = (
     "call_id", "parent_id", "last_descendant_id", "next_sibling_id", "depth", "layer", "pid", "tid", "func_id",
     "start_ns", "end_ns", *COST, "self_wall_ns", "worker_on_cpu_ns", "status",
 )  # fmt: skip
-_NAMES = ("qualname", "file", "first_line")
+_NAMES = {"qualname": "", "file": "", "first_line": -1}  # and what they are of a function that is not known
 
 
 class Entry:
@@ -91,13 +93,18 @@ class Entries(Sequence[Entry]):
         return Entry(self._walk, {str(name): column.iloc[at] for name, column in self.table.items()})
 
 
+def _with_last(values: npt.NDArray[Any], last: Any) -> npt.NDArray[Any]:
+    return np.concatenate((values, np.array([last], values.dtype)))
+
+
 class _Walk:
     """The trace that entries come from, and the names of its functions, read once."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._names = trace.functions().set_index("func_id")[list(_NAMES)]
-
+        functions = trace.functions()
+        self._functions = pd.Index(functions["func_id"])
+        self._names = {name: _with_last(functions[name].to_numpy(), unknown) for name, unknown in _NAMES.items()}
         self.none = self._named(to_frame(CALLS.arrow.empty_table().select(COLUMNS), CALLS))
 
     def entries(self, **where: Any) -> Entries:
@@ -105,7 +112,8 @@ class _Walk:
         return self._named(self._trace.calls(columns=COLUMNS, **where))
 
     def _named(self, calls: pd.DataFrame) -> Entries:
-        return Entries(self, calls.join(self._names, on="func_id").fillna({"qualname": "", "file": "", "first_line": -1}))
+        places = self._functions.get_indexer(calls["func_id"])  # -1, the last one, for none
+        return Entries(self, calls.assign(**{name: values[places] for name, values in self._names.items()}))
 
 
 def outermost(trace: Trace, tid: int, pid: int | None = None) -> Entries:

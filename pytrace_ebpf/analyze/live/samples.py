@@ -21,8 +21,9 @@ class LiveSamples:
         self._waits, self._period = LiveWaits(start_ns, machine), round(period_ns)
 
     def take(self, tables: Mapping[str, pa.Table], end_ns: int) -> pd.DataFrame:
-        """schema.SAMPLES of the next segment, with weights.SUMS and SQUARES; `tables`: what was recorded of it, by name, some may be missing."""
+        """schema.SAMPLES of the next segment but for names of tasks, with weights.SUMS and SQUARES; `tables`: what was recorded of it, by name, some may be missing."""
         intervals = self._waits.take(tables, end_ns)
         samples = tables.get("samples", SAMPLES.arrow.empty_table())
-        frame = pd.DataFrame({name: samples[name].to_numpy() for name in samples.column_names}, copy=False)
+        numbers = [name for name in samples.column_names if not pa.types.is_dictionary(samples[name].type)]
+        frame = pd.DataFrame({name: samples[name].to_numpy() for name in numbers}, copy=False)
         return weighed(frame, intervals, self._period, 0, _NEVER)

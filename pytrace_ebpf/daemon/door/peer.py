@@ -46,10 +46,17 @@ class Presence:
     @property
     def is_gone(self) -> bool:
         """Whether it has ended, as far as this kernel tells."""
-        return self._pidfd is not None and bool(select.select([self._pidfd], [], [], 0)[0])
+        return self._pidfd is not None and readable(self._pidfd)
 
     def close(self) -> None:
         """Let go of it."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def readable(descriptor: int) -> bool:
+    """Whether a read of it would not wait, as there is something, or its end. Of any number, which select() is not."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

@@ -3,9 +3,9 @@
     {"do": "trace", "pid": 12, "words": [...], "output": "trace"}   with the descriptor of the trace's directory (SCM_RIGHTS)
     {"do": "status"}   {"do": "reload"}   {"do": "stop"}
 
-    {"say": "a sentence"}                       as it goes on, to be printed
-    {"progress": {"seconds": 1.0, ...}}         likewise, the fields of record.session.Status
-    {"code": 0, "say": "...", "result": {...}}  the end, and the exit code of errors.py
+    {"begun": [[12, "agent: ...", ""]], "said": [...]}   it records: the fields of record.process.targets.Begun, and sentences
+    {"progress": {"seconds": 1.0, ...}}                  every second, fields of record.session.Status
+    {"code": 0, "result": {...}}, {"code": 3, "say": "a sentence"}   the end, with the exit code of errors.py
 
 While a trace is recorded the other side may send one more line, {"do": "end"}: finish it now. Closing the socket does so, too.
 """

@@ -82,6 +82,11 @@ class Writer:
         return self._bytes
 
     @property
+    def segments(self) -> int:
+        """How many are whole, where none was dropped."""
+        return self._next
+
+    @property
     def end_ns(self) -> int:
         """The end of what was handed over."""
         return self._given_ns
