@@ -87,7 +87,8 @@ def _parsed(content: Mapping[str, Any], keys: Mapping[str, tuple[str, Callable[[
     out = {}
     for name, value in content.items():
         if name not in keys and name in _KEYS:
-            raise UsageError(f"{where}: {name} is no key of a rule: write it above the first [[rule]]")
+            kind = "rule" if keys is _RULE_KEYS else "push"
+            raise UsageError(f"{where}: {name} is no key of a {kind}: write it above the first [[{kind}]]")
         if name not in keys:
             near = difflib.get_close_matches(name, keys, 1)
             raise UsageError(f"{where}: {name} is no key" + (f"; did you mean {near[0]}?" if near else f": there are {', '.join(keys)}"))

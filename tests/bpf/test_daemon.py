@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 import pytrace_ebpf
 from tests.bpf.conftest import COMMAND, wait_until
 from tests.conftest import PATIENCE_S
+from tests.receiver import Receiver, form
+from tests.unit.pprof_format import parse, samples
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root's")
 
@@ -174,3 +178,35 @@ def test_processes_of_two_users_are_found_sampled_and_untouched_whatever_happens
     report = subprocess.run([*COMMAND, "report", str(running.profile), "--pid", str(later.pid)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert report.returncode == 0 and "later" in report.stdout and "WRONG" not in report.stdout
     assert (running.profile.stat().st_mode & 0o777, (running.folder / "run" / "daemon.lock").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+@pytest.mark.bpf
+def test_what_it_samples_comes_to_a_server_and_to_prometheus(
+    daemon: Callable[[str], Daemon], works: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    tag = f"tag-{os.getpid()}-{time.monotonic_ns()}"
+    process = works("sent", tag)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    receiver = Receiver(200)
+    try:
+        running = daemon(f'metrics_port = {port}\n{policy(tag, "nothing")}\n[[push]]\nkind = "pyroscope"\nurl = "{receiver.url}"\n')
+        receiver.wait()
+        series = f'pytrace_ebpf_process_samples_total{{pid="{process.pid}",service="python"}}'
+        wait_until(lambda: running.status()["push"][0]["sent"] > 0 and series in metrics(port))
+        assert f"{receiver.url}: " in running.ask("status").stdout
+        assert running.ask("stop").returncode == 0 and running.process.wait(PATIENCE_S) == 0
+    finally:
+        receiver.shutdown()
+        receiver.server_close()
+    path, headers, body = receiver.taken[0]
+    assert path.startswith("/ingest?name=python&") and tag not in path
+    profile = parse(form(headers["Content-Type"], body)["profile"])
+    stacks = [[frame[0] for frame in stack] for _, _, stack in samples(profile)]
+    assert any("sent" in stack for stack in stacks) and not any(tag in text for text in profile.string_table)
+
+
+def metrics(port: int) -> str:
+    """What Prometheus would be answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())

@@ -288,3 +288,10 @@ def test_systemd_is_told_at_a_path_or_an_abstract_name_and_nobody_where_it_does_
     notify("WATCHDOG=1")  # nobody is there any more
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify("READY=1")
+
+
+def test_samples_of_no_task_are_taken() -> None:
+    nobody = pa.DictionaryArray.from_arrays(pa.nulls(1, pa.int32()), pa.array([], pa.string()))
+    table = rows("samples", [(SECOND, 7, 7, 0, 1, -1, 0, 0)])
+    table = table.set_column(table.column_names.index("task"), "task", nobody)
+    assert LiveSamples(0, "x86_64", PERIOD).take({"samples": table}, 2 * SECOND)["total_ns"].tolist() == [PERIOD]

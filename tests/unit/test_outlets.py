@@ -17,8 +17,9 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.trace.schema import FUNCTIONS, PROFILE
 from pytrace_ebpf.view.metrics import CONTENT_TYPE
+from tests.receiver import Receiver
 from tests.unit.test_metrics import STATUS, ask, labels, read
-from tests.unit.test_push import FUNCTION_ROWS, PATIENCE_S, ROWS, Receiver, receiver
+from tests.unit.test_push import FUNCTION_ROWS, PATIENCE_S, ROWS, receiver
 
 __all__ = ["receiver"]  # a fixture
 SECOND = 10**9
@@ -52,6 +53,7 @@ def test_servers_and_the_port_are_read(tmp_path: Path) -> None:
         ('[[push]]\nkind = "otlp"\nurl = "x"', "push 1: the address"), ('[[push]]\nkind = "kafka"\nurl = "http://x"', "one of otlp, pyroscope"),
         ('[[push]]\nkind = "otlp"\nurl = "http://u:s3cret@x"', "give a header instead"), ('[[push]]\nkind = "otlp"\nurls = "http://x"', "did you mean url?"),
         ('[[push]]\nkind = "otlp"\nurl = "http://x"\ntimeout = "1h"', "timeout is '1h'"),
+        ('[[push]]\nkind = "otlp"\nurl = "http://x"\nhz = 9', "hz is no key of a push: write it above the first [[push]]"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_them_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:

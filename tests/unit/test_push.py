@@ -3,13 +3,8 @@
 import gzip
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from email.message import EmailMessage
-from email.parser import BytesParser
-from email.policy import HTTP
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +21,7 @@ from pytrace_ebpf.view.export import otlp
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.profile_windows import held_loops
 from tests.conftest import PATIENCE_S
+from tests.receiver import Receiver, form
 from tests.unit.pprof_format import parse, samples
 from tests.unit.test_profiles import of_otlp
 
@@ -74,39 +70,6 @@ EXPECTED = {
     (9, (("(unknown)", "", 0, 0),)): {"samples": 1, "wall": 100, "on_cpu": 100},
     (9, (("(further contexts)", "", 0, 0),)): {"samples": 2, "wall": 200, "on_cpu": 200},
 }
-
-
-class Receiver(HTTPServer):
-    """Keeps what it is sent, and answers with `statuses`, the last one for good."""
-
-    def __init__(self, *statuses: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Keep)
-        self.statuses, self.taken = list(statuses), list[tuple[str, Any, bytes]]()
-        self.arrived = threading.Semaphore(0)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def wait(self) -> None:
-        assert self.arrived.acquire(timeout=PATIENCE_S)
-
-
-class _Keep(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.taken.append((self.path, self.headers, body))
-        self.send_response(self.server.statuses.pop(0) if len(self.server.statuses) > 1 else self.server.statuses[0])
-        self.send_header("Content-Length", "0")
-        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        self.end_headers()
-        self.server.arrived.release()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -164,8 +127,7 @@ def test_pyroscope_gets_a_profile_of_each_service(receiver: Receiver) -> None:
         asked = {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
         assert urlsplit(path).path == "/ingest" and asked["format"] == "pprof" and asked["name"] in ("shop.web", "x")
         assert (asked["from"], asked["until"]) == ("1700000001", "1700000011")
-        message = BytesParser(EmailMessage, policy=HTTP).parsebytes(b"Content-Type: " + headers["Content-Type"].encode() + b"\r\n\r\n" + body)
-        parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True) for part in message.iter_parts()}
+        parts = form(headers["Content-Type"], body)
         profile = parse(parts["profile"])
         assert {profile.string_table[each.type] for each in profile.sample_type} == json.loads(parts["sample_type_config"]).keys()
         (pid,) = {label.num for sample in profile.sample for label in sample.label if profile.string_table[label.key] == "pid"}
