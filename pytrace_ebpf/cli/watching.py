@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytrace_ebpf.record.session import Session, Status
 
 _ALL = "."  # fits every command line
+_PICTURE_S = 0.8  # from one to the next, and as long as the recorders sleep meanwhile: about a second
 _MOST_WAITING = 2  # pictures that nobody took yet: of more the new ones are dropped
 _MOST_SAID = 1000  # likewise, of sentences
 _PATIENCE_S = 5.0  # for the view to take the last ones; for a recording of exact calls to be finished
@@ -90,7 +91,7 @@ class Watching:
         from pytrace_ebpf.record.session import Session
 
         match = wanted["match"] or (None if wanted["pids"] else _ALL)
-        options = Options(None, "sample", sample=wanted["hz"], follow=wanted["follow"], match=match, lasting=True)
+        options = Options(None, "sample", sample=wanted["hz"], follow=wanted["follow"], match=match, lasting=True, segment_s=_PICTURE_S)
         window = Window(wanted["last_s"], platform.machine(), round(1e9 / wanted["hz"]))
         self._pids = lambda: window.pids
         session = Session(options, sys.argv, lambda closed: self._take(closed, window, session))
@@ -101,7 +102,8 @@ class Watching:
                 raise TargetError("no Python process is running here that can be watched") if match == _ALL else error from None
             self._say(Said(f"sampling {len(begun):,} process{'es' if len(begun) > 1 else ''}; the first picture comes in a second"))
             session.run(self._is_over, self._progress)
-            session.finish()
+            if not self._gone:
+                session.finish()
         finally:
             session.close()
         return Ended("" if self._gone else session.ended_early or "what was watched has ended")
