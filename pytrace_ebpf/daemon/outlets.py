@@ -10,7 +10,7 @@ import pyarrow as pa
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.metrics_port import MetricsPort
 from pytrace_ebpf.daemon.push import Push
-from pytrace_ebpf.daemon.sending import MOST_SERVICES, payloads
+from pytrace_ebpf.daemon.sending import most_payloads, payloads
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.view.export.otlp import resource
@@ -27,7 +27,7 @@ class Outlets:
 
     def __init__(self, configuration: Configuration, say: Callable[[str], None]) -> None:
         """`say` is given a sentence where the port cannot be had; the rest goes on without it."""
-        self._push = [(each.kind, Push(each.server, _WINDOWS * (MOST_SERVICES + 1))) for each in configuration.push]
+        self._push = [(each.kind, Push(each.server, _WINDOWS * most_payloads(each.kind))) for each in configuration.push]
         self._totals, self._text = Totals(), ""
         self._port: MetricsPort | None = None
         if configuration.metrics_port:

@@ -4,19 +4,16 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytrace_ebpf
+from pytrace_ebpf import itself
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
 DEFAULT_OPTIONS = ("--duration", "60s", "--max-size", "1GiB")
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from pytrace_ebpf.cli.main import main; sys.exit(main())"
-_PACKAGE = Path(pytrace_ebpf.__file__).parents[1]
 _PR_SET_PDEATHSIG = 1
 _END_S = 10.0
 
@@ -42,8 +39,8 @@ class Recordings:
         except OSError as error:
             raise HostError(f"recordings cannot be written to {self._directory} ({error.strerror})") from error
         output = self._directory / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{pid}"
-        words = [sys.executable, "-I", "-c", _START, str(_PACKAGE), "attach", "--pid", str(pid), "--quiet", *(options or DEFAULT_OPTIONS)]
-        child = subprocess.Popen([*words, "-o", str(output)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with(os.getpid()))
+        words = itself.command("attach", "--pid", str(pid), "--quiet", *(options or DEFAULT_OPTIONS), "-o", str(output))
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with(os.getpid()))
         self._running[pid] = child, output
         self.begun += 1
 

@@ -20,6 +20,11 @@ _OTHERS = "others"
 _COMPRESSION = 5
 
 
+def most_payloads(kind: str) -> int:
+    """How many a window makes at most."""
+    return 1 if kind == OTLP else MOST_SERVICES + 1
+
+
 def payloads(kind: str, rows: pd.DataFrame, functions: pd.DataFrame, span: Span, resources: Mapping[int, otlp.Attributes]) -> Iterator[Payload]:
     """What to send of a window: `rows` of table profile, the `functions` they join (schema.FUNCTIONS), and by process its attributes (otlp.resource)."""
     if kind == OTLP:
