@@ -26,9 +26,10 @@ SUFFIX = ".firefox.json"
 MOST = 500_000  # calls, and scheduling events, that are written one by one: a browser has to read them
 _VERSION = 48  # of the format: the profiler brings it up to date
 _UNKNOWN = len(NAMES) + 1
-_COLOURS = {"on_cpu": "green", "runq_wait": "yellow", "gil_wait": "orange", "blocked": "blue"}
+_COLOURS = {"on_cpu": "green", "runq_wait": "yellow", "gil_wait": "orange", "blocked": "blue"}  # of the few that it has
+_OTHER = "purple"
 _CATEGORIES = [
-    *((state.label, _COLOURS[state.name]) for state in STATES), ("off CPU", "lightblue"), ("not recorded", "grey"),
+    *((state.label, _COLOURS.get(state.name, _OTHER)) for state in STATES), ("off CPU", "lightblue"), ("not recorded", "grey"),
 ]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
