@@ -22,6 +22,16 @@ BPF_PERCPU_ARRAY(losses, struct losses, 1);
 /* A map that is never used: through it user space learns the struct's layout from the compiler. */
 #define LAYOUT(type) BPF_ARRAY(layout_##type, struct type, 1)
 
+/* Reading a process's memory, and the kernel's. bcc turns calls of helpers with these names into bpf_probe_read() where it does not find them
+ * among the kernel's symbols, which are hidden from some (kernel.kptr_restrict, no CAP_SYSLOG): and that reads the kernel's memory at
+ * whatever address a program makes up. It does not know these names. */
+static int (*read_of_process)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user;
+static int (*read_text_of_process)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user_str;
+static int (*read_of_kernel)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_kernel;
+#define bpf_probe_read_user read_of_process
+#define bpf_probe_read_user_str read_text_of_process
+#define bpf_probe_read_kernel read_of_kernel
+
 /* What a process has at an address; 0 where that cannot be read. */
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 

@@ -8,6 +8,10 @@ import pytest
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel import compiled, kept
+from pytrace_ebpf.record.kernel.probe_sources import probes_directory
+from pytrace_ebpf.record.libc import libc
+
+_PR_CAPBSET_DROP, _CAP_SYSLOG = 24, 34
 
 
 @pytest.fixture
@@ -59,3 +63,28 @@ def test_an_error_of_clang_is_one_sentence_and_is_not_kept(compilations: list[in
         with pytest.raises(HostError, match=r"refuse wrong\.c \(wrong\.c:3:12: error: .*nothing_of_the_kind"):
             compiled.compiled("wrong.c")
     assert len(compilations) == 2
+
+
+def helpers(programs: dict[str, bytes]) -> set[int]:
+    """The kernel's helpers that programs call (enum bpf_func_id)."""
+    calls = [code[at : at + 8] for code in programs.values() for at in range(0, len(code), 8)]
+    return {int.from_bytes(each[4:], "little") for each in calls if each[0] == 0x85 and not each[1] >> 4}
+
+
+@pytest.mark.parametrize("source", sorted(path.name for path in probes_directory().glob("*.c")))
+def test_a_process_is_read_as_one_by_who_is_not_shown_the_kernels_symbols(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[int]
+) -> None:
+    """bcc makes bpf_probe_read() of reads where it does not find their helpers in /proc/kallsyms, and that reads the kernel's memory, too."""
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *args, **more: run(*args, **more, preexec_fn=lambda: libc.prctl(_PR_CAPBSET_DROP, _CAP_SYSLOG, 0, 0, 0))
+    )
+    programs = compiled.compiled(source).programs
+    assert not helpers(programs) & {4, 45}
+    (tmp_path / "generic.c").write_text(
+        "int program(void *ctx)\n{\n    int taken;\n    bpf_probe_read_user(&taken, sizeof(taken), ctx);\n    return taken;\n}\n"
+    )
+    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    with pytest.raises(HostError, match=r"bcc made bpf_probe_read\(\) of a read of a process's memory"):
+        compiled.compiled("generic.c")

@@ -18,6 +18,7 @@ import numpy as np
 from bcc.libbcc import lib
 
 _LOAD_64, _MAP_DESCRIPTOR = 0x18, 1  # an instruction of two slots, and what its source register says that the number is
+_CALL, _READS_ANYTHING = 0x85, (4, 45)  # BPF_FUNC_probe_read and _str
 # Of libbcc, which bcc's own binding leaves out.
 lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
 lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
@@ -52,13 +53,18 @@ def layout(text: bytes) -> Any:
 
 
 def instructions(program: bytes, places: Mapping[int, int]) -> str:
-    """A program's code, in base64, with the place of a map in `maps` where bcc has put its descriptor. places: descriptor -> place."""
+    """A program's code, in base64, with the place of a map in `maps` where bcc has put its descriptor. places: descriptor -> place.
+
+    Raises ValueError for one that calls bpf_probe_read(): what address it reads may be a traced program's choice, and it reads the kernel's memory, too.
+    """
     code = bytearray(program)
     at = 0
     while at < len(code):
         opcode, registers, number = struct.unpack_from("<BBxxi", code, at)
         if opcode == _LOAD_64 and registers >> 4 == _MAP_DESCRIPTOR:
             struct.pack_into("<i", code, at + 4, places[number])
+        elif opcode == _CALL and not registers >> 4 and number in _READS_ANYTHING:
+            raise ValueError("error: bcc made bpf_probe_read() of a read of a process's memory")
         at += 16 if opcode == _LOAD_64 else 8
     return base64.b64encode(code).decode()
 
