@@ -83,6 +83,6 @@ def test_a_tracer_that_comes_in_the_middle_and_goes_leaves_the_program_alone(
         recorder = attach(process.pid, "--source", source, "--memory")
         wait_until(lambda recorder=recorder: len(list((recorder.directory / "allocations").glob("*.parquet"))) > 0)
         trace = pytrace_ebpf.open(recorder.stop())
-        assert len(trace.allocations()) and trace.memory()["bytes"].sum() > 0
-        assert process.process.poll() is None
+        assert len(trace.allocations()) and process.process.poll() is None
     process.kill()
+    assert trace.memory()["bytes"].sum() > 0
