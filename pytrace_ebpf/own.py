@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,18 +31,18 @@ class OwnRecording:
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
         """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`."""
         self.directory = directory
-        self.log = directory.with_name(f"{directory.name}.log")  # what the recorder says
         self.start_ns = self.end_ns = 0
         self._options = list(options) or ([] if os.geteuid() == 0 else list(_SAMPLED))
         self._recorder: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         """Start the recorder, and return when it records. Raises HostError with what it says where it does not."""
-        with self.log.open("wb") as log:
-            command = itself.command("attach", "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
-            recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        # A file without a name: beside the trace others might have put a link there.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - end() closes it
+        command = itself.command("attach", "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
+        recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
         until = time.monotonic() + _WITHIN_S
-        while not self.log.read_bytes().startswith(_BEGUN):
+        while os.pread(self._log.fileno(), len(_BEGUN), 0) != _BEGUN:
             if recorder.poll() is not None or time.monotonic() > until:
                 recorder.kill()
                 recorder.wait()
@@ -55,8 +56,9 @@ class OwnRecording:
             return
         recorder, self._recorder, self.end_ns = self._recorder, None, time.monotonic_ns()
         recorder.send_signal(signal.SIGINT)
-        if recorder.wait():
-            raise HostError(self._last_words() or "the recording failed")
+        failed, said = recorder.wait(), self._last_words()
+        if failed:
+            raise HostError(said or "the recording failed")
 
     @property
     def trace(self) -> "Trace":
@@ -73,4 +75,8 @@ class OwnRecording:
         self.end()
 
     def _last_words(self) -> str:
-        return self.log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("pytrace-ebpf: ")
+        """Of the recorder, which has ended."""
+        with self._log:
+            self._log.seek(0)
+            said = self._log.read().decode(errors="replace")
+        return said.strip().rpartition("\n")[2].removeprefix("pytrace-ebpf: ")

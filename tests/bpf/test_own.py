@@ -61,6 +61,7 @@ def test_a_process_has_itself_recorded_for_a_time(tmp_path: Path) -> None:
     done = run(PROGRAM, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [100, 2, True]
+    assert {path.name for path in tmp_path.iterdir()} == {"program.py", "trace"}  # what the recorder says is in no file that somebody could replace
 
 
 def test_a_recorder_that_cannot_says_why(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_names_say_what_things_are() -> None:
 def test_reading_needs_nothing_of_recording() -> None:
     """The read half imports where there is no bcc and no ELF reader, as on a laptop."""
     modules = [".".join(("pytrace_ebpf", *Path(n).with_suffix("").parts)) for n in NAMES]
-    read = [name for name in modules if name.split(".")[1] in ("trace", "rebuild", "analyze", "view", "experiment")]
+    read = [name for name in modules if name.split(".")[1] in ("trace", "rebuild", "analyze", "view", "experiment", "diff")]
     program = (
         "import sys, importlib\n"
         "sys.modules['bcc'] = None\n"
