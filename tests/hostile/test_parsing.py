@@ -24,7 +24,7 @@ from pytrace_ebpf.record.parsing.confined import Confined, UnansweredError
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.rights.program_files import ProgramFiles
-from tests.bpf.conftest import COMMAND, rows, wait_until
+from tests.bpf.conftest import COMMAND, wait_until
 from tests.conftest import PATIENCE_S
 
 NOBODY = 65534
@@ -327,18 +327,21 @@ def test_an_interpreter_with_broken_section_headers_is_a_sentence(folder: Path, 
 
 
 @pytest.mark.bpf
-def test_a_child_whose_names_are_no_text_is_recorded(folder: Path, tmp_path: Path) -> None:
+def test_children_whose_names_are_no_text_are_recorded(folder: Path, tmp_path: Path) -> None:
     shutil.copy(PYTHON, os.fsencode(folder) + b"/pyth\xffn")
-    source = "import os\nprint('ready', flush=True); input()\nos.spawnv(os.P_WAIT, b'pyth\\xffn', [b'\\xff', '-I', '-S', '-c', 'input()'])"
+    # Each calls exec some moment after its fork: maybe while the tracer attaches to it as to a copy.
+    words = "b'pyth\\xffn', [b'\\xff', '-I', '-S', '-c', 'import sys; sys.stdin.read()']"
+    child = f"(time.sleep(n / 1000), os.execv({words}))"
+    source = f"import os, time\nprint('ready', flush=True); input()\nfor n in range(8): os.fork() or {child}\ninput()"
     with running(folder, source) as process:
-        words = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "usdt", "-o", str(tmp_path / "trace")]
-        tracer = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        command = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "usdt", "-o", str(tmp_path / "trace")]
+        tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert tracer.stderr is not None
         assert "tracing process" in tracer.stderr.readline()
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
-        wait_until(lambda: str(folder / "pyth\ufffdn") in set(rows(tmp_path / "trace", "processes")["executable"]))
+        wait_until(lambda: list(pytrace_ebpf.open(tmp_path / "trace").processes()["executable"]).count(str(folder / "pyth\ufffdn")) == 8)
         process.communicate(b"\n")
         said = tracer.communicate(timeout=PATIENCE_S)[1]
     assert tracer.returncode == 0, said

@@ -45,6 +45,17 @@ def test_a_child_that_ends_while_it_is_looked_at_keeps_the_source_of_its_calls()
     assert recording.processes.processes[pid]["source"] is None and "ended" in recording.chosen[0]["why"]
 
 
+def test_what_was_attached_to_a_copy_is_not_the_source_of_the_program_that_it_had_become() -> None:
+    recording, pid = Recording(Functions(), Processes()), os.getpid()
+    recording.processes.set_source(pid, "usdt", "3.11.2", 6000)  # as it took that long to attach
+    following = Following(recording, Sources(Options(None), recording), ())
+    following._reset({"pid": pid, "tid": pid, "ts": 5000, "other_pid": 0})  # exec, before that
+    assert recording.processes.processes[pid]["source"] is None and not recording.processes.is_recorded(pid, 5000)
+    recording.processes.set_source(pid, "agent", "3.11.2", 6000)  # the new program came with an agent of its own
+    following._reset({"pid": pid, "tid": pid, "ts": 5000, "other_pid": 0})
+    assert recording.processes.is_recorded(pid, 5000)
+
+
 def test_a_forked_child_that_has_ended_is_a_target_error(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None and child.stdout.readline()

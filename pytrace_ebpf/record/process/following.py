@@ -85,6 +85,11 @@ class Following:
             if not isinstance(error, NotPython | Ended) and not self._processes.is_recorded(pid, row["ts"]):
                 self._recording.declare(pid, None, str(error))
 
+    def _started_itself(self, pid: int) -> bool:
+        """Whether the process reported by itself that its calls are recorded, and since when: only the agent does."""
+        row = self._processes.processes.get(pid)
+        return row is not None and row["source"] == "agent"
+
     def _choose(self, target: Target, executed: bool) -> tuple[CallSource, str]:
         """Remove the source of the program before exec from the new one, which it could harm."""
         source = None
@@ -97,8 +102,10 @@ class Following:
                     other.detach({target.pid})
 
     def _reset(self, row: dict[str, int]) -> None:
-        """exec: the open calls of the thread are gone, and so is what was known of its frames."""
+        """exec: the open calls of the thread are gone, and so is what was known of its frames and of its source."""
         for recorder in self._recorders:
             recorder.reset(row["pid"], row["tid"], row["ts"])
+        if not self._started_itself(row["pid"]):  # what was attached to it, maybe since, was meant for the program before
+            self._processes.clear_source(row["pid"])
         if row["pid"] in self._processes.targets:
             self._recording.reset([(row["pid"], row["tid"])], row["ts"])
