@@ -152,6 +152,15 @@ struct tensors_event {
 #define OBJECT_TYPE 128 /* bytes */
 #define OBJECT_DATA 640 /* bytes: 160 characters of four */
 
+/* Of a tensor, data has for either place of its object where PyTorch may keep the pointer what lies there from its
+ * sizes_and_strides_ on, and then its sizes, where they are more than have room there. */
+#define TENSOR_PLACES 2
+#define TENSOR_PLACE(i) (24 - 8 * (i)) /* THPVariable */
+#define TENSOR_SIZES 56                /* c10::TensorImpl: see probes/native.c */
+#define TENSOR_INLINE 5
+#define TENSOR_HEAD 112
+#define TENSOR_DATA 320
+
 struct object_event {
     __u64 ts; /* that of the call_event */
     __u64 pid_tgid;
@@ -167,7 +176,7 @@ struct object_event {
     __u8 type_width;    /* of one of type; 0 = ASCII or UTF-8 */
     __u16 pad;
     __u8 type[OBJECT_TYPE];
-    __u8 data[OBJECT_DATA]; /* its beginning: of an int with more than 40 digits the last one, of a str characters, else as of a struct value */
+    __u8 data[OBJECT_DATA]; /* its beginning: of an int with more than 40 digits the last one, of a str characters, of a tensor as above, else as of a struct value */
 };
 
 #define ERROR_SIZE 1024

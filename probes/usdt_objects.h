@@ -8,7 +8,7 @@
 #include "usdt_functions.h"
 
 /* Of agent/agent.h: object_event.kind, what and status. */
-enum { VALUE_OTHER, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_NEGATIVE, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_SIZED, VALUE_ARRAY };
+enum { VALUE_OTHER, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_NEGATIVE, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_SIZED, VALUE_ARRAY, VALUE_TENSOR };
 enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED };
 enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD };
 #define VALUE_DATA 160
@@ -139,7 +139,7 @@ static __always_inline int take_bytes(struct object_event *to, __u64 object)
     return READ(to->data, length < VALUE_DATA ? length : VALUE_DATA, VALUE_DATA, object + BYTES_START);
 }
 
-static __always_inline int take_size(struct object_event *to, __u64 object, int where)
+static __always_inline int take_size(struct object_event *to, __u64 object, __u32 where)
 {
     to->kind = VALUE_SIZED;
     return bpf_probe_read_user(&to->length, sizeof(to->length), (void *)(object + where));
@@ -170,41 +170,79 @@ static __always_inline __u64 text_of_exception(__u64 exception)
     return TAKE(__u32, TAKE(__u64, first + OBJECT_TYPE_POINTER) + TYPE_FLAGS) & IS_TEXT ? first : 0;
 }
 
-/* An array is recognized by its name: NumPy's library is nowhere known. */
-static __always_inline int is_array(__u64 type)
+/* The types of NumPy and PyTorch are recognised by their names: their libraries are nowhere known. */
+static __always_inline int kind_of_library(__u64 type)
 {
     union {
-        char text[16];
-        __u64 words[2];
-    } array = {.text = "numpy.ndarray"}, name = {};
+        char text[24];
+        __u64 words[3];
+    } array = {.text = "numpy.ndarray"}, number = {.text = "numpy.float64"}, tensor = {.text = "torch._C.TensorBase"}, older = {.text = "torch._C._TensorBase"}, name = {};
 
-    bpf_probe_read_user(name.text, sizeof("numpy.ndarray"), (void *)TAKE(__u64, type + NAME_OF_TYPE));
-    return !((name.words[0] ^ array.words[0]) | (name.words[1] ^ array.words[1]));
+    bpf_probe_read_user_str(name.text, sizeof(name.text), (void *)TAKE(__u64, type + NAME_OF_TYPE));
+#define IS(one) !((name.words[0] ^ one.words[0]) | (name.words[1] ^ one.words[1]) | (name.words[2] ^ one.words[2]))
+    return IS(array) ? VALUE_ARRAY : IS(number) ? VALUE_FLOAT : IS(tensor) | IS(older) ? VALUE_TENSOR : VALUE_OTHER;
+#undef IS
+}
+
+/* What lies at the two places where PyTorch may keep the pointer to a tensor: rebuild/objects.c sees which of them is one. */
+static __always_inline int take_tensor(struct object_event *to, __u64 object)
+{
+    int i;
+
+    to->kind = VALUE_TENSOR;
+    to->length = 0;
+#pragma clang loop unroll(full)
+    for (i = 0; i < TENSOR_PLACES; i++) {
+        __u64 tensor = TAKE(__u64, object + TENSOR_PLACE(i)) + TENSOR_SIZES, count = TAKE(__u64, tensor);
+        __u8 *data = to->data + i * TENSOR_DATA;
+
+        if (bpf_probe_read_user(data, TENSOR_HEAD, (void *)tensor))
+            __builtin_memset(data, 0, TENSOR_HEAD);
+        /* More than these have their sizes elsewhere. */
+        count = count > TENSOR_INLINE && count <= VALUE_DATA / 8 ? 8 * count : 0;
+        READ(data + TENSOR_HEAD, count, VALUE_DATA, TAKE(__u64, tensor + 8));
+    }
+    return 0;
+}
+
+/* What objects of a type are, and at `size` where theirs lies. */
+static __always_inline int kind_of_type(__u64 type, __u32 *size)
+{
+    const struct object_layout *known = &SETTINGS->objects;
+    __u64 from = type - TAKE(__u64, type + OBJECT_TYPE_POINTER);
+
+    *size = from == known->bytearray_type ? SIZE : SET_SIZE;
+    if (from == known->float_type)
+        return VALUE_FLOAT;
+    if (from == known->set_type || from == known->frozenset_type || from == known->bytearray_type)
+        return VALUE_SIZED;
+    return TAKE(__u32, type + TYPE_FLAGS) & HEAP_TYPE ? VALUE_OTHER : kind_of_library(type);
 }
 
 /* By the types that its type is derived from, whose layout is its own. They are recognised by their distance from `type`, their own type. */
 static __always_inline int take_by_bases(struct object_event *to, __u64 object, __u64 type)
 {
-    const struct object_layout *known = &SETTINGS->objects;
-    int i;
+    int i, kind = VALUE_OTHER;
+    __u32 size = 0;
 
+    /* What is found is read behind the loop, so that the verifier sees it read once. */
 #pragma clang loop unroll(disable)
     for (i = 0; i < MOST_BASES && type; i++) {
-        __u64 from = type - TAKE(__u64, type + OBJECT_TYPE_POINTER);
-
-        if (from == known->float_type) {
-            to->kind = VALUE_FLOAT;
-            return bpf_probe_read_user(to->data, 8, (void *)(object + FLOAT_VALUE));
-        }
-        if (from == known->set_type || from == known->frozenset_type)
-            return take_size(to, object, SET_SIZE);
-        if (from == known->bytearray_type)
-            return take_size(to, object, SIZE);
-        if (!(TAKE(__u32, type + TYPE_FLAGS) & HEAP_TYPE) && is_array(type))
-            return take_array(to, object);
+        kind = kind_of_type(type, &size);
+        if (kind != VALUE_OTHER)
+            break;
         type = TAKE(__u64, type + TYPE_BASE);
     }
-    return 0;
+    asm volatile("" : "+r"(kind), "+r"(size));
+    if (kind == VALUE_FLOAT) {
+        to->kind = VALUE_FLOAT;
+        return bpf_probe_read_user(to->data, 8, (void *)(object + FLOAT_VALUE));
+    }
+    if (kind == VALUE_SIZED)
+        return take_size(to, object, size);
+    if (kind == VALUE_ARRAY)
+        return take_array(to, object);
+    return kind == VALUE_TENSOR ? take_tensor(to, object) : 0;
 }
 
 static __always_inline int take_plain(struct object_event *to, __u64 object, __u64 type, __u32 flags)

@@ -62,13 +62,61 @@ static void take_data(const struct object_event *from, struct value *to, size_t 
     memcpy(to->data, from->data, to->size);
 }
 
+/* c10::TensorImpl from sizes_and_strides_ on. */
+struct tensor_head {
+    uint64_t dimensions;
+    int64_t sizes[TENSOR_INLINE], strides[TENSOR_INLINE], storage_offset, elements;
+    uint16_t data_type;
+    uint8_t device[4], flags;
+};
+#define TENSOR_CUSTOM 8 /* of flags: its sizes are its own affair */
+#define MOST_DATA_TYPES 64
+
+_Static_assert(sizeof(struct tensor_head) == TENSOR_HEAD, "a tensor's head");
+_Static_assert(TENSOR_HEAD + VALUE_DATA <= TENSOR_DATA && TENSOR_PLACES * TENSOR_DATA <= OBJECT_DATA, "the room for tensors");
+
+/* Whether a tensor lay there: it has as many elements as its sizes say. */
+static bool is_tensor(const struct tensor_head *tensor, const int64_t *sizes)
+{
+    uint64_t elements = 1;
+    if (tensor->dimensions > VALUE_DATA / sizeof *sizes || tensor->flags & TENSOR_CUSTOM || tensor->data_type >= MOST_DATA_TYPES)
+        return false;
+    for (uint64_t i = 0; i < tensor->dimensions; i++)
+        elements *= (uint64_t)sizes[i];
+    return elements == (uint64_t)tensor->elements;
+}
+
+/* Of what lies at neither place, or at both, the type alone is known. */
+static void take_tensor(const struct object_event *from, struct value *to)
+{
+    to->kind = VALUE_OTHER;
+    for (int i = 0, found = 0; i < TENSOR_PLACES; i++) {
+        const uint8_t *at = from->data + i * TENSOR_DATA;
+        struct tensor_head tensor;
+        int64_t sizes[VALUE_DATA / sizeof(int64_t)];
+        memcpy(&tensor, at, sizeof tensor);
+        memcpy(sizes, at + TENSOR_HEAD, sizeof sizes);
+        if (tensor.dimensions <= TENSOR_INLINE)
+            memcpy(sizes, tensor.sizes, sizeof tensor.sizes);
+        if (!is_tensor(&tensor, sizes))
+            continue;
+        to->kind = found++ ? VALUE_OTHER : VALUE_TENSOR;
+        to->dtype = tensor.data_type;
+        to->length = tensor.dimensions;
+        to->size = tensor.dimensions * sizeof *sizes;
+        memcpy(to->data, sizes, to->size);
+    }
+    if (to->kind == VALUE_OTHER)
+        to->dtype = to->length = to->size = 0;
+}
+
 static void take(const struct object_event *from, struct value *to)
 {
     *to = (struct value){
         .length = from->length, .position = from->position, .what = from->what % VALUE_WHATS, .kind = from->kind, .status = from->status, .dtype = from->dtype,
     };
     bool is_int = from->kind == VALUE_INT || from->kind == VALUE_NEGATIVE;
-    if (from->status != VALUE_COMPLETE || from->length < 0 || (is_int && from->length > INT64_MAX / DIGIT_BITS) || from->kind >= VALUE_TENSOR) {
+    if (from->status != VALUE_COMPLETE || from->length < 0 || (is_int && from->length > INT64_MAX / DIGIT_BITS) || from->kind >= VALUE_KINDS) {
         to->status = from->status == VALUE_REDACTED ? VALUE_REDACTED : VALUE_UNREAD;
         to->kind = VALUE_OTHER;
         to->length = 0;
@@ -83,6 +131,8 @@ static void take(const struct object_event *from, struct value *to)
         take_data(from, to, 1);
     } else if (from->kind == VALUE_ARRAY) {
         take_data(from, to, sizeof(int64_t));
+    } else if (from->kind == VALUE_TENSOR) {
+        take_tensor(from, to);
     }
 }
 

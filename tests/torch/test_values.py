@@ -1,10 +1,14 @@
-"""Tensors that functions are given, as the agent reports them: type, element type and sizes as PyTorch itself has them."""
+"""Tensors that functions are given: type, element type and sizes as PyTorch itself has them; by the agent and by probes."""
 
 import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
+import pytrace_ebpf
 from tests.agent_arena import Session
+from tests.bpf.conftest import COMMAND
 from tests.torch.conftest import PATIENCE_S
 from tests.unit.test_agent_values import rows
 
@@ -38,3 +42,33 @@ def test_tensors_have_their_type_element_type_and_sizes(torch_python: Path, tmp_
         # Until one with dimensions was seen a tensor without any could be something else.
         assert found[0]["type"] == "Tensor" and found[0]["shape"] in ([], None)
         assert [(row["type"], row["shape"]) for row in found[-3:]] == [("Size", [2]), ("dtype", None), ("Tensor", [2, 2])]
+
+
+OF_NUMPY = """
+import numpy
+for a in (numpy.float64(2.5), numpy.float64("-inf"), numpy.float32(2.5), numpy.zeros((2, 3), "float32"), numpy.zeros(()),
+          numpy.zeros(4, "int16").view(numpy.recarray)): seen(a)
+"""
+
+
+@pytest.mark.bpf
+def test_tensors_and_numpys_scalars_by_probes(torch_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM + OF_NUMPY)
+    program = [str(torch_python), str(tmp_path / "shop.py")]
+    # The import of PyTorch alone is a million calls, each of which costs microseconds by probes.
+    words = [*COMMAND, "run", "-o", str(tmp_path / "trace"), "--source", "usdt", "--include", "shop", "--args", "shop.seen", "--", *program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    expected = [
+        (kind, None, dtype if len(shape) <= 20 else None, shape if len(shape) <= 20 else None)  # more cannot be checked
+        for kind, dtype, shape in json.loads(done.stdout)
+    ]
+    expected += [("Size", None, None, [2]), ("dtype", None, None, None), ("Tensor", None, "float32", [2, 2])]
+    expected += [("float64", "2.5", None, None), ("float64", "-inf", None, None), ("float32", None, None, None)]
+    expected += [("ndarray", None, "float32", [2, 3]), ("ndarray", None, "float64", []), ("recarray", None, "int16", [4])]
+    trace = pytrace_ebpf.open(tmp_path / "trace")
+    values = trace.values().astype(object)
+    values = values.where(values.notna(), None)
+    for what in ("argument", "return"):
+        found = values[values["what"] == what].itertuples()
+        assert [(row.type, row.value, row.dtype, row.shape if row.shape is None else list(row.shape)) for row in found] == expected
