@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs install install-daemon uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs site install install-daemon uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,11 @@ format: ## lay out the Python code anew
 
 docs: setup ## write the generated documents anew
 	@$(BIN)/python scripts/generate_docs.py
+
+site: ## build the documentation as a site in .build/site; a broken link is an error, and CI looks
+	@scripts/setup.sh venv check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@! grep -rlE '(src|rel="stylesheet" href)="(https?:)?//' --include '*.html' .build/site || { echo "these pages load something from elsewhere" >&2; exit 1; }
 
 install: ## put pytrace-ebpf on the PATH (PREFIX=/usr/local, DESTDIR= for packagers)
 	@$(if $(DESTDIR),,scripts/setup.sh host)

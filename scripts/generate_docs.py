@@ -1,4 +1,4 @@
-"""Writes docs/format.md from trace/schema.py; with --check only says whether the committed file still agrees."""
+"""Writes docs/format.md and docs/columns.md from trace/schema.py; with --check only says whether the committed files still agree."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ import pyarrow as pa
 from pytrace_ebpf.trace.schema import FORMAT_VERSION, LOSS_CLASSES, MERGED_TABLES, TABLES, Column, Table
 
 REPOSITORY = Path(__file__).parent.parent
-FORMAT_MD = REPOSITORY / "docs" / "format.md"
+DOCS = REPOSITORY / "docs"
 
 HEAD = f"""\
 # The trace directory
@@ -77,35 +77,79 @@ have probes; `tensors_read`, and `tensors_unknown`, those of them that are not l
 `missing`, a sentence for everything that was asked for and is not in the trace.
 """
 
+COLUMNS_HEAD = """\
+# What does this number mean
+
+Every column of every table, in the order of the alphabet. Generated from `pytrace_ebpf/trace/schema.py` by `make docs`; do not edit.
+`TRACE.calls()`, `TRACE.waits()` and so on give the tables as DataFrames ([In a notebook](notebook.md)), `TRACE.sql()` by their names, and each is
+a folder of Parquet files. [The trace directory](format.md) has the same columns table by table, with types.
+
+What `report` shows is made of these (all it shows: [Reading a report](reading-a-report.md)):
+
+| in a report | is the sum of | in words |
+|---|---|---|
+| total | [`wall_ns`](#wall_ns) of the calls that are [`outermost`](#outermost) | from entry to return, with the calls below; recursion counts once |
+| self | [`self_wall_ns`](#self_wall_ns) | without the calls below |
+| on CPU | [`on_cpu_ns`](#on_cpu_ns), [`self_on_cpu_ns`](#self_on_cpu_ns) | the thread had a core |
+| run q. | [`runq_wait_ns`](#runq_wait_ns), [`self_runq_wait_ns`](#self_runq_wait_ns) | it could have run, but had no core |
+| GIL | [`gil_wait_ns`](#gil_wait_ns), [`self_gil_wait_ns`](#self_gil_wait_ns) | it waited for another thread to let go of the GIL |
+| blocked | [`blocked_ns`](#blocked_ns), [`self_blocked_ns`](#self_blocked_ns) | it waited for anything else |
+
+For every call the last four sum to its wall time, and those with `self_` to its self time. All
+times are nanoseconds of CLOCK_MONOTONIC. Null means that nobody measured it, never zero.
+"""
+
 
 def type_name(column: Column) -> str:
     """The type as a reader of Parquet thinks of it."""
     return "string (dictionary)" if pa.types.is_dictionary(column.arrow) else str(column.arrow).replace("item: ", "")
 
 
+def as_text(words: str) -> str:
+    """In Markdown, where <gc> would be a tag."""
+    return words.replace("<", "&lt;")
+
+
 def section(table: Table) -> str:
     """One table in Markdown."""
     key = f" Key: {', '.join(f'`{name}`' for name in table.key)}; a later row replaces an earlier one." if table.key else ""
-    rows = [f"| `{c.name}` | {type_name(c)}{', may be null' if c.nullable else ''} | {c.unit} | {c.meaning} |" for c in table.columns]
-    return "\n".join([f"\n## {table.name}\n", table.meaning + key, "", "| column | type | unit | meaning |", "|---|---|---|---|", *rows, ""])
+    rows = [f"| `{c.name}` | {type_name(c)}{', may be null' if c.nullable else ''} | {c.unit} | {as_text(c.meaning)} |" for c in table.columns]
+    return "\n".join([f"\n## {table.name}\n", as_text(table.meaning) + key, "", "| column | type | unit | meaning |", "|---|---|---|---|", *rows, ""])
 
 
 def format_md() -> str:
-    """The whole of docs/format.md."""
+    """Table by table."""
     losses = f"\nClasses of loss: {', '.join(f'`{name}`' for name in LOSS_CLASSES)}.\n"
     return HEAD + "".join(section(table) + (losses if table.name == "losses" else "") for table in TABLES.values())
+
+
+def columns_md() -> str:
+    """Name by name. A meaning that several tables share stands there once."""
+    meanings: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for table in TABLES.values():
+        for c in table.columns:
+            meaning = f"{as_text(c.meaning)}{'; may be null' if c.nullable else ''}"
+            meanings.setdefault(c.name, {}).setdefault((c.unit, meaning), []).append(f"[{table.name}](format.md#{table.name})")
+    lines = [COLUMNS_HEAD]
+    for name, by_meaning in sorted(meanings.items()):
+        lines.append(f"## `{name}`\n")
+        lines += [f"* {', '.join(tables)}: {f'**{unit}**, ' if unit else ''}{meaning}" for (unit, meaning), tables in by_meaning.items()]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main() -> int:
     """Exit code 1 when --check finds a difference."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--check", action="store_true", help="write nothing")
-    if arguments.parse_args().check:
-        if FORMAT_MD.exists() and FORMAT_MD.read_text() == format_md():
-            return 0
-        print("docs/format.md differs from the schema: run make docs", file=sys.stderr)
-        return 1
-    FORMAT_MD.write_text(format_md())
+    check = arguments.parse_args().check
+    for name, text in (("format.md", format_md()), ("columns.md", columns_md())):
+        path = DOCS / name
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"docs/{name} differs from the schema: run make docs", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import shtab
 from argparse_manpage.manpage import Manpage
 
 import pytrace_ebpf
+from pytrace_ebpf.cli import completion
 from pytrace_ebpf.cli.main import parser
 
 COMPLETIONS = {
@@ -16,27 +15,14 @@ COMPLETIONS = {
     "zsh": "zsh/site-functions/_pytrace-ebpf",
     "fish": "fish/vendor_completions.d/pytrace-ebpf.fish",
 }
-WORDS = {"TRACE": shtab.DIRECTORY, "DIR": shtab.DIRECTORY, "FILE": shtab.FILE}
 
 
 def main(share: Path) -> None:
-    line = parser()
-    for action in actions(line):
-        if action.metavar in WORDS:
-            action.complete = WORDS[action.metavar]
-    files = {name: shtab.complete(line, shell) for shell, name in COMPLETIONS.items()}
-    files["man/man1/pytrace-ebpf.1"] = manual(line)
+    files = {COMPLETIONS[shell]: completion.script(shell) for shell in completion.SHELLS}
+    files["man/man1/pytrace-ebpf.1"] = manual(parser())
     for name, text in files.items():
         (share / name).parent.mkdir(parents=True, exist_ok=True)
         (share / name).write_text(text)
-
-
-def actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in of._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from actions(below)
 
 
 def manual(line: argparse.ArgumentParser) -> str:

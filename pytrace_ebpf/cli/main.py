@@ -19,7 +19,7 @@ from pytrace_ebpf.printable import printable
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
-COMMANDS = ("doctor", "run", "attach", "top", "trace", "snap", "daemon", "report", "diff", "export", "info", "experiment")
+COMMANDS = ("doctor", "run", "attach", "top", "trace", "snap", "daemon", "report", "diff", "export", "info", "experiment", "completion")
 
 
 # What argparse says -> what a person would.

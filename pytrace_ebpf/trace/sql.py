@@ -19,7 +19,6 @@ _CONFINED: dict[str, Any] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
-    "lock_configuration": "true",
 }
 
 Read = Callable[[list[str], pc.Expression | None], Iterator[pa.Table]]
@@ -39,6 +38,7 @@ def query(text: str, tables: Mapping[Table, Read]) -> pd.DataFrame:
     with tempfile.TemporaryDirectory(prefix="pytrace-ebpf-derived-") as aside:  # for what does not fit into memory
         connection = duckdb.connect(":memory:", config=_CONFINED | {"temp_directory": aside})
         try:
+            connection.execute("SET enable_progress_bar = false; SET lock_configuration = true")  # a library does not print
             for name, view in views.items():
                 connection.register(name, view)
             answer = connection.sql(text)

@@ -2,11 +2,16 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from pytrace_ebpf.cli.main import parser
+from pytrace_ebpf.trace.schema import TABLES
 from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
@@ -48,6 +53,19 @@ def test_each_test_that_the_page_on_security_names_is_there() -> None:
         path.stem for path in (REPOSITORY / "tests").rglob("test_*.py")
     }
     assert len(named) > 50 and not named - there
+
+
+@pytest.mark.parametrize("page", ["docs/quick-start.md", *(f"docs/how-to/{path.name}" for path in (REPOSITORY / "docs" / "how-to").glob("*.md"))])
+def test_the_commands_of_a_page_are_what_the_parser_knows(page: str) -> None:
+    said = re.findall(r"(?:^    |^)(?:\$ )?(?:sudo )?pytrace-ebpf ([^#\n]+)", (REPOSITORY / page).read_text(), re.MULTILINE)
+    assert said
+    for words in said:
+        parser().parse_args(shlex.split(words.replace(" PID", " 1")))
+
+
+def test_every_column_has_its_place_on_the_page_of_columns() -> None:
+    headings = re.findall(r"^## `(\w+)`$", (REPOSITORY / "docs" / "columns.md").read_text(), re.MULTILINE)
+    assert headings == sorted({column.name for table in TABLES.values() for column in table.columns})
 
 
 def texts(picture: Path) -> list[str]:
