@@ -158,6 +158,9 @@ build_agent() {
     fi
 }
 
+# Every start of the tracer would compile its own modules where PYTHONDONTWRITEBYTECODE is set, as for what runs as root here.
+compile_modules() { logged "compiling the modules" .venv/bin/python -m compileall -q pytrace_ebpf; }
+
 made_from() { cat pyproject.toml scripts/setup.sh | sha256sum; pwd; readlink -f "$PYTHON"; }
 
 choose_python
@@ -169,6 +172,7 @@ case ${1:-all} in
         set_up_host
         set_up_venv
         build_agent
+        compile_modules
         ;;
     host) set_up_host ;;
     venv)

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import TABLES, CallKind
 from tests.conftest import PATIENCE_S, Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
@@ -123,16 +120,3 @@ def of_thread(thread: Path, file: str) -> str:
         return (thread / file).read_text()
     except OSError:
         return ""
-
-
-def rows(directory: Path, table: str) -> pd.DataFrame:
-    """A table as it lies on disk, without the reader."""
-    parts = sorted((directory / table).glob("*.parquet"))
-    return pd.concat([pq.read_table(part).to_pandas() for part in parts]) if parts else TABLES[table].arrow.empty_table().to_pandas()
-
-
-def entries(directory: Path) -> dict[tuple[str, str, int], int]:
-    """Entries and resumes by (file, qualified name, first line)."""
-    events, functions = rows(directory, "events"), rows(directory, "functions")
-    events = events[events["kind"].isin((CallKind.ENTRY, CallKind.RESUME))].merge(functions, on="func_id", how="left")
-    return dict(events.groupby(["file", "qualname", "first_line"], dropna=False).size())

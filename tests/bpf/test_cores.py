@@ -12,8 +12,8 @@ from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
 from pytrace_ebpf.analyze.time import cores, split
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.cores import affinity
-from tests.bpf.conftest import Recorder
-from tests.bpf.test_sched import stolen_ns
+from tests.bpf.conftest import Recorder, wait_until
+from tests.bpf.test_sched import on_cpu_ns, stolen_ns
 from tests.conftest import Target
 
 pytestmark = pytest.mark.measured
@@ -61,8 +61,12 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
 def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     stolen = stolen_ns()
     process = target("busy")
-    recorder = attach(process.pid, "--source", "agent", "--include", "nothing", "--duration", "6")
-    trace = pytrace_ebpf.open(recorder.finish())
+    recorder = attach(process.pid, "--source", "agent", "--include", "nothing")
+    wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).usage()) > 0)  # the first sample: what is used from here on is counted
+    begun = sum(on_cpu_ns(process.pid).values())
+    wait_until(lambda: sum(on_cpu_ns(process.pid).values()) > begun + 2e9)
+    trace = pytrace_ebpf.open(recorder.stop())
+    process.kill()
     stolen = stolen_ns() - stolen
     usage = trace.usage()
     of_threads = usage[usage["kind"].astype("object") == "thread"].sort_values("ts")

@@ -67,8 +67,16 @@ def assert_shares(samples: dict[str, int], spent: dict[str, int], of: int, mixed
 
 @every_python
 @pytest.mark.measured
-def test_shares_are_those_that_the_program_says(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+def test_a_program_of_which_shares_are_known(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
+    """Each rule of one recording."""
     trace, said = sampled("shares", python)
+    assert_shares_are_those_that_the_program_says(trace, said)
+    assert_samples_add_up_to_the_time_on_a_core(trace)
+    assert_what_did_not_tick_is_no_more_than_there_was_time_for(trace)
+    assert_a_stack_of_a_thousand_frames_is_whole(trace, said)
+
+
+def assert_shares_are_those_that_the_program_says(trace: Trace, said: dict[str, Any]) -> None:
     samples, stacks, spent = on_core(trace), stacks_of(trace), said["spent"]
     main = samples["tid"] == samples["pid"]
     by_function: dict[str, dict[str, int]] = {"": {}, "worker:": {}}
@@ -93,10 +101,7 @@ def test_shares_are_those_that_the_program_says(python: Python, sampled: Callabl
     assert_shares({name: by_line.get(name, 0) for name in lines}, lines, sum(by_line.get(name, 0) for name in lines))
 
 
-@every_python
-@pytest.mark.measured
-def test_samples_add_up_to_the_time_on_a_core(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
-    trace, _ = sampled("shares", python)
+def assert_samples_add_up_to_the_time_on_a_core(trace: Trace) -> None:
     samples, period = on_core(trace), trace.manifest["sampling"]["period_ns"]
     on_cpu = trace.thread_times().groupby("tid")["on_cpu_ns"].sum()
     periods = (
@@ -107,9 +112,7 @@ def test_samples_add_up_to_the_time_on_a_core(python: Python, sampled: Callable[
         assert abs(count - expected) <= SIGMAS * np.sqrt(expected) + MOST_MIXED * expected, (tid, count, expected)
 
 
-@every_python
-def test_what_did_not_tick_is_no_more_than_there_was_time_for(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
-    trace, _ = sampled("shares", python)
+def assert_what_did_not_tick_is_no_more_than_there_was_time_for(trace: Trace) -> None:
     samples, period = on_core(trace), trace.manifest["sampling"]["period_ns"]
     for _, core in samples.groupby("cpu"):
         between = np.diff(core["ts"].sort_values()) / period
@@ -118,9 +121,7 @@ def test_what_did_not_tick_is_no_more_than_there_was_time_for(python: Python, sa
         assert (missed + 1).sum() <= between.sum() + 1
 
 
-@every_python
-def test_a_stack_of_a_thousand_frames_is_whole(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
-    trace, said = sampled("shares", python)
+def assert_a_stack_of_a_thousand_frames_is_whole(trace: Trace, said: dict[str, Any]) -> None:
     bottom = [frames for frames in stacks_of(trace).values() if "deep" in dict(frames) and frames[-1][1] and frames[-1][0] == "down"]
     depths = [sum(name == "down" for name, _ in frames) for frames in bottom]
     assert max(depths) == said["deep"]

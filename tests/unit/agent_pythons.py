@@ -12,7 +12,17 @@ from tests.agent_arena import ACTIVE, AGENT, REFUSED, Arena, Session, assert_bal
 from tests.conftest import PATIENCE_S
 from tests.unit.live_pythons import interpreters, minor_of
 
-PYTHONS = {name: words[0] for name, words in interpreters().items() if len(words) == 1}
+
+def one_of_each_version() -> dict[str, str]:
+    """Name -> path of this host's interpreters. Of two builds of a version the first: to the agent they are one."""
+    first: dict[int, tuple[str, str]] = {}
+    for name, words in interpreters().items():
+        if len(words) == 1:
+            first.setdefault(minor_of(name), (name, words[0]))
+    return dict(first.values())
+
+
+PYTHONS = one_of_each_version()
 REPOSITORY = Path(__file__).parents[2]
 TARGETS = REPOSITORY / "tests" / "targets"
 

@@ -1,13 +1,12 @@
 """The layers: which package may import which, which may print, and how long a file or a function may be."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pytrace_ebpf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -27,9 +26,24 @@ MAY_IMPORT = {
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
 
-every_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
+
+def every_module(rule: Callable[[Path], None]) -> Callable[[], None]:
+    """A test that holds every module to a rule, and names all that break it: one for each module would cost more than what it looks at."""
+
+    def test() -> None:
+        broken = []
+        for path in MODULES:
+            try:
+                rule(path)
+            except AssertionError as error:
+                broken.append(f"{path.relative_to(PACKAGE)}: {error}")
+        assert not broken, "\n".join(broken)
+
+    test.__name__, test.__doc__ = rule.__name__, rule.__doc__
+    return test
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 

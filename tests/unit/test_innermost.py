@@ -1,6 +1,7 @@
 """The innermost open call agrees with a slow walk over the rows of calls, whatever was lost and wherever segments end."""
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,20 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 
 
-def walked(calls: pd.DataFrame, tid: int, ts: int) -> int:
-    """The deepest call of the thread with start <= ts < end."""
-    open_ = calls[(calls["tid"] == tid) & (calls["start_ns"] <= ts) & (ts < calls["end_ns"])]
-    return int(open_.sort_values("depth")["call_id"].iloc[-1]) if len(open_) else -1
+def walked(calls: pd.DataFrame, moments: Iterable[tuple[int, int]]) -> list[int]:
+    """For each (tid, ts) the deepest call of the thread with start <= ts < end."""
+    rows = calls[["depth", "call_id", "tid", "start_ns", "end_ns"]].to_numpy().tolist()
+    return [
+        max(((depth, call) for depth, call, of, start, end in rows if of == tid and start <= ts < end), default=(0, -1))[1] for tid, ts in moments
+    ]
 
 
-def climbed(calls: pd.DataFrame, call: int, library: list[bool]) -> tuple[int, int]:
-    """The outermost function of the library that a call is in, with none of another's between, and the function above it."""
+def climbed(calls: dict[int, tuple[int, int]], call: int, library: list[bool]) -> tuple[int, int]:
+    """The outermost function of the library that a call is in, with none of another's between, and the function above it. `calls`: (func_id, parent_id) each."""
     entry = -1
-    while call != -1 and (func := int(calls.loc[call, "func_id"])) < len(library) and library[func]:
-        entry, call = func, int(calls.loc[call, "parent_id"])
-    return entry, -1 if call == -1 else int(calls.loc[call, "func_id"])
+    while call != -1 and (func := calls[call][0]) < len(library) and library[func]:
+        entry, call = func, calls[call][1]
+    return entry, -1 if call == -1 else calls[call][0]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -40,7 +43,7 @@ def test_it_is_what_a_walk_finds(tmp_path_factory: pytest.TempPathFactory, seed:
     moments = [(dice.choice(tids), dice.choice(edges) + dice.randrange(-1, 2)) for _ in range(300)]
     tid, ts = (np.array(column) for column in zip(*moments, strict=True))
     functions = calls.set_index("call_id")["func_id"].to_dict() | {-1: -1}
-    expected = [walked(calls, *moment) for moment in moments]
+    expected = walked(calls, moments)
     call_id, func_id = innermost(trace, np.full(300, PID), tid, ts)[:2]
     assert call_id.tolist() == expected
     assert func_id.tolist() == [functions[call] for call in expected]
@@ -82,8 +85,8 @@ def test_part_by_part(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     calls = trace.calls()
     ts = np.random.default_rng(1).permutation(np.arange(0, events[-1][0] + 20))
     seven = np.full(len(ts), 7)
-    innermost_calls = [walked(calls, 7, t) for t in ts.tolist()]
-    by_id = calls.set_index("call_id")
+    innermost_calls = walked(calls, ((7, t) for t in ts.tolist()))
+    by_id = dict(zip(calls["call_id"], zip(calls["func_id"], calls["parent_id"], strict=True), strict=True))
     for library in ([], [False, True, False], [True, True, True]):
         found = innermost(trace, seven, seven, ts, np.array(library, bool))
         assert found.call_id.tolist() == innermost_calls
@@ -95,4 +98,4 @@ def test_threads_of_a_real_looking_trace(tmp_path: Path) -> None:
     calls = trace.calls()
     middle = ((calls["start_ns"] + calls["end_ns"]) // 2).to_numpy()
     found = innermost(trace, calls["pid"], calls["tid"], middle)
-    assert found.call_id.tolist() == [walked(calls, tid, ts) for tid, ts in zip(calls["tid"], middle, strict=True)]
+    assert found.call_id.tolist() == walked(calls, zip(calls["tid"], middle, strict=True))

@@ -17,6 +17,8 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import MANIFEST
+from tests.bpf.conftest import traced_by, wait_until
 from tests.conftest import PATIENCE_S, REPOSITORY, TARGETS
 from tests.unit.agent_pythons import built
 
@@ -110,12 +112,7 @@ def rootless(user: list[str], source: str) -> Iterator[Callable[..., Run]]:
 
     def run(*command: str, options: tuple[str, ...] = (), wait: bool = True) -> Run:
         started.append(Run(folder, before, list(command), options))
-        if not wait:
-            return started[-1]
-        ended = started[-1].end()
-        if ended.directory.exists() and ended.trace.scheduling["source"] != source:
-            pytest.skip(f"perf is refused here: {ended.trace.scheduling['why']}")
-        return ended
+        return ended(started[-1], source) if wait else started[-1]
 
     yield run
     for each in started:
@@ -123,6 +120,14 @@ def rootless(user: list[str], source: str) -> Iterator[Callable[..., Run]]:
             os.killpg(each.process.pid, signal.SIGKILL)
             each.process.communicate()
     shutil.rmtree(folder)
+
+
+def ended(run: Run, source: str) -> Run:
+    """The run at its end."""
+    run.end()
+    if run.directory.exists() and run.trace.scheduling["source"] != source:
+        pytest.skip(f"perf is refused here: {run.trace.scheduling['why']}")
+    return run
 
 
 def target(name: str) -> list[str]:
@@ -153,16 +158,23 @@ def test_every_call_of_every_thread(rootless: Callable[..., Run]) -> None:
     assert not left_behind(before)
 
 
-def test_every_call_of_every_child(rootless: Callable[..., Run]) -> None:
-    run = rootless(*target("forks"))
-    assert run.process.returncode == 0, run.err
+def test_every_call_of_every_child(rootless: Callable[..., Run], source: str) -> None:
+    run = rootless(*target("forks"), "--wait", wait=False)
+    assert run.process.stdin is not None and run.process.stdout is not None
+    run.process.stdin.write("\n")
+    run.process.stdin.flush()
+    assert [run.process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    wait_until((run.directory / MANIFEST).exists)
+    wait_until(lambda: len(traced_by(run.directory, "agent")) == 6)  # they live until each was found, and so sampled
+    run.process.stdin.write("\n")
+    run.process.stdin.flush()
+    assert ended(run, source).process.returncode == 0, run.err
     calls = run.calls()
     steps = calls[calls["name"] == "step"].groupby("pid").size().to_dict()
     assert steps == {int(pid): count for pid, count in run.done["steps"].items()}
     processes = run.trace.processes().set_index("pid")
     assert (processes.loc[list(steps), "source"] == "agent").all()
-    # Not of every child: on a host with much to do one may live and end between two samples.
-    assert calls.loc[calls["on_cpu_ns"].notna(), "pid"].nunique() > 1
+    assert run.done["executed"] in set(calls.loc[calls["on_cpu_ns"].notna(), "pid"])
 
 
 def test_what_was_called_before_an_exec_is_kept(rootless: Callable[..., Run]) -> None:

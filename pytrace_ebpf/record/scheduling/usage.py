@@ -39,16 +39,17 @@ def sample(pids: Iterable[int]) -> list[dict[str, Any]]:
     ]
     for pid in pids:
         try:
-            rows += _process(ts, psutil.Process(pid))
+            rows += _process(psutil.Process(pid))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return rows
 
 
-def _process(ts: int, process: psutil.Process) -> list[dict[str, Any]]:
+def _process(process: psutil.Process) -> list[dict[str, Any]]:
     with process.oneshot():
-        times, memory, switches = process.cpu_times(), process.memory_info(), process.num_ctx_switches()
-        threads = process.threads()
+        # Stamped where its CPU time is read: on busy cores that is long after the first process was.
+        times, ts, threads = process.cpu_times(), time.monotonic_ns(), process.threads()
+        memory, switches = process.memory_info(), process.num_ctx_switches()
     head = _EMPTY | {
         "ts": ts, "kind": "process", "pid": process.pid, "id": process.pid,
         "user_s": times.user, "system_s": times.system, "rss_bytes": memory.rss, "vms_bytes": memory.vms,
