@@ -19,13 +19,13 @@ struct key {
     __u32 tgid;
     __u32 generation;
     __u32 line; /* first line as the probe gave it; or part of the code object's address | BY_CODE; or AT_RETURN */
-    __u32 pad;
+    __u32 code; /* part of the code object's address where there may be others of that name on that line, else 0 */
 };
 #define BY_CODE 0x80000000u
 #define AT_RETURN 0x7fffffffu
 
 struct known {
-    __u64 text; /* hash of file and name where their memory may be reused for other code, else 0; COMPILED_ANEW */
+    __u64 text; /* hash of file and names where their memory may be reused for other code, else 0; COMPILED_ANEW */
     __u32 id;
     __u32 flags; /* co_flags, OBSERVABLE */
 };
@@ -69,23 +69,31 @@ static __always_inline void read_names(struct function_event *function, __u64 fi
 #pragma unroll
     for (i = 0; i < 8; i++)
         head[i] = 0;
+    head = (__u64 *)function->qualname;
+#pragma unroll
+    for (i = 0; i < 8; i++)
+        head[i] = 0;
     bpf_probe_read_user_str(function->file, FILE_SIZE, (void *)file);
     bpf_probe_read_user_str(function->name, NAME_SIZE, (void *)name);
 }
 
 /* Code from exec() and module bodies are freed while others like them run on, so
- * their addresses come back for other code: such functions are known by their text. */
+ * their addresses come back for other code: such functions are known by their text. Lambdas and
+ * generated functions are also where several of one name may begin on one line. */
+static __always_inline int is_reusable(const struct function_event *function)
+{
+    return function->file[0] == '<' || function->name[0] == '<';
+}
+
 static __always_inline __u64 text_of_reusable(const struct function_event *function)
 {
-    const __u64 *file = (const __u64 *)function->file, *name = (const __u64 *)function->name;
+    const __u64 *file = (const __u64 *)function->file, *name = (const __u64 *)function->name, *qualname = (const __u64 *)function->qualname;
     __u64 hash = 14695981039346656037ULL;
     int i;
 
-    if (function->file[0] != '<' && function->name[0] != '<')
-        return 0;
 #pragma unroll
     for (i = 0; i < 8; i++)
-        hash = (hash ^ name[i]) * 1099511628211ULL;
+        hash = ((hash ^ name[i]) * 1099511628211ULL ^ qualname[i]) * 1099511628211ULL;
 #pragma unroll
     for (i = 0; i < 16; i++)
         hash = (hash ^ file[i]) * 1099511628211ULL;
@@ -94,6 +102,8 @@ static __always_inline __u64 text_of_reusable(const struct function_event *funct
         return hash | COMPILED_ANEW;
     return function->name[1] == 'm' || function->name[1] == 'c' ? hash | COMPILED_ANEW | MODULE_OF_FILE : hash; /* <module>, IPython's <cell ...> */
 }
+
+#define IS_ASCII (1 << 6) /* of a string's state */
 
 static __always_inline void read_code(struct function_event *function, __u64 frame)
 {
@@ -107,7 +117,8 @@ static __always_inline void read_code(struct function_event *function, __u64 fra
     if (code && FRAMES->code_qualname != ABSENT) {
         __u64 text = TAKE(__u64, code + FRAMES->code_qualname);
 
-        bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + FRAMES->string_data));
+        if (TAKE(__u32, text + SETTINGS->objects.string_state) & IS_ASCII) /* else user space reads it */
+            bpf_probe_read_user_str(function->qualname, QUALNAME_SIZE, (void *)(text + FRAMES->string_data));
     }
 }
 
@@ -148,10 +159,10 @@ static __always_inline __u32 send(struct draft *draft, __u32 number, __u64 ts, _
 }
 
 /* The slow path: look in the big map, and send the function's name to user space where it is new. */
-static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, struct key *key, __s32 line, __u64 frame)
 {
     struct known answer = {};
-    struct known *found = known.lookup((struct key *)key);
+    struct known *found = known.lookup(key);
     __u32 number;
     struct draft *draft;
 
@@ -161,24 +172,28 @@ static __always_inline struct known introduce(__u64 ts, __u64 pid_tgid, const st
     if (!draft)
         return answer;
     read_names(&draft->function, key->file, key->name);
-    answer.text = text_of_reusable(&draft->function);
+    read_code(&draft->function, frame);
+    if (is_reusable(&draft->function)) {
+        answer.text = text_of_reusable(&draft->function);
+        key->code = draft->function.code >> 4;
+        found = known.lookup(key);
+    }
     if (found && found->text == answer.text) {
         answer = *found;
     } else {
-        read_code(&draft->function, frame);
         answer.flags = draft->function.flags;
         draft->function.observable = SETTINGS->observes && may_be_observed(&draft->function);
         if (draft->function.observable)
             answer.flags |= OBSERVABLE;
         answer.id = send(draft, number, ts, pid_tgid, line);
-        if (answer.id && known.update((struct key *)key, &answer))
+        if (answer.id && known.update(key, &answer))
             count_loss(LOSS_FUNCTION_MAP);
     }
     NO_MORE(draft->users);
     return answer;
 }
 
-static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, const struct key *key, __s32 line, __u64 frame)
+static __always_inline struct known identify(__u64 ts, __u64 pid_tgid, struct key *key, __s32 line, __u64 frame)
 {
     struct known answer = {};
     __u32 slot = ((key->file >> 4) + (key->name >> 4) * 31 + key->line * 7) % RECENT;

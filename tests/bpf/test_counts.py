@@ -33,6 +33,18 @@ def test_calls_equal_what_the_interpreter_counts(
     assert counted(recorder.finish(), python, source) == expected
 
 
+def test_names_are_those_that_the_interpreter_has(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder], truth: Callable[..., dict[tuple[str, str, int], int]]
+) -> None:
+    """Long ones and those beyond ASCII are read after the call, where a probe is what reports it: so the target is held."""
+    expected = every(truth("names", python=python), python)
+    process = target("names", "--wait", "--hold", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    process.done()
+    assert counted(recorder.stop(), python, source, every) == expected
+
+
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_of_a_launched_program_too(
@@ -120,17 +132,6 @@ def test_qualified_names(python: Python, source: str, target: Callable[..., Targ
     assert {"counted.<locals>.wrapper", "doubled.<locals>.wrapper", "Cat.name", "Cat.Kitten.name", "Dog.name", "Dog.made"} <= own
 
 
-def counted(directory: Path, python: Python, source: str) -> dict[tuple[str, str, int], int]:
-    """Calls by function, of a trace without losses."""
-    trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
-    calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
-    calls = calls[calls["status"] != "open_at_start"]
-    # The probes of 3.15 do not report throw(); the resume is inferred.
-    assert (python.version == "3.15" and source == "usdt") or not (calls["status"] == "repaired").any()
-    return ours(Counter(zip(calls["file"], calls["qualname"], calls["first_line"], strict=True)), python)
-
-
 def ours(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[str, str, int], int]:
     """The functions of the target itself; before 3.11 the interpreter counts plain names."""
     found: Counter[tuple[str, str, int]] = Counter()
@@ -139,3 +140,25 @@ def ours(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[
             plain = python.minor < 11 and name.rpartition(".")[2]
             found[file, plain or name, line] += count
     return dict(found)
+
+
+def every(counts: dict[tuple[str, str, int], int], python: Python) -> dict[tuple[str, str, int], int]:
+    """Functions of files that are none, too, and of the target itself; before 3.11 the interpreter counts plain names."""
+    return ours(
+        {(f"<{file}>" if file.startswith(("memory", "template")) else file, name, line): count for (file, name, line), count in counts.items()},
+        python,
+    )
+
+
+Kept = Callable[[dict[tuple[str, str, int], int], Python], dict[tuple[str, str, int], int]]
+
+
+def counted(directory: Path, python: Python, source: str, kept: Kept = ours) -> dict[tuple[str, str, int], int]:
+    """Calls by function, of a trace without losses."""
+    trace = pytrace_ebpf.open(directory)
+    assert not len(trace.losses())
+    calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
+    calls = calls[calls["status"] != "open_at_start"]
+    # The probes of 3.15 do not report throw(); the resume is inferred.
+    assert (python.version == "3.15" and source == "usdt") or not (calls["status"] == "repaired").any()
+    return kept(Counter(zip(calls["file"], calls["qualname"], calls["first_line"], strict=True)), python)

@@ -19,6 +19,7 @@ PROGRAMS = [
     "generated",
     "generators",
     "many_threads",
+    "names",
     "threads",
 ]
 

@@ -1,8 +1,12 @@
 """The table of functions: one row for each, and no more than there is room for."""
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import pytest
 
-from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
+from pytrace_ebpf.record.cpython.frames import CodeInfo
+from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, ProbeIds
 
 
 def test_a_function_has_one_number() -> None:
@@ -20,3 +24,29 @@ def test_functions_beyond_the_bound_are_unknown_and_counted(monkeypatch: pytest.
     assert numbers == [0, 1, 2, UNKNOWN, UNKNOWN]
     assert functions.intern("a.py", "f", "f", 2, 0, lambda *_: None) == 2
     assert (len(functions), functions.turned_away) == (3, 2)
+
+
+def test_the_code_objects_own_name_is_taken_and_else_the_sources() -> None:
+    functions = Functions()
+    functions.intern("a.py", "f", "Another.name", 1, 0, lambda *_: "C.f")
+    functions.intern("a.py", "f", "", 1, 0, lambda *_: "C.f")
+    functions.intern("a.py", "f", None, 1, 0, lambda *_: None)
+    assert functions.cut()["functions"][0]["qualname"].tolist() == ["Another.name", "C.f", "f"]
+
+
+def test_names_that_a_probe_could_not_read_whole_are_asked_for() -> None:
+    functions, asked = Functions(), []
+
+    def read(pid: int, codes: Sequence[int]) -> Mapping[int, CodeInfo]:
+        asked.extend(codes)
+        return {code: CodeInfo("a.py", "l" * 300, "C." + "l" * 300, code, 0) for code in codes if code != 4}
+
+    row = np.dtype([*((name, "i4") for name in ("id", "layer", "line", "first_line", "flags")), ("pid_tgid", "u8"), ("code", "u8")])
+    rows = np.zeros(4, np.dtype([*row.descr, ("file", "S512"), ("name", "S128"), ("qualname", "S256")]))
+    rows["id"] = rows["code"] = rows["first_line"] = [1, 2, 3, 4]
+    rows["file"] = b"a.py"
+    rows["name"] = [b"l" * 127, b"l", b"f", b"f"]
+    rows["qualname"] = [b"C." + b"l" * 200, b"", b"C.f", b""]
+    ProbeIds(functions).introduce(rows, lambda pid: lambda *_: None, read)
+    assert asked == [1, 2, 4]
+    assert functions.cut()["functions"][0]["qualname"].tolist() == ["C." + "l" * 300, "C." + "l" * 300, "C.f", "f"]

@@ -14,6 +14,7 @@ from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 UNKNOWN = -1
+_NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
 
@@ -34,9 +35,8 @@ class Functions(Recorder):
         self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function
 
     def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify) -> int:
-        """The func_id of a function, `flags` being its co_flags. A `qualname` that does not end in `name` is not believed."""
-        if not qualname or not qualname.endswith(name):
-            qualname = qualify(file, first_line, name) or name
+        """The func_id of a function, `flags` being its co_flags. `qualname`: the code object's own, which a program may have changed; "" or None for none."""
+        qualname = qualname or qualify(file, first_line, name) or name
         return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0)
 
     def intern_layer(self, layer: int, name: str) -> int:
@@ -113,7 +113,7 @@ class ProbeIds:
         """Take in function_event records; `qualify(pid)` names functions of that process.
 
         A BPF program cannot read memory that is not paged in, such as a frozen
-        module's names: where it came back without a name, `read(pid, codes)` is asked.
+        module's names, nor names of any length: where one came back empty or as long as there is room for, `read(pid, codes)` is asked.
         """
         if not len(rows):
             return
@@ -127,10 +127,9 @@ class ProbeIds:
             pid, code = int(row["pid_tgid"]) >> 32, int(row["code"])
             file, name, qualname = _text(row["file"]), _text(row["name"]), _text(row["qualname"])
             first_line = int(row["first_line"]) if code else int(row["line"])
-            if code and not qualname:
-                info = read_codes.get((pid, code))
-                if info and info.first_line == first_line and info.file == (file or info.file) and info.name == (name or info.name):
-                    file, name, qualname = info.file, info.name, info.qualname or ""
+            info = read_codes.get((pid, code))
+            if info and info.first_line == first_line and info.file.startswith(file) and info.name.startswith(name):
+                file, name, qualname = info.file, info.name, info.qualname or ""
             self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), qualify(pid))
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
@@ -149,8 +148,11 @@ def module_of(file: str) -> str:
 
 
 def _read_codes(rows: np.ndarray, read: ReadCodes) -> dict[tuple[int, int], CodeInfo]:
-    """What the code objects of the functions without a qualified name say, by (process, address): asked for at once."""
-    wanted = rows[(rows["layer"] == 0) & (rows["code"] != 0) & (rows["qualname"].astype("S1") == b"")]
+    """What the code objects of the functions without a whole qualified name say, by (process, address): asked for at once."""
+    missing = rows["qualname"].astype("S1") == b""
+    for name in _NAMES:
+        missing |= np.char.str_len(rows[name]) >= rows[name].itemsize - 1  # its end may be cut off
+    wanted = rows[(rows["layer"] == 0) & (rows["code"] != 0) & missing]
     pids = wanted["pid_tgid"] >> np.uint64(32)
     found = {}
     for pid in np.unique(pids).tolist():
