@@ -96,7 +96,7 @@ def test_shares_are_those_that_the_program_says(python: Python, sampled: Callabl
 @every_python
 @pytest.mark.measured
 def test_samples_add_up_to_the_time_on_a_core(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
-    trace, _ = sampled("shares", python)
+    trace, _ = sampled("shares", python, "--switches")
     samples, period = on_core(trace), trace.manifest["sampling"]["period_ns"]
     on_cpu = trace.thread_times().groupby("tid")["on_cpu_ns"].sum()
     periods = (
