@@ -192,6 +192,13 @@ struct error_event {
 #define SAMPLE_TORN 1      /* its frames were changing just then, or not in memory */
 #define OPCODE_UNKNOWN 0xffff
 
+/* sample_event.state: one more than the column has it */
+#define SAMPLE_IN_UNKNOWN 0 /* the scheduling events say it */
+#define SAMPLE_ON_CORE 1
+#define SAMPLE_IN_QUEUE 2
+#define SAMPLE_IN_GIL 3
+#define SAMPLE_IN_BLOCKED 4
+
 struct sample_event {
     __u64 ts;
     __u64 pid_tgid;
@@ -202,7 +209,7 @@ struct sample_event {
     __u16 opcode; /* of the innermost frame, as it is specialized */
     __u32 program; /* struct sampled's number */
     __u32 missed;  /* ticks of this core's clock that did not come before this one */
-    __u32 pad;
+    __u32 state;   /* SAMPLE_IN_*: what it was in during off_ns */
 };
 
 #define TASK_NAME 96 /* bytes of a name to read */

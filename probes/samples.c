@@ -3,7 +3,9 @@
  * Each core's clock interrupts whatever runs there. If that is a thread of a sampled process, its frames are read from the
  * interpreter's own structures. A thread that was off the core for a time t is sampled when it comes back, before it has run a
  * single instruction, with the probability min(1, t / period): its stack is what it was all the while. The sample then stands for
- * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most.
+ * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most. Where nobody
+ * records scheduling beside, such an interval is two: until the thread was woken, and then in the run queue, which the kernel measures itself
+ * (struct sched_info). Each is drawn by its own length, and its sample says what the thread was in; both have the same stack.
  * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
  * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  *
@@ -26,6 +28,10 @@ struct settings {
     __u32 task_tgid;
     __u32 task_mm;
     __u32 follow; /* forked children are sampled from their first instruction */
+    __u32 states; /* samples say what threads off the core were in */
+    __u32 task_run_delay; /* ns in the run queue since the thread began */
+    __u32 task_state;
+    __u32 pad;
 };
 LAYOUT(settings);
 
@@ -67,6 +73,8 @@ struct sampled {
     __u64 code_type; /* address of PyCode_Type; 0 = unknown */
     __u64 tasks;     /* address of the dict _asyncio._current_tasks; 0 = there is none, or it is not known yet */
     __u64 since;     /* sampled from then on */
+    __u64 gil_start; /* addresses of its GIL, 0 = unknown */
+    __u64 gil_end;
     __u32 layout;
     __u32 number; /* of the program: a process gets a new one with each exec */
 };
@@ -123,8 +131,13 @@ BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 /* Tasks whose names have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, named, 16384);
 
-/* thread id -> when it left the core; 0 = it has one */
-BPF_TABLE("lru_hash", __u32, __u64, away, 65536);
+/* thread id -> when it left the core */
+struct left {
+    __u64 since;    /* 0 = it has one */
+    __u64 queued;   /* ns in the run queue until then */
+    __u64 runnable; /* it lost the core, and waits for one since */
+};
+BPF_TABLE("lru_hash", __u32, struct left, away, 65536);
 
 /* Whether this core has switched threads since `back` last ran there: the kernel reaches that place without a switch, too. */
 BPF_PERCPU_ARRAY(switched, __u8, 1);
@@ -134,11 +147,20 @@ BPF_PERCPU_ARRAY(due, __u64, 1);
 
 BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
 
+/* An interval off the core as it is sampled: its parts, 0 = that part is not. */
+struct off {
+    __u64 waited; /* ns, in `state` */
+    __u64 queued; /* ns, up to now */
+    __u64 until;  /* how long ago the first part ended */
+    __u32 state;  /* SAMPLE_IN_* */
+    __u32 pad;
+};
+
 /* The walks on this core. */
 #define HEAD 128 /* bytes of a frame, and of a code object, to read: all fields used here lie within them */
 struct walk {
     __u64 began;
-    __u64 off_ns;
+    struct off off;
     __u64 pid_tgid;
     __u32 missed;
     __u64 frame; /* the next one to read */
@@ -188,6 +210,7 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 #define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
 #define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
 #define MIX 0x9e3779b97f4a7c15ULL
+#define SYSCALL_FUTEX 202 /* x86-64 */
 
 static __always_inline __u64 mixed(__u64 hash, __u64 value)
 {
@@ -248,7 +271,7 @@ static __always_inline int is_left(const struct sample_layout *layout, __u64 sta
 }
 
 /* Begins a sample of the current thread; returns the step to go on with. */
-static __always_inline int begin(int which, struct sampled *process, __u64 began, __u64 off_ns, __u32 missed)
+static __always_inline int begin(int which, struct sampled *process, __u64 began, const struct off *off, __u32 missed)
 {
     __u64 pid_tgid = bpf_get_current_pid_tgid(), state;
     struct sample_layout *layout;
@@ -268,7 +291,7 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->native = NATIVE_NONE;
     state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
-    walk->off_ns = off_ns;
+    walk->off = *off;
     walk->missed = missed;
     walk->pid_tgid = pid_tgid;
     walk->hash = mixed(MIX, process->number);
@@ -315,7 +338,8 @@ int sample(struct bpf_perf_event_data *ctx)
 
     missed = missed_ticks(now);
     if (process) {
-        int next = begin(TICK, process, now, 0, missed);
+        struct off none = {.state = SETTINGS->states ? SAMPLE_ON_CORE : SAMPLE_IN_UNKNOWN};
+        int next = begin(TICK, process, now, &none, missed);
 
         steps.call(ctx, next);
         if (next == NATIVE) /* which the kernel may have refused */
@@ -329,42 +353,79 @@ TRACEPOINT(sched_switch)
     __u32 tid = bpf_get_current_pid_tgid(), pid = bpf_get_current_pid_tgid() >> 32;
     int zero = 0;
     __u8 *now_switched = switched.lookup(&zero);
-    __u64 now, *since;
+    struct left now = {}, *known;
 
     if (now_switched)
         *now_switched = 1;
     if (!processes.lookup(&pid))
         return 0;
-    now = bpf_ktime_get_ns();
-    since = away.lookup(&tid);
-    if (since)
-        *since = now;
+    now.since = bpf_ktime_get_ns();
+    if (SETTINGS->states) {
+        now.queued = KERNEL(__u64, ctx->args[1] + SETTINGS->task_run_delay);
+        now.runnable = ctx->args[0] || !KERNEL(__u32, ctx->args[1] + SETTINGS->task_state);
+    }
+    known = away.lookup(&tid);
+    if (known)
+        *known = now;
     else
         away.update(&tid, &now);
     return 0;
 }
 
-/* How long the current thread has been off the core, if this interval is to be sampled; else 0. */
-static __always_inline __u64 drawn(struct sampled *process, __u64 now)
+/* Whether an interval of this length is to be sampled. */
+static __always_inline int drawn(__u64 ns)
 {
-    __u64 zero = 0, *known, since, created, off_ns;
-    __u32 tid = bpf_get_current_pid_tgid();
+    return ns && (ns >= SETTINGS->period || bpf_get_prandom_u32() < (ns << 32) / SETTINGS->period);
+}
 
-    known = away.lookup(&tid);
-    since = known ? *known : 0;
-    if (known)
-        *known = 0;
-    else
-        away.update(&tid, &zero);
-    if (now - since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
-        created = KERNEL(__u64, bpf_get_current_task() + SETTINGS->task_start_time);
-        since = since < process->since ? process->since : since;
-        since = since < created ? created : since;
+/* What the current thread waited for, by the system call that it is in. */
+static __always_inline __u32 waited_in(const struct sampled *process)
+{
+    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+    __u64 address = KERNEL(__u64, &regs->di);
+
+    if (KERNEL(__u64, &regs->orig_ax) == SYSCALL_FUTEX && address >= process->gil_start && address < process->gil_end)
+        return SAMPLE_IN_GIL;
+    return SAMPLE_IN_BLOCKED;
+}
+
+/* What of the interval for which the current thread has been off the core is to be sampled; 0 = nothing. */
+static __always_inline int sampled_of(struct off *off, struct sampled *process, __u64 now)
+{
+    __u64 task = bpf_get_current_task(), created = 0, off_ns, queued;
+    __u32 tid = bpf_get_current_pid_tgid();
+    struct left none = {}, left = {}, *known = away.lookup(&tid);
+    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+    if (known) {
+        left = *known;
+        known->since = 0;
+    } else {
+        away.update(&tid, &none);
     }
-    off_ns = now - since;
-    if (off_ns < SETTINGS->period && bpf_get_prandom_u32() >= (off_ns << 32) / SETTINGS->period)
-        return 0;
-    return off_ns;
+    if (now - left.since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
+        created = KERNEL(__u64, task + SETTINGS->task_start_time);
+        if (left.since < process->since || left.since < created) {
+            left.since = process->since < created ? created : process->since;
+            left.queued = KERNEL(__u64, task + SETTINGS->task_run_delay); /* of one that was there before, how long it is queued already is not known */
+            left.runnable = left.since == created || (__s32)KERNEL(__u64, &regs->orig_ax) < 0;
+        }
+    }
+    off_ns = now - left.since;
+    if (!SETTINGS->states) {
+        off->waited = drawn(off_ns) ? off_ns : 0;
+        return !!off->waited;
+    }
+    queued = left.runnable ? off_ns : KERNEL(__u64, task + SETTINGS->task_run_delay) - left.queued;
+    if (queued > off_ns)
+        queued = off_ns;
+    off->queued = drawn(queued) ? queued : 0;
+    if (drawn(off_ns - queued)) {
+        off->waited = off_ns - queued;
+        off->until = queued;
+        off->state = waited_in(process);
+    }
+    return off->waited || off->queued;
 }
 
 /* Where a thread gets a core, in its own context, before it goes on: record/sampling/clocks.py. */
@@ -374,7 +435,8 @@ int back(struct bpf_raw_tracepoint_args *ctx)
     int zero = 0;
     __u8 *now_switched = switched.lookup(&zero);
     struct sampled *process;
-    __u64 now, off_ns;
+    struct off off = {};
+    __u64 now;
 
     if (!now_switched || !*now_switched)
         return 0;
@@ -383,9 +445,8 @@ int back(struct bpf_raw_tracepoint_args *ctx)
     if (!process)
         return 0;
     now = bpf_ktime_get_ns();
-    off_ns = drawn(process, now);
-    if (off_ns) {
-        int next = begin(BACK, process, now, off_ns, 0);
+    if (sampled_of(&off, process, now)) {
+        int next = begin(BACK, process, now, &off, 0);
 
         steps_back.call(ctx, next);
         if (next == NATIVE)
@@ -706,9 +767,30 @@ static __always_inline __u64 task_of(struct walk *walk)
     return walk->task.task;
 }
 
+/* Reports a sample to user space. */
+static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns, __u32 state, __u64 task)
+{
+    struct sample_event *event = samples.ringbuf_reserve(sizeof(*event));
+
+    if (!event) {
+        count_loss(LOSS_SAMPLE_RING);
+        return;
+    }
+    event->ts = ts;
+    event->pid_tgid = walk->pid_tgid;
+    event->off_ns = off_ns;
+    event->stack = walk->hash;
+    event->task = task;
+    event->cpu = bpf_get_smp_processor_id();
+    event->opcode = walk->hash > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
+    event->program = walk->program;
+    event->missed = walk->missed;
+    event->state = state;
+    samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
 static __always_inline void record(int which)
 {
-    struct sample_event *event;
     int zero = 0;
     struct walk *walk = walks.lookup(&which);
     __u64 stack, task, *total;
@@ -731,22 +813,10 @@ static __always_inline void record(int which)
             count_loss(LOSS_SAMPLE_RING);
     }
     task = stack > SAMPLE_TORN ? task_of(walk) : 0;
-    event = samples.ringbuf_reserve(sizeof(*event));
-    if (event) {
-        event->ts = walk->began;
-        event->pid_tgid = walk->pid_tgid;
-        event->off_ns = walk->off_ns;
-        event->stack = stack;
-        event->task = task;
-        event->cpu = bpf_get_smp_processor_id();
-        event->opcode = stack > SAMPLE_TORN ? walk->opcode : OPCODE_UNKNOWN;
-        event->program = walk->program;
-        event->missed = walk->missed;
-        event->pad = 0;
-        samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
-    } else {
-        count_loss(LOSS_SAMPLE_RING);
-    }
+    if (walk->off.queued)
+        put(walk, walk->began, walk->off.queued, SAMPLE_IN_QUEUE, task);
+    if (walk->off.waited || !walk->off.queued)
+        put(walk, walk->began - walk->off.until, walk->off.waited, walk->off.state, task);
     total = spent.lookup(&zero);
     if (total)
         *total += bpf_ktime_get_ns() - walk->began;

@@ -21,6 +21,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "native_memory", "malloc is seen by probes, which --rootless does without"),
+    ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", "sample", name, "no call is recorded")
@@ -67,6 +68,8 @@ def to_recording(args: argparse.Namespace) -> None:
             said = "--sample without --source" if value == "sample" else flag(name) if value is True else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
     _of_flight(args)
+    if given(args, "switches") and source(args) != "sample":
+        raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
     if given(args, "redact") and not given(args, "args"):
         raise UsageError("--redact has no effect without --args; leave it out.")
     if given(args, "lines_of") and not given(args, "lines"):

@@ -80,7 +80,8 @@ def line(status: "Status") -> str:
     lost = f"{status.lost:,} LOST" if status.lost else "0 lost"
     recorded = [f"{status.calls:>12,} call events"] if status.calls or not status.samples else []
     recorded += [f"{status.samples:>10,} samples"] if status.samples else []
-    return "  ".join((f"{status.seconds:6.1f} s", *recorded, f"{status.sched:>10,} scheduling events", lost))
+    recorded += [f"{status.sched:>10,} scheduling events"] if status.sched or not status.samples else []
+    return "  ".join((f"{status.seconds:6.1f} s", *recorded, lost))
 
 
 def cheaper(args: argparse.Namespace) -> str:

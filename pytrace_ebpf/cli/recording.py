@@ -15,6 +15,7 @@ from pytrace_ebpf.cli import applies, when
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
+from pytrace_ebpf.record.flight.conditions import OF_SHARES
 from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
@@ -62,6 +63,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=rate, nargs="?", const=HZ, metavar="HZ",
         help=f"sample the Python stacks of threads, HZ times a second ({HZ:g}), on a core and off it, instead of recording calls, or beside them with --source",
+    )  # fmt: skip
+    parser.add_argument(
+        "--switches", action="store_true",
+        help="with --sample alone, record every context switch and wake-up as well, as beside calls: for report --by wait, gil and core, exact times of threads, and timelines",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_share, metavar="N%",
@@ -173,6 +178,7 @@ def options(args: argparse.Namespace) -> Options:
         max_size=args.max_size,
         keep=args.keep,
         sample=args.sample,
+        switches=args.switches or any(condition.word in OF_SHARES for condition in args.when),
         faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
         memory=args.memory,
         native_memory=args.native_memory,

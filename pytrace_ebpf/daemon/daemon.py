@@ -117,7 +117,7 @@ class Daemon:
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples = Finding(configuration), None
         self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
-        options = Options(None, source="sample", sample=configuration.hz, follow=False, segment_s=configuration.window_s, lean=True)
+        options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
         session = None
         if configuration.push or configuration.metrics_port:
             from pytrace_ebpf.daemon.outlets import Outlets

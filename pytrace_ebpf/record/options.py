@@ -44,6 +44,7 @@ class Options:
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
     keep: Keep | None = None  # None: all of it
     sample: float | None = None  # stacks a second and core; None: none
+    switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too
     lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
     faults: bool = False  # page faults, and how the resident memory grows
     memory: bool = False  # what Python's allocators do

@@ -13,7 +13,8 @@ from pytrace_ebpf.record.source import Recording
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
     """Those that `options` ask for. A process is added to them in this order: its scheduling is recorded before its calls are."""
     processes = recording.processes
-    scheduling = _scheduling(options, processes)
+    samples = _samples(recording, options) if options.sample else None
+    scheduling = _scheduling(options, processes, samples)
     return [
         processes,
         recording.functions,
@@ -21,7 +22,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         sources,
         cost,
         *([_native(options, recording)] if options.layers else []),
-        *([_samples(recording, options)] if options.sample else []),
+        *([samples] if samples else []),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
         *([Neighbours(processes)] if options.neighbours and not options.lean else []),
@@ -32,13 +33,15 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
 # What is not asked for is not imported.
 
 
-def _scheduling(options: Options, processes: Processes) -> Recorder:
+def _scheduling(options: Options, processes: Processes, samples: Recorder | None) -> Recorder:
     if options.rootless:
         from pytrace_ebpf.record.scheduling.rootless import Rootless
 
         return Rootless(processes, options.running, options.source == "sample")
-    from pytrace_ebpf.record.scheduling.sched import SchedProbes
+    from pytrace_ebpf.record.scheduling.sched import Lives, SchedProbes
 
+    if getattr(samples, "states_known", False):
+        return Lives(processes, options.follow)
     return SchedProbes(options.sched_ring_pages, options.follow, *([options.fault_ring_bytes] if options.faults else []))
 
 
@@ -56,7 +59,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
         return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, options.follow, options.lasting)
+    return Samples(recording, hz, options.follow, options.lasting, options.source == "sample" and not options.switches)
 
 
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:

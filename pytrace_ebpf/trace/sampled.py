@@ -7,7 +7,8 @@ SAMPLES = Table(
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
     "each stands for one period on a core, and for those before it in which that core's clock did not tick (missed). "
     "A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
-    "such a sample stands for max(off_ns, period) off the core. Without eBPF (the manifest's sampling.states is there) threads are looked at about once a period instead: "
+    "such a sample stands for max(off_ns, period) off the core. Where samples say what it was in (the manifest's sampling.states is 2), its time until it was woken and that "
+    "in the run queue are two such intervals: ts is the end of its own. Without eBPF (sampling.states is 1) threads are looked at about once a period instead: "
     "those on a core give one sample for each period of the CPU time that the kernel counts for them, those off it one for each wait that a look met.",
     (),
     (
@@ -31,7 +32,7 @@ SAMPLES = Table(
             "off_ns",
             "int64",
             "ns",
-            "0 it had a core; else it came back to one at ts after so long, or, at the end of the recording, had not yet",
+            "0 it had a core; else it had been off it for so long at ts, when it came back, was woken, or, at the end of the recording, was still away",
             absent=0,
         ),
         Column(

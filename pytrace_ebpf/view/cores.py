@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.time import cores
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named, plain
+from pytrace_ebpf.view.states import unrecorded
 
 _BAR, _SHORT_BAR = 20, 6
 
@@ -58,7 +59,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """Tables of `table` (see found) and of `facts["cores"]`."""
     more = facts["cores"]
     if more["busy_cores"] is None:
-        return [Text("Which core ran what is not known without scheduling events.", "yellow"), Text(), *_affinity(facts, width, top)]
+        return [Text(f"Which core ran what is not known without {unrecorded(facts)}.", "yellow"), Text(), *_affinity(facts, width, top)]
     parts: list[RenderableType] = _cores(facts, table, width, ascii_only, top)
     parts += [Text(), _at_a_time(more)]
     if more["functions"]:

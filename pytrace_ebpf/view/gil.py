@@ -13,6 +13,7 @@ from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import PLACE, named, plain
 from pytrace_ebpf.view.sentence import waited_for
+from pytrace_ebpf.view.states import unrecorded
 
 STATES: text.States = (
     ("alone_ns", "uncontended", "█", "#", colours.ON_CPU),
@@ -28,7 +29,7 @@ _HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """Shares, pairs, threads; `facts["gil"]` holds `processes`, `threads` and `takes` of analyze.waits.gil as rows, `table` its pairs with names."""
     if facts["scheduling"]["source"] != "bpf":
-        return [Text("Who waited for the GIL, and who held it, is not known without eBPF.", "yellow")]
+        return [Text(f"Who waited for the GIL, and who held it, is not known without {unrecorded(facts)}.", "yellow")]
     parts = [*_shares(facts, width, ascii_only), *_pairs(facts, table, width, top)]
     return [*parts, *_threads(facts, width, top)]
 

@@ -21,6 +21,13 @@ def samples_tell(facts: dict[str, Any]) -> bool:
     return any((facts.get(name) or {}).get("states") for name in ("sampled", "of_samples"))
 
 
+def unrecorded(facts: dict[str, Any]) -> str:
+    """What the trace lacks for answers that need each switch, as the end of a sentence."""
+    if facts["scheduling"]["source"] is None and samples_tell(facts):
+        return "every context switch: record with --sample --switches"
+    return "eBPF"
+
+
 def with_off(table: pd.DataFrame) -> pd.DataFrame:
     """`table` with off_cpu_ns and self_off_cpu_ns: the known time that was not on a core, null where none is known."""
     out = table.copy(deep=False)

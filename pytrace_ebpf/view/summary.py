@@ -111,7 +111,8 @@ def costs(calls: pd.DataFrame, measured: dict[str, Any]) -> tuple[Floats, Floats
 
 def wrong_sums(trace: Any, table: pd.DataFrame, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """The rules of analyze.functions.checks that a report's rows break, as plain rows (rule, rows, off, unit); `facts` has calls and split."""
-    estimated = trace.scheduling["source"] == "cputime"
+    source = trace.scheduling["source"]
+    estimated = source == "cputime" or (source is None and facts.get("by") == "thread")  # of samples
     return [asdict(wrong) for wrong in checks.wrong_sums(table, facts["split"], facts["calls"], estimated)]
 
 

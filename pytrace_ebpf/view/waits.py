@@ -11,6 +11,7 @@ from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
+from pytrace_ebpf.view.states import unrecorded
 
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
@@ -33,7 +34,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """One line per row of `table` (see found)."""
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
-        return [Text("No thread was seen to wait." if recorded else "What the threads waited for is not known without eBPF.")]
+        return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]
     fixed = [(7, "waits"), (6, "total"), (6, "queued"), (7, "longest")]
     shown = Listing(width, fixed, ["what", "mostly in", "mostly for"])
     for row in table.head(top).to_dict("records"):

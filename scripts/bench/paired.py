@@ -11,15 +11,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 from pytrace_ebpf.record.cpython.functions import Functions
-from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.sampling.samples import Samples
 from pytrace_ebpf.record.sampling.source import NAME
-from pytrace_ebpf.record.scheduling.sched import SchedProbes
+from pytrace_ebpf.record.scheduling.sched import Lives
 from pytrace_ebpf.record.source import Recording
 
 SETTLED_S = 0.05  # recorders that want to be drained more often still read files, or names
@@ -35,9 +33,9 @@ Rates = tuple[float, float]  # work per second of CPU time, and of wall time
 def sampled(pid: int, hz: int) -> Iterator[None]:
     """Sample a process meanwhile; what it has mapped has been read by then."""
     recording = Recording(Functions(), Processes())
-    scheduling = SchedProbes(Options(Path()).sched_ring_pages, follow=False)
+    scheduling = Lives(recording.processes, follow=False)
     try:
-        samples = Samples(recording, hz, follow=False)
+        samples = Samples(recording, hz, follow=False, states=True)
         try:
             recording.processes.add_python(inspect(pid), NAME, time.monotonic_ns())
             for recorder in (scheduling, samples):

@@ -69,7 +69,7 @@ def assert_shares(samples: dict[str, int], spent: dict[str, int], of: int, mixed
 @pytest.mark.measured
 def test_a_program_of_which_shares_are_known(python: Python, sampled: Callable[..., tuple[Trace, dict[str, Any]]]) -> None:
     """Each rule of one recording."""
-    trace, said = sampled("shares", python)
+    trace, said = sampled("shares", python, "--switches")
     assert_shares_are_those_that_the_program_says(trace, said)
     assert_samples_add_up_to_the_time_on_a_core(trace)
     assert_what_did_not_tick_is_no_more_than_there_was_time_for(trace)

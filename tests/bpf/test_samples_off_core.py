@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.paths import by_thread
 from pytrace_ebpf.analyze.samples.tree import nodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
@@ -61,16 +62,37 @@ def test_states_by_thread_are_those_of_the_switches(
     python: Python, target: Callable[..., Target], attach: Callable[..., Recorder], program: str
 ) -> None:
     process = target(program, "--wait", "2" if program != "two_locks" else "--wait", python=python)
-    recorder = attach(process.pid, "--sample", str(HZ))
+    recorder = attach(process.pid, "--sample", str(HZ), "--switches")
     process.go()
     process.done()
     trace = pytrace_ebpf.open(recorder.finish())
+    assert len(trace.sched()) and "states" not in trace.manifest["sampling"]
     tree, times = nodes(trace), trace.thread_times().set_index("tid")
     threads = tree[tree["depth"] < 0].set_index("tid")
     assert len(threads) >= 1
     for name in OFF:
         whole = float(times[list(SPLIT)].astype("float64").to_numpy().sum())
         assert_near(threads[name].astype("float64"), times[name].astype("float64"), threads[name.replace("_ns", "_square")], whole)
+
+
+@every_python
+@pytest.mark.measured
+@pytest.mark.parametrize("program", ["gil_fight", "sleeper"])
+def test_samples_alone_say_what_threads_were_in(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder], program: str) -> None:
+    """Against the switches of the same seconds, by another tracer: nothing of them is in the trace."""
+    process = target(program, "--wait", "2", python=python)
+    alone, exact = (attach(process.pid, "--sample", str(HZ), *more) for more in ((), ("--switches",)))
+    process.go()
+    process.done()
+    trace, switches = pytrace_ebpf.open(alone.finish()), pytrace_ebpf.open(exact.finish())
+    assert not len(trace.sched()) and trace.manifest["scheduling"]["source"] is None and trace.manifest["sampling"]["states"] == 2
+    assert set(trace.samples().query("off_ns > 0")["state"]) <= {1, 2, 3} and set(trace.samples().query("off_ns == 0")["state"]) == {0}
+    threads, times = by_thread(trace).set_index("tid"), switches.thread_times().set_index("tid")
+    own = threads[threads.index != process.pid] if len(threads) > 1 else threads  # the main thread waits while the tracers come, in turn
+    for name in OFF if len(threads) > 1 else OFF[:2]:
+        whole = float(times.loc[own.index, list(SPLIT)].astype("float64").to_numpy().sum())
+        assert_near(own[name].astype("float64"), times[name].astype("float64"), own[name.replace("_ns", "_square")], whole)
+    assert {(row["pid"], row["tid"]) for row in trace.threads().to_dict("records")} >= set(zip(own["pid"], own.index, strict=True))
 
 
 def test_a_thread_that_waits_all_along_has_its_stack(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:

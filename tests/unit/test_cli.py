@@ -79,6 +79,8 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--sample", "--include", "x"), "--include cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--sample", "--faults"), "--faults cannot go with --sample without --source: no call is recorded"),
         (("run", "--rootless", "--faults", "--", "x"), "--faults cannot go with --rootless: page faults are counted in the kernel"),
+        (("attach", "1", "--switches"), "--switches has no effect without --sample alone: beside calls switches are recorded anyway"),
+        (("attach", "1", "--sample", "--rootless", "--switches"), "--switches cannot go with --rootless: switches are recorded by eBPF"),
         (("attach", "1", "--sample", "--native-memory"), "--native-memory cannot go with --sample without --source: no call is recorded"),
         (("run", "--rootless", "--native-memory", "1", "--", "x"), "--native-memory cannot go with --rootless: malloc is seen by probes"),
         (("attach", "1", "--native-memory", "2GiB"), "--native-memory: 2GiB is too much"),

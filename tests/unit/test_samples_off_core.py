@@ -102,6 +102,30 @@ def test_the_parts_are_what_the_samples_say_themselves(tmp_path: Path, capsys: p
     assert "run queue" in said and "not distinguished" not in said
 
 
+def test_the_parts_are_what_drawn_samples_say_and_threads_have_them_with_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By eBPF without switches: a quarter of a period in the run queue was drawn with the probability 1 / 4, whatever it was."""
+    states = (0, 3, 0, 2, 1, 3)
+    rows = [(*row, *(0,) * (8 - len(row)), state) for row, state in zip(SAMPLES, states, strict=True)]
+    manifest: dict[str, Any] = {
+        "sampling": {"period_ns": PERIOD, "off_core": 1, "states": 2},
+        "sources": [{"pid": 7, "source": "sample", "why": "asked"}],
+    }
+    manifest["scheduling"] = {"source": None, "why": "samples say it"}
+    threads = [(7, 7, "main", 0, 30 * MS)]
+    trace = sampled(tmp_path, samples=rows, sched=[], manifest=manifest, threads=threads)
+    facts = report(trace, capsys)
+    assert parts(facts["split"]) == [2, 1, 4, 10 + 3] and facts["split"]["unknown_ns"] == 0 and facts["wrong_sums"] == []
+    row = next(row for row in facts["rows"] if row["qualname"] == "wait")
+    assert row["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD) and row["blocked_error_ns"] == 0
+    facts = report(trace, capsys, "--by", "thread")
+    (thread,) = facts["rows"]
+    assert parts(thread) == [2, 1, 4, 13] and thread["unknown_ns"] == 10 * MS and thread["samples"] == 6 and facts["wrong_sums"] == []
+    assert thread["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD) and thread["on_cpu_error_ns"] > 0
+    for by in ("wait", "gil", "core"):
+        assert main(["report", str(trace.directory), "--by", by]) == 0
+        assert "record with --sample --switches" in " ".join(capsys.readouterr().out.split())
+
+
 def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = sampled(tmp_path)
     lines = {row["line"]: row for row in report(trace, capsys, "--by", "line")["rows"]}

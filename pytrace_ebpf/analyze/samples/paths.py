@@ -10,7 +10,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.summed import is_summed, summed
-from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
+from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, looked_at, weighed
 from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
@@ -48,7 +48,7 @@ def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, 
         intervals = Intervals.of(trace, pd.concat([samples for _, samples in held]))
         for segment, samples in held:
             stacks = whole.part("stacks", segment).to_pandas()
-            found = weighed(samples, intervals, period, start_ns, end_ns)
+            found = weighed(samples, intervals, period, start_ns, end_ns, looked_at(trace))
             yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
 
 
@@ -95,9 +95,10 @@ def _of_python(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints) -> tu
 
 
 def by_thread(trace: Trace) -> pd.DataFrame:
-    """How many samples there are of each thread: pid, tid, samples."""
-    none = pd.DataFrame({"pid": [], "tid": [], "samples": []}, dtype=np.int64)
-    return added(chain([none], (samples[["pid", "tid", "samples"]] for samples, _ in segments(trace))), ["pid", "tid"], {"samples": "sum"})
+    """How many samples there are of each thread, and the time that they stand for: pid, tid, weights.COLUMNS."""
+    columns = ["pid", "tid", *COLUMNS]
+    none = pd.DataFrame({name: [] for name in columns}, dtype=np.int64)
+    return added(chain([none], (samples[columns] for samples, _ in segments(trace))), ["pid", "tid"], dict.fromkeys(COLUMNS, "sum"))
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 A sample of a thread on a core stands for one period there, and for those before it in which that core's clock did not tick: the thread had it
 all the while, as far as anything in this machine knows, and stands where it stood. One of a thread that came back to a core stands for the interval off
-it, whose states are those of the wait that the scheduling events tell: an interval of L, which was sampled with the probability
-p = min(1, L / period), counts 1 / p times (Horvitz and Thompson, 1952). The variance of a sum y of such intervals' times, each
+it, whose states are those of the wait that the scheduling events tell or, where nobody recorded these, for a part of it, in the state that the
+sample says: an interval or part of L, which was sampled with the probability p = min(1, L / period), counts 1 / p times (Horvitz and Thompson, 1952).
+The variance of a sum y of such intervals' times, each
 already multiplied, is the sum of (1 - p) y^2, to which intervals of a period and more add nothing.
 """
 
@@ -33,7 +34,8 @@ def named(whole: str, prefix: str) -> list[str]:
     ]
 
 
-_QUEUED = 1  # such samples stand for time in the queue as those on a core do for CPU time: whichever function is met has it
+_LOOKED_AT = 1  # of the manifest's sampling.states: without eBPF
+_QUEUED = 1  # there such samples stand for time in the queue as those on a core do for CPU time: whichever function is met has it
 _SOON_NS = 10 * 10**9  # a thread is sampled as soon as it has come back to a core: its interval does not end longer before
 _WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
 
@@ -77,8 +79,16 @@ class Intervals:
         return last_at(self.key, self.start, key, ts - 1)
 
 
-def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: int, end_ns: int) -> pd.DataFrame:
-    """`samples` (schema.SAMPLES) with SUMS, int64, and SQUARES, float64; of intervals off the core what lies within [start_ns, end_ns)."""
+def looked_at(trace: Trace) -> bool:
+    """Whether its samples are of looks from outside, without eBPF."""
+    return bool((trace.manifest.get("sampling") or {}).get("states") == _LOOKED_AT)
+
+
+def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: int, end_ns: int, looks: bool = False) -> pd.DataFrame:
+    """`samples` (schema.SAMPLES) with SUMS, int64, and SQUARES, float64; of intervals off the core what lies within [start_ns, end_ns).
+
+    `looks`: of looked_at().
+    """
     out, off = samples.copy(deep=False), samples["off_ns"].to_numpy(np.int64) > 0
     sums = {name: np.zeros(len(samples), np.int64) for name in SUMS}
     sums["samples"][:] = 1
@@ -88,7 +98,7 @@ def weighed(samples: pd.DataFrame, intervals: Intervals, period: int, start_ns: 
         parts, seen = _parts(samples[off], intervals, start_ns, end_ns)
         weight = np.maximum(period / seen, 1)
         whole = np.zeros(len(weight), np.int64)
-        chance = np.where(samples.loc[off, "state"] == _QUEUED, 1.0, 1 - 1 / weight)
+        chance = np.where(looks & (samples.loc[off, "state"] == _QUEUED), 1.0, 1 - 1 / weight)
         for name, part in parts.items():
             sums[name][off] = np.rint(part * weight).astype(np.int64)
             whole += sums[name][off]

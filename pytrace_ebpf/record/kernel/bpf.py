@@ -3,7 +3,7 @@
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -25,10 +25,17 @@ class Programs:
 
     `settings`: the fields of its struct settings, all of them. They are read-only data, whose values the verifier
     knows: it leaves out what they rule out. `sizes`: elements of maps, bytes of rings, where the C has other ones.
+    `only`: of the tracepoint programs these alone, by their tracepoints.
     Raises HostError where the kernel or the headers refuse, with the first line of what they said.
     """
 
-    def __init__(self, source: str, settings: Mapping[str, object] | None = None, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        settings: Mapping[str, object] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
         self._source, self._compiled = source, compiled(source)
         self._descriptors: list[int] = []
         self._loaded: dict[tuple[str, int], int] = {}
@@ -39,9 +46,10 @@ class Programs:
                 self._maps[spec.name] = self._map(spec)
             self._settings = self._read_only(settings) if settings else -1
             for name in self._compiled.programs:
-                if name.startswith(_TRACEPOINT):
+                tracepoint = name.removeprefix(_TRACEPOINT)
+                if tracepoint != name and (only is None or tracepoint in only):
                     program = self.program(name, system_calls.RAW_TRACEPOINT)
-                    self._descriptors.append(system_calls.open_raw_tracepoint(name.removeprefix(_TRACEPOINT), program))
+                    self._descriptors.append(system_calls.open_raw_tracepoint(tracepoint, program))
         except OSError as error:
             self.close()
             raise HostError(f"the kernel refuses {source} ({error.strerror}); see pytrace-ebpf doctor") from error

@@ -44,10 +44,14 @@ class Processes(Recorder):
     def see(self, drained: Rows) -> None:
         """Learn from rows of `sched`; where nothing reports what begins and ends, look."""
         for columns in drained.get("sched", ()):
-            self._news += self.take_in(columns)
+            self.learn(columns)
         if "cputime" in drained:
             self.look()
         self._name_threads()
+
+    def learn(self, events: Columns) -> None:
+        """Learn from columns of `sched`, which may be of a recording that has no such rows."""
+        self._news += self.take_in(events)
 
     def take_news(self) -> News:
         """What happened to processes since the last call."""

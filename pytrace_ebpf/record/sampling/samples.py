@@ -13,6 +13,7 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import HASH, read_lines
+from pytrace_ebpf.record.cpython.parking import FUTEX
 from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running_tasks
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -55,6 +56,8 @@ _TASK_LAYOUT = (
     "thread_task", "task_coro", "task_name", "generator_frame", "string_length", "string_state", "string_data", "string_data_wide", "code_start",
 )  # fmt: skip
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
+_IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
+DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
@@ -76,15 +79,24 @@ class Samples(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False) -> None:
-        """`lasting`: threads that stay away are sampled in every segment. Raises HostError if the kernel cannot do it."""
+    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False, states: bool = False) -> None:
+        """`lasting`: threads that stay away are sampled in every segment. `states`: samples are to say what these wait for, where the kernel lets.
+
+        Raises HostError if the kernel cannot do it.
+        """
         self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
         kernel = KernelTypes()
+        run_delay = kernel.offset("sched_info", "run_delay")  # None: without CONFIG_SCHED_INFO
+        self._states = states and run_delay is not None
         settings = {
             "period": self._period_ns,
             "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
             **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
             "follow": follow,
+            "states": self._states,
+            "task_run_delay": kernel.require("task_struct", "sched_info") + (run_delay or 0),
+            "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
+            "pad": 0,
         }
         self._programs = Programs("samples.c", settings, _RINGS)
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
@@ -154,7 +166,7 @@ class Samples(Recorder):
 
     def _describe(self, target: Target, number: int, tasks: RunningTasks | None = None) -> None:
         """Pass the addresses of the process's structures to the kernel half. A program that has just started has no GIL yet."""
-        layout, (gil, _) = target.layout, target.gil_range()
+        layout, (gil, gil_end) = target.layout, target.gil_range()
         if layout is None or target.runtime is None:
             return
         holder = gil + layout.gil_holder if gil else 0
@@ -167,7 +179,7 @@ class Samples(Recorder):
         self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks)
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
-            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, self._layout(of_tasks[0]), number))
+            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -251,9 +263,15 @@ class Samples(Recorder):
         """Why there are no stacks of threads off the core, or no native frames, where there are none."""
         return (*((self._returns.why_not,) if self._returns.why_not else ()), *self._refused)
 
+    @property
+    def states_known(self) -> bool:
+        """Whether samples say what threads off the core wait for, so that nobody has to record scheduling for them."""
+        return self._states and not self._returns.why_not
+
     def facts(self) -> dict[str, Any]:
-        """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too."""
-        return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not)}}
+        """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 2 = samples say what these waited for."""
+        states = {"states": DRAWN} if self.states_known else {}
+        return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not), **states}}
 
     def cost(self) -> dict[str, Any]:
         """CPU time spent in the programs."""
@@ -279,15 +297,31 @@ class Samples(Recorder):
             stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
             if self._left_ns(pid, tid, sampled) == left[tid]:  # it stood still meanwhile
                 sampled.away[tid] = left[tid], stack
-        rows = [(now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, 0) for tid, (since, stack) in sampled.away.items()]
+        rows = [
+            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._waits_in(tid, sampled.target))
+            for tid, (since, stack) in sampled.away.items()
+        ]
         return np.array(rows, self._event)
+
+    def _waits_in(self, tid: int, target: Target) -> int:
+        """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
+        left = self._programs.map("away").get(tid) if self._states else None
+        if not self._states or (left is not None and left["runnable"]):
+            return _IN_QUEUE if self._states else 0
+        first, end = target.gil_range()
+        with suppress(OSError, ValueError, IndexError):
+            call, address = Path(f"/proc/{target.pid}/task/{tid}/syscall").read_text().split()[:2]
+            if int(call) == FUTEX and first <= int(address, 16) < end:
+                return _IN_GIL
+        return _IN_BLOCKED
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
         """When a thread left the core; 0: it has one."""
-        left = self._programs.map("away").get(tid)
-        if left is None:  # it has not left it since sampling began
+        known = self._programs.map("away").get(tid)
+        if known is None:  # it has not left it since sampling began
             return 0 if _runs(pid, tid) else sampled.since_ns
-        return max(int(left), sampled.since_ns) if left else 0
+        left = int(known["since"])
+        return max(left, sampled.since_ns) if left else 0
 
     def close(self) -> None:
         """Stop sampling and unload the programs."""
@@ -312,7 +346,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Co
         "off_ns": samples["off_ns"].astype(np.int64),
         "missed": np.minimum(samples["missed"], _MOST_MISSED).astype(np.int32),
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
-        "state": np.full(len(samples), -1, np.int8),
+        "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": tasks,
     }
 

@@ -1,6 +1,7 @@
 """Scheduling of the traced threads: the BPF side's thread list, and each thread's state when recording began."""
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pytrace_ebpf.record.output.tables import sched_columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import Memory
 from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import living_threads
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
@@ -25,21 +27,25 @@ _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64
 _PAGE = 4096
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
 _CALM_INTERVAL_S, _FEW = 1.0, 20_000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
+_FEW_PAGES = 256  # of Lives: some 18,000 rows, one for each thread that begins or ends
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
+_LIVES = ("sched_process_fork", "sched_process_exec", "sched_process_exit")
 # Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)
-_EXACT = tuple(f"tracepoint_sched_{name}" for name in ("switch", "process_fork", "process_exec", "process_exit"))
+_EXACT = ("sched_switch", *_LIVES)
 
 
 class SchedProbes(Scheduling):
     """The programs of sched.c, attached to the whole host but recording only the threads in their map."""
 
-    name = "bpf"
+    name: str | None = "bpf"
     interval_s = _INTERVAL_S
+    _only: Collection[str] | None = None  # of the tracepoints of sched.c; None: all
+    _needed: Collection[str] = _EXACT
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(self, ring_pages: int, follow: bool, fault_ring_bytes: int = _PAGE) -> None:
-        self.programs = _load(ring_pages * _PAGE, fault_ring_bytes, follow)
+        self.programs = self._load(ring_pages * _PAGE, fault_ring_bytes, follow)
         self._threads = self.programs.map("threads")
         self._dtype = self.programs.dtype("sched_event")
         self._ring = self.programs.ring("sched", self._dtype)
@@ -66,7 +72,7 @@ class SchedProbes(Scheduling):
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
         counts = self.programs.losses()
-        counts[LOSS_CLASSES.index("sched_missed")] = self.programs.missed(_EXACT)
+        counts[LOSS_CLASSES.index("sched_missed")] = self.programs.missed(f"tracepoint_{name}" for name in self._needed)
         return counts
 
     def add(self, pid: int) -> None:
@@ -116,23 +122,40 @@ class SchedProbes(Scheduling):
         """Detach."""
         self.programs.close()
 
+    def _load(self, ring_bytes: int, fault_ring_bytes: int, follow: bool) -> Programs:
+        kernel = KernelTypes()
+        settings = {
+            "follow": follow,
+            "task_pid": kernel.require("task_struct", "pid"),
+            "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
+            "task_exit_state": kernel.require("task_struct", "exit_state"),
+            "task_cpu": _task_cpu(kernel),
+            "pad": 0,
+            **parking.SETTINGS,
+        }
+        sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
+        try:
+            return Programs("sched.c", settings | {"state_given": True}, sizes, self._only)
+        except HostError:  # sched_switch has no such argument: Linux 5.17 or older
+            return Programs("sched.c", settings | {"state_given": False}, sizes, self._only)
 
-def _load(ring_bytes: int, fault_ring_bytes: int, follow: bool) -> Programs:
-    kernel = KernelTypes()
-    settings = {
-        "follow": follow,
-        "task_pid": kernel.require("task_struct", "pid"),
-        "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
-        "task_exit_state": kernel.require("task_struct", "exit_state"),
-        "task_cpu": _task_cpu(kernel),
-        "pad": 0,
-        **parking.SETTINGS,
-    }
-    sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
-    try:
-        return Programs("sched.c", settings | {"state_given": True}, sizes)
-    except HostError:  # sched_switch has no such argument: Linux 5.17 or older
-        return Programs("sched.c", settings | {"state_given": False}, sizes)
+
+class Lives(SchedProbes):
+    """Of scheduling only which threads and processes begin and end, for those who follow them: no rows, and nothing runs at a switch."""
+
+    name = None
+    why = "samples say what threads waited for; --switches records every switch and wake-up beside them"
+    _only = _needed = _LIVES
+
+    def __init__(self, processes: Processes, follow: bool) -> None:
+        super().__init__(_FEW_PAGES, follow)
+        self._processes = processes
+
+    def drain(self) -> Rows:
+        """No rows; what began and ended learn the processes."""
+        for columns in super().drain()["sched"]:
+            self._processes.learn(columns)
+        return {}
 
 
 def _task_cpu(kernel: KernelTypes) -> int:

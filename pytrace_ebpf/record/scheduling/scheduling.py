@@ -8,7 +8,7 @@ from pytrace_ebpf.record.recorder import Recorder
 class Scheduling(Recorder):
     """Reports when the threads of the recorded processes ran and waited."""
 
-    name: str
+    name: str | None  # None: there are no rows
     why: str  # one sentence: why this one, and what it does not know
 
     def facts(self) -> dict[str, Any]:
