@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs site install install-daemon uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs site install install-daemon wheels uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ install: ## put pytrace-ebpf on the PATH (PREFIX=/usr/local, DESTDIR= for packag
 
 install-daemon: install ## and the daemon's systemd unit and an example of its configuration
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --daemon
+
+wheels: setup ## build into dist/: the source, a wheel for Linux on x86-64, and one for reading traces on any machine
+	@scripts/wheels.sh
 
 uninstall: ## take it away again
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove

@@ -26,4 +26,9 @@ def missing(error: ModuleNotFoundError) -> HostError | None:
     if name not in _EXTRAS:
         return None
     use, extra = _EXTRAS[name]
-    return HostError(f"{use} needs {name}, which is not installed; pip install 'pytrace-ebpf[{extra}]' brings it")
+    return HostError(f"{use} needs {name}, which is not installed; {install(extra)} brings it")
+
+
+def install(extra: str) -> str:
+    """The command that brings an extra."""
+    return f"pip install 'pytrace-ebpf[{extra}]'"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux probes/agent/agent.so, which traces a
-# Python from inside, and probes/outside/outside.so, which samples one from outside. Nothing to do where they are younger than their sources.
+# Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux on x86-64 probes/agent/agent.so, which traces
+# a Python from inside, and probes/outside/outside.so, which samples one from outside. Nothing to do where they are younger than their sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,9 +39,9 @@ if stale pytrace_ebpf/rebuild/rebuild.so pytrace_ebpf/rebuild probes/agent/agent
 fi
 # -z lazy: a function that an old C library keeps elsewhere is looked for when it is called, not when a program that
 # is no Python is started with the library preloaded.
-if [ "$(uname -s)" = Linux ] && stale probes/agent/agent.so probes/agent probes/events.h probes/text.h probes/cpython_offsets.h; then
+if [ "$(uname -sm)" = "Linux x86_64" ] && stale probes/agent/agent.so probes/agent probes/events.h probes/text.h probes/cpython_offsets.h; then
     build probes/agent/agent.so -Wl,-z,lazy -Wl,-soname,agent.so
 fi
-if [ "$(uname -s)" = Linux ] && stale probes/outside/outside.so probes/outside; then
+if [ "$(uname -sm)" = "Linux x86_64" ] && stale probes/outside/outside.so probes/outside; then
     build probes/outside/outside.so
 fi

@@ -1,11 +1,14 @@
 """Say what works here, what does not, and how to mend it.
 
+With --fix, root mends what can be mended: bcc's Python bindings and kernel headers by the package manager of Debian, Ubuntu, Fedora, Arch or Alpine,
+tracefs by mounting it. It shows the commands and asks first; others than root get them as one command.
 With --pid, also what can be found out about that process: its Python, its probes, whether they are reliable, the cost.
 Exit code 0: tracing works; 4: not on this host; 3: not of that process.
 """
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 
@@ -13,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.cli.screen import console
+from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.doctor import Finding, exit_code, findings
+from pytrace_ebpf.record.kernel.mending import as_one_command, carry_out, plan
 
 NAME = "doctor"
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -24,10 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     parser.add_argument("-p", "--pid", type=int, metavar="PID", help="also look at this process")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--fix", action="store_true", help="install what this host lacks, as root")
+    parser.add_argument("--yes", action="store_true", help="with --fix: do not ask first")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; the exit code says whether tracing is possible."""
+    if args.yes and not args.fix:
+        raise UsageError("--yes has no effect without --fix; leave it out.")
+    if args.fix:
+        _fix(args.yes)
     found = findings(args.pid)
     code = exit_code(found)
     if args.json:
@@ -37,6 +48,29 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(map(printable, _lines(found))))
     return code
+
+
+def _fix(unasked: bool) -> None:
+    """Mend what can be mended. Raises HostError for others than root, where nobody agrees, and for a step that fails."""
+    steps = plan(findings())
+    if not steps:
+        _say("there is nothing that --fix could mend")
+        return
+    if os.geteuid():
+        raise HostError(f"--fix needs root; as one command: {as_one_command(steps)}")
+    if not unasked:
+        for step in filter(str, steps):
+            _say(str(step))
+        if not sys.stdin.isatty():
+            raise HostError("nothing was changed, as nobody can be asked here; doctor --fix --yes does the above")
+        _say("do this? [y/N]")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise HostError("nothing was changed")
+    carry_out(steps, _say)
+
+
+def _say(line: str) -> None:
+    print(f"doctor: {line}", file=sys.stderr, flush=True)
 
 
 def _table(found: list[Finding]) -> Table:

@@ -180,6 +180,11 @@ class Library:
 @functools.cache
 def library() -> Library:
     """Load it. Raises HostError where it was not built for this machine."""
+    if not FILE.exists():
+        raise HostError(
+            "this installation has no compiled library to rebuild calls with: it is of the wheel for any machine, or was built without a C compiler; "
+            "pip install --force-reinstall --no-binary pytrace-ebpf pytrace-ebpf compiles it where there is one, scripts/build-libraries.sh in a checkout"
+        )
     try:
         return Library(FILE)
     except OSError as error:

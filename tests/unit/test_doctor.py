@@ -112,7 +112,7 @@ def test_root_compiles_no_headers_from_a_home(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("found", [[GOOD, WARNING], [HOST], [TARGET]])
 def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid: found)
-    code = command.run(argparse.Namespace(pid=None, json=True))
+    code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False))
     said = json.loads(capsys.readouterr().out)
     assert said["can_trace"] == (code == 0)
     assert [Finding(**finding) for finding in said["findings"]] == found
@@ -120,7 +120,7 @@ def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid: [GOOD, HOST])
-    assert command.run(argparse.Namespace(pid=None, json=False)) == 4
+    assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False)) == 4
     assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to mend it: mount it\n"
 
 

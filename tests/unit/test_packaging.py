@@ -1,4 +1,4 @@
-"""What is installed is what lies here: every module, the data they read, and every probe beside them."""
+"""What is installed is what lies here: every module, the data they read, and every probe beside them; and it works in clean environments."""
 
 import os
 import shutil
@@ -8,6 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import PATIENCE_S, PYENV
+from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARIES = {
@@ -38,10 +41,14 @@ def build(source: Path, compiler: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(words, cwd=source, env={**os.environ, "CC": compiler}, capture_output=True, text=True)
 
 
-def shipped(source: Path) -> set[str]:
-    (wheel,) = (source / "wheels").glob("*.whl")
+def shipped(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def the_wheel(folder: Path) -> Path:
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def expected() -> set[str]:
@@ -54,17 +61,61 @@ def expected() -> set[str]:
     return files("pytrace_ebpf", "*.py") | data | probes | rebuild
 
 
-def test_a_wheel_holds_every_module_and_every_probe(source: Path) -> None:
-    built = build(source, "gcc")
-    assert built.returncode == 0, built.stderr
-    assert shipped(source) == expected() | LIBRARIES
+def clean(python: Path, wheel: Path, folder: Path) -> Path:
+    """A new environment of this Python with the wheel and what it says it needs, nothing else; its commands' folder."""
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "-p", python, folder], check=True)
+    done = subprocess.run([*uv, "pip", "install", "-q", "-p", folder / "bin" / "python", wheel], capture_output=True, text=True)
+    if done.returncode and "Failed to fetch" in done.stderr and not os.environ.get("CI"):
+        pytest.skip("the package index cannot be reached, from which an environment gets what the wheel needs")
+    assert done.returncode == 0, done.stderr
+    return folder / "bin"
 
 
-def test_without_a_compiler_the_libraries_are_left_out_and_that_is_said(source: Path) -> None:
+def said(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run([*words], capture_output=True, text=True, cwd="/", env=environment, timeout=PATIENCE_S)
+
+
+def pythons() -> list[Path]:
+    """This host's own, and a newer one, where there is one."""
+    return [Path("/usr/bin/python3.11"), *sorted(PYENV.glob("3.13.*/bin/python3.13"))[-1:]]
+
+
+def test_a_wheel_by_way_of_the_sdist_holds_everything_and_works_in_clean_environments(source: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "wheels"]
+    built = subprocess.run(words, cwd=source, env={**os.environ, "CC": "gcc"}, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    wheel = the_wheel(source / "wheels")
+    assert shipped(wheel) == expected() | LIBRARIES
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    audit = subprocess.run([sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=True).stdout
+    assert 'platform tag: "manylinux_2_17_x86_64"' in " ".join(audit.split())
+    trace = sample(tmp_path / "trace")
+    for python in pythons():
+        commands = clean(python, wheel, tmp_path / python.name)
+        assert said(commands / "pytrace-ebpf", "--version").stdout.startswith("pytrace-ebpf ")
+        report = said(commands / "pytrace-ebpf", "report", trace)
+        assert report.returncode == 0 and "Functions by self time" in report.stdout, report.stderr
+        rows = said(commands / "python", "-c", f"import pytrace_ebpf; print(len(pytrace_ebpf.open({str(trace)!r}).calls()))")
+        assert int(rows.stdout) > 0, rows.stderr
+
+
+def test_without_a_compiler_the_wheel_is_one_for_any_machine_and_says_what_it_cannot(source: Path, tmp_path: Path) -> None:
+    stale = source / "pytrace_ebpf" / "rebuild" / "rebuild.so"
+    stale.write_bytes(b"of an earlier build")
     built = build(source, "no-such-compiler")
     assert built.returncode == 0, built.stderr
-    assert shipped(source) == expected()
+    wheel = the_wheel(source / "wheels")
+    assert shipped(wheel) == expected() and wheel.name.endswith("-py3-none-any.whl")
     assert "built without what rebuilds" in built.stdout + built.stderr
+    trace, commands = sample(tmp_path / "trace"), clean(pythons()[-1], wheel, tmp_path / "environment")
+    assert said(commands / "pytrace-ebpf", "info", trace).returncode == 0
+    report = said(commands / "pytrace-ebpf", "report", trace)
+    assert report.returncode == 4 and report.stderr.count("\n") == 1
+    assert "no compiled library" in report.stderr and "--no-binary pytrace-ebpf" in report.stderr
+    run = said(commands / "pytrace-ebpf", "run", "--rootless", "--", "true")
+    assert run.returncode == 4 and run.stderr.count("\n") == 1 and "pytrace-ebpf[record]" in run.stderr
 
 
 def test_a_compiler_that_fails_fails_the_build(source: Path) -> None:

@@ -90,4 +90,4 @@ def test_where_the_library_was_not_built_one_sentence_says_what_to_do(
     finally:
         library.library.cache_clear()
     said = capsys.readouterr().err
-    assert "missing.so does not load" in said and "scripts/build-libraries.sh" in said and said.count("\n") == 1
+    assert "no compiled library" in said and "scripts/build-libraries.sh" in said and said.count("\n") == 1

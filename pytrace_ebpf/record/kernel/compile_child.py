@@ -13,6 +13,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+# The tracer's packages' folder, where that is not this Python's own, and bcc's: last, so that what Python has itself comes first.
+sys.path += sys.argv[1:]
+
 import bcc
 import numpy as np
 from bcc.libbcc import lib

@@ -5,7 +5,6 @@ A pure value. bcc and clang make it, in a process of their own (compile_child.py
 
 import base64
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -59,8 +58,8 @@ def compiled(source: str) -> Compiled:
 
 def _key(text: str) -> str:
     """What the result depends on: the C, the code that describes it, bcc, and the kernel with its headers."""
-    bcc = importlib.util.find_spec("bcc")
-    version = Path(bcc.origin).with_name("version.py") if bcc is not None and bcc.origin else None
+    bcc = host.bcc()
+    version = bcc.with_name("version.py") if bcc is not None else None
     parts = (
         text,
         _CHILD.read_text(),
@@ -78,17 +77,21 @@ def _compile(source: str, text: str) -> bytes:
     if tree is not None:
         environment["BCC_KERNEL_SOURCE"] = str(tree)
     try:
-        done = subprocess.run([sys.executable, "-I", str(_CHILD)], input=text.encode(), capture_output=True, env=environment, timeout=_PATIENCE_S)
+        words = [
+            sys.executable,
+            "-I",
+            str(_CHILD),
+            str(Path(np.__file__).parents[1]),
+            *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None),
+        ]
+        done = subprocess.run(words, input=text.encode(), capture_output=True, env=environment, timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise HostError(f"clang did not compile {source} within {_PATIENCE_S:g} s; see pytrace-ebpf doctor") from None
     if done.returncode == 0:
         return done.stdout
     said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()] or ["it ended without a message"]
     if said[-1].startswith(("ModuleNotFoundError", "ImportError")):
-        raise HostError(
-            "bcc cannot be imported by this Python; install Debian's python3-bpfcc and use a virtual environment "
-            "made with --system-site-packages (make demo does both)"
-        )
+        raise HostError(f"bcc's Python bindings cannot be imported ({said[-1]}); {host.FIX} installs them")
     detail = next((line for line in said if "error" in line.lower()), said[-1])
     raise HostError(f"the kernel or its headers refuse {source} ({detail.strip()}); see pytrace-ebpf doctor")
 

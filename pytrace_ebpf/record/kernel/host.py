@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytrace_ebpf import extras
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.rights.debugging import rootless
 
-SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by scripts/setup.sh
+SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by doctor --fix and scripts/setup.sh
+PACKED_HEADERS = Path("/sys/kernel/kheaders.tar.xz")
+TRACEFS = Path("/sys/kernel/tracing")
+FIX = "sudo pytrace-ebpf doctor --fix"
 _CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _OLDEST_KERNEL = (5, 15)  # bpf_task_pt_regs(), for the system call that a thread waits in
 _NATIVE_KERNEL = (6, 6)  # uprobe_multi
+_LIBRARIES = Path("/usr/lib")
+_DISTRIBUTIONS_BCC = ("python3/dist-packages/bcc/__init__.py", "python3.*/site-packages/bcc/__init__.py")  # Debian and Ubuntu; the others
 _HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO
 
 
@@ -86,8 +92,10 @@ def _findings() -> Iterator[Finding]:
     yield _btf()
     yield _uprobes()
     yield _many_uprobes()
+    yield _tracefs()
     yield _bcc()
     yield _headers()
+    yield _packages()
     works, sentence = rootless()
     yield Finding("rootless", "ok" if works else "warning", sentence)
 
@@ -189,25 +197,44 @@ def _many_uprobes() -> Finding:
     return Finding("native layers", "ok", f"kernel {release} can put the many uprobes that --layers needs (6.10, or an updated 6.6)")
 
 
+def _tracefs() -> Finding:
+    if any((place / "events").is_dir() for place in (TRACEFS, Path("/sys/kernel/debug/tracing"))):
+        return Finding("tracefs", "ok", "the kernel's list of tracepoints is mounted (tracefs)")
+    return Finding("tracefs", "warning", f"tracefs is not mounted at {TRACEFS}, so --faults does not see how resident memory grows", FIX)
+
+
+def bcc() -> Path | None:
+    """bcc's __init__.py: this Python's or else the distribution's, which serves any Python, as it is written in Python alone."""
+    found = importlib.util.find_spec("bcc")
+    if found is not None and found.origin:
+        return Path(found.origin)
+    return next((path for pattern in _DISTRIBUTIONS_BCC for path in sorted(_LIBRARIES.glob(pattern))), None)
+
+
 def _bcc() -> Finding:
-    if importlib.util.find_spec("bcc") is None:
-        return Finding(
-            "BCC", "problem", "this Python cannot import bcc",
-            "apt-get install python3-bpfcc && make setup",
-        )  # fmt: skip
-    return Finding("BCC", "ok", "this Python can import bcc")
+    found = bcc()
+    if found is None:
+        return Finding("BCC", "problem", "bcc's Python bindings are not installed on this host", FIX)
+    return Finding("BCC", "ok", f"bcc's Python bindings are in {found.parent}")
 
 
 def _headers() -> Finding:
     tree = header_tree() or _modules_tree()
     if tree.is_dir():
         return Finding("headers", "ok", f"kernel headers are in {tree}")
-    if Path("/sys/kernel/kheaders.tar.xz").exists():
+    if PACKED_HEADERS.exists():
         # BCC would unpack them to /tmp, and take a folder of that name which somebody else made (CVE-2024-2314).
-        return Finding("headers", "problem", "kernel headers are packed in the kernel itself and not unpacked yet", "make setup")
+        return Finding("headers", "problem", "kernel headers are packed in the kernel itself and not unpacked yet", FIX)
     if os.environ.get("BCC_KERNEL_SOURCE"):
         return Finding("headers", "problem", f"BCC_KERNEL_SOURCE names {tree}, which is no folder", "unset BCC_KERNEL_SOURCE")
-    return Finding("headers", "problem", "BCC finds no kernel headers (those of any version serve)", "make setup")
+    return Finding("headers", "problem", "BCC finds no kernel headers (those of any version serve)", FIX)
+
+
+def _packages() -> Finding:
+    for name in ("capstone", "cxxfilt", "psutil"):
+        if importlib.util.find_spec(name) is None:
+            return Finding("packages", "problem", f"recording needs the Python package {name}, which is not installed", extras.install("record"))
+    return Finding("packages", "ok", "the Python packages that recording needs are installed")
 
 
 def _modules_tree() -> Path:

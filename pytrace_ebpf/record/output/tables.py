@@ -45,7 +45,7 @@ def sched_columns(records: np.ndarray) -> Columns:
         "pid": records["pid"].astype(np.int32),
         "tid": records["tid"].astype(np.int32),
         "kind": records["kind"].astype(np.int8),
-        "cpu": np.where(records["kind"] == SchedKind.EXEC, -1, records["cpu"]).astype(np.int16),
+        "cpu": np.where(records["kind"] == SchedKind.EXEC, -1, records["cpu"].astype(np.int16)),
         "state": records["state"].astype(np.int32),
         "syscall": records["syscall"].astype(np.int32),
         "address": records["address"].astype(np.int64),
