@@ -13,18 +13,17 @@ from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.native import flops
 from pytrace_ebpf.analyze.native.tensors import KEY, UNREAD, Ints, Tensors
 from pytrace_ebpf.analyze.time.preorder import preorder
-from pytrace_ebpf.trace.layers import NATIVE
+from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS
 
-LAYERS = tuple(layer.name for layer in NATIVE)
 _OF_CALLS = [c.name for c in OPERATORS.columns if c.name in {c.name for c in CALLS.columns}]
 
 
 def derive(trace: Trace, into: Path) -> None:
     """Write the native calls of `trace` as Parquet parts into the folder `into`."""
     functions = trace.functions()
-    native = functions[functions["function_layer"].isin(LAYERS)]
+    native = functions[functions["function_layer"].isin(NATIVE_NAMES)]
     if not len(native):
         return
     stream = Operators(native, trace.errors())
@@ -113,7 +112,7 @@ def counted(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     that happens below it (aten::linear has the operations of the aten::addmm that it calls).
     """
     has = (rows["flops"].fillna(0) > 0).to_numpy(bool)
-    layer: Ints = rows["layer"].map({name: i for i, name in enumerate(LAYERS)}).to_numpy(np.int64)
+    layer: Ints = rows["layer"].map({name: i for i, name in enumerate(NATIVE_NAMES)}).to_numpy(np.int64)
     mask = np.zeros(len(rows), bool)
     mask[has] = outermost(rows[has], layer[has])
     return mask
