@@ -23,7 +23,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
 from pytrace_ebpf.view.by import BY
 
-GROWING = ("waits", "calls", "tasks", "requests")
+GROWING = ("waits", "calls", "tasks", "requests", "values")
 ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
@@ -38,7 +38,14 @@ def with_coroutines(path: Path) -> Path:
     ]  # fmt: skip
     functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", flags) for number, flags in enumerate((0, 0x20, 0x80, 0x80))]
     events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
-    return told_early(write_trace(path / "trace", events=events, functions=functions, cuts=[7, 31], end_ns=50))
+    return told_early(write_trace(path / "trace", events=events, observed=observed(events), functions=functions, cuts=[7, 31], end_ns=50))
+
+
+def observed(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What each call and each resume was given, and what left it."""
+    given, left = ("argument", 0, "x", "int"), ("return", -1, None, "str")
+    begins = {ENTRY: given, RESUME: given, RETURN: left, YIELD: left}
+    return [(ts, pid, tid, *begins[kind], f"{ts}", None, None, "complete") for ts, pid, tid, kind, *_ in events if kind in begins]
 
 
 def with_requests(path: Path, *, another_view: bool = False) -> Path:
@@ -55,7 +62,7 @@ def with_requests(path: Path, *, another_view: bool = False) -> Path:
 
 def made(path: Path, name: str) -> Path:
     """A trace of three segments, with something of the table in each."""
-    return {"tasks": with_coroutines, "requests": with_requests}.get(name, lambda path: told_early(sample(path)))(path)
+    return {"tasks": with_coroutines, "values": with_coroutines, "requests": with_requests}.get(name, lambda path: told_early(sample(path)))(path)
 
 
 def told_early(path: Path) -> Path:
@@ -124,7 +131,8 @@ def test_only_new_segments_are_read(tmp_path: Path, name: str) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS))
 def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, scenario: str) -> None:
-    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **story(seed, scenario)))
+    told = story(seed, scenario)
+    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **told, observed=observed(told["events"])))
     for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
         recorded_upto(path, count)
         pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
@@ -265,7 +273,7 @@ def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: 
     trace = pytrace_ebpf.open(path)
     read = read_of(trace)
     found = table(trace, name)
-    assert name in ("tasks", "requests") or {index for _, index in read} == {0, 1}
+    assert name in ("tasks", "requests", "values") or {index for _, index in read} == {0, 1}
     pd.testing.assert_frame_equal(found, anew(path, name))
 
 
