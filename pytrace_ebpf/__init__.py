@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import Any
 
     from pytrace_ebpf.own import OwnRecording
@@ -14,29 +15,32 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Each has `derive`, which rebuilds the table of its name, and is imported for that: a report of what is kept needs none.
+_DERIVED = (
+    *(f"rebuilt.{name}" for name in ("calls", "tree", "call_sites", "lines", "thread_times")),
+    *("waits.waits", "tasks.tasks", "requests.requests", "native.operators", "observed.values", "memory.memory"),
+)
+
 
 def open(directory: str | PathLike[str]) -> Trace:
     """Open a trace directory, or a daemon's with the traces of many hours as one. Raises errors.TraceError when it is none, is damaged, or of a newer format."""
     # Here and not above: recording needs neither pandas nor what analyses a trace.
+    from functools import partial
     from pathlib import Path
 
-    from pytrace_ebpf.analyze.memory import memory
-    from pytrace_ebpf.analyze.native import operators
-    from pytrace_ebpf.analyze.observed import values
-    from pytrace_ebpf.analyze.rebuilt import call_sites, calls, lines, thread_times, tree
-    from pytrace_ebpf.analyze.requests import requests
-    from pytrace_ebpf.analyze.tasks import tasks
-    from pytrace_ebpf.analyze.waits import waits
     from pytrace_ebpf.trace.joined import Joined, hours
     from pytrace_ebpf.trace.reader import Trace
 
-    derive = {
-        module.__name__.rpartition(".")[2]: module.derive
-        for module in (calls, tree, call_sites, lines, thread_times, waits, tasks, requests, operators, values, memory)
-    }
+    derive = {module.rpartition(".")[2]: partial(_derive, module) for module in _DERIVED}
     if names := hours(Path(directory)):
         return Joined(Path(directory), names, derive)
     return Trace(Path(directory), derive)
+
+
+def _derive(module: str, trace: Trace, into: Path) -> Any:
+    import importlib
+
+    return importlib.import_module(f"pytrace_ebpf.analyze.{module}").derive(trace, into)
 
 
 def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> OwnRecording:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights

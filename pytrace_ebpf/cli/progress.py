@@ -4,19 +4,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 AFTER_S = 1.0
 
@@ -29,7 +23,7 @@ def shown(what: str, console: Console | None = None) -> Iterator[Report]:
 
     Yields the function that reports progress: what exactly is being done, and how much of it is done.
     """
-    with _line([TaskProgressColumn(show_speed=False), TimeElapsedColumn(), TimeRemainingColumn()], console, AFTER_S) as line:
+    with _line(by_share=True, console=console, after_s=AFTER_S) as line:
         if line is None:
             yield lambda _what, _share: None
             return
@@ -50,7 +44,7 @@ def shown(what: str, console: Console | None = None) -> Iterator[Report]:
 def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str, str], None]]:
     """For a block of `count` turns. Yields the function to call as each turn begins, and at the end: the turn's name, and a line to print about the one before."""
     console = Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty()) if console is None else console
-    with _line([MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()], console, 0) as line:
+    with _line(by_share=False, console=console, after_s=0) as line:
         task = None if line is None else line.add_task("", total=count, completed=-1)
 
         def begin(what: str, before: str) -> None:
@@ -63,13 +57,17 @@ def turns(count: int, console: Console | None = None) -> Iterator[Callable[[str,
 
 
 @contextmanager
-def _line(columns: list[ProgressColumn], console: Console | None, after_s: float) -> Iterator[Progress | None]:
-    """A line that appears after so many seconds; None where there is no terminal for it."""
+def _line(by_share: bool, console: Console | None, after_s: float) -> Iterator["Progress | None"]:
+    """A line that appears after so many seconds, with what is done as a share or as a number; None where there is no terminal for it."""
     console = Console(stderr=True, force_terminal=sys.stderr.isatty()) if console is None else console  # whatever FORCE_COLOR says
     if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return
-    line = Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    done = TaskProgressColumn(show_speed=False) if by_share else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), done, TimeElapsedColumn(), TimeRemainingColumn())
+    line = Progress(*columns, console=console, transient=True)
     start = threading.Timer(after_s, line.start)
     start.daemon = True
     start.start()

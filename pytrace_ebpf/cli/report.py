@@ -12,8 +12,6 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
-from pytrace_ebpf.analyze.functions.compensated import compensated
-from pytrace_ebpf.analyze.native.around import calls_within
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import answer, damage_reported
 from pytrace_ebpf.cli.requests import REQUEST
@@ -109,9 +107,13 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     if args.compensate and facts["cost"]["lines"] is not None:
         raise UsageError("--compensate takes off what calls cost, and this trace has lines too; leave the option out.")
     if args.compensate:
+        from pytrace_ebpf.analyze.functions.compensated import compensated
+
         tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
     if args.compensate and by.of_compensated:  # what a call's own costs depends on all that lie below it
+        from pytrace_ebpf.analyze.native.around import calls_within
+
         calls = calls_within(trace, [*functions.COLUMNS, "layer"])
         tree = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
     trace.progress("Summing", None)

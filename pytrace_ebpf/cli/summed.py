@@ -1,6 +1,6 @@
 """Which answers there are of a daemon's sums: those that need no threads and no moments."""
 
-from pytrace_ebpf.analyze.samples.summed import is_summed
+from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 

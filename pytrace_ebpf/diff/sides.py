@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import overall_of_tree
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.diff.aligned import aligned
 from pytrace_ebpf.errors import TraceError, UsageError
 from pytrace_ebpf.experiment.paths import PARTS, TIMES, of_tree

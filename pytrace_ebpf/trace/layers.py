@@ -40,3 +40,4 @@ LAYERS = (
 )  # fmt: skip
 NUMBERS = {layer.name: number for number, layer in enumerate(LAYERS)}
 NATIVE = tuple(layer for layer in LAYERS if layer.libraries)  # recorded where `--layers` asks for them
+NATIVE_NAMES = tuple(layer.name for layer in NATIVE)

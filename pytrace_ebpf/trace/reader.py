@@ -251,11 +251,14 @@ class Trace(Logs):
         """
         return self._by_number(VALUES, columns, equal(what=what))
 
-    def calls_by_part(self, columns: Sequence[str], functions: Sequence[int], latest_first: bool = False) -> Iterator[pd.DataFrame]:
-        """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time."""
+    def calls_by_part(
+        self, columns: Sequence[str], functions: Sequence[int], latest_first: bool = False, only: str | None = None
+    ) -> Iterator[pd.DataFrame]:
+        """The calls of some functions (func_id), a part at a time: those that ended in a segment, in the order of time. `only`: of the part of that name."""
         names, where = CALLS.known(columns), [pc.field("func_id").isin(functions)]
         for part in self._derived_parts(CALLS)[:: -1 if latest_first else 1]:
-            yield to_frame(self._load(CALLS, [part], names, where), CALLS)
+            if only in (None, part.name):
+                yield to_frame(self._load(CALLS, [part], names, where), CALLS)
 
     def operators_by_part(self, columns: Sequence[str], latest_first: bool = False) -> Iterator[pd.DataFrame]:
         """The rows of operators(), those of calls_by_part() at a time, but for parts without any."""

@@ -14,7 +14,7 @@ from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.trace.schema import CALLER
-from pytrace_ebpf.view import sampled, text, waits
+from pytrace_ebpf.view import text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -34,10 +34,14 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
         table["left_out_ns"] = table["func_id"].map(out.set_index("func_id")["left_out_ns"]).fillna(0).astype("int64")
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
     if facts.get("sampled"):
+        from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
+
         table, more = sampled.found(table, trace, facts)
     else:
         more = {"sentence": sentence(trace, table)} if facts["by"] == "function" else {}
         if facts["by"] == "function" and trace.manifest.get("sampling"):  # beside calls
+            from pytrace_ebpf.view import sampled
+
             more["native_below"] = sampled.found_below(trace)
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
 
@@ -90,6 +94,8 @@ def _hottest(row: dict[str, Any], width: int) -> Text | str:
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
     if facts.get("sampled"):
+        from pytrace_ebpf.view import sampled
+
         return sampled.functions(facts, table, width, ascii_only, top)
     states = states_of(facts)
     by_self, module = facts["sort"] == "self", facts["by"] == "module"
@@ -116,4 +122,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
     title = text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width)
+    if not facts.get("native_below"):
+        return [title, out]
+    from pytrace_ebpf.view import sampled
+
     return [title, out, *sampled.below_lines(facts, width, top)]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from pytrace_ebpf.trace.left_out import INTERVAL
-from pytrace_ebpf.view import sampled, text
+from pytrace_ebpf.view import text
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -39,6 +39,14 @@ LOST = {
 }
 
 
+def _counted(facts: dict[str, Any], calls: int) -> str:
+    if facts.get("sampled"):
+        from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
+
+        return sampled.words(facts["sampled"])
+    return _plural(calls, "call")
+
+
 def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`."""
     target = facts["target"]
@@ -46,7 +54,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     counts = [
         *([_plural(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []),
         _plural(facts["threads"], "thread"),
-        sampled.words(facts["sampled"]) if facts.get("sampled") else _plural(calls, "call"),
+        _counted(facts, calls),
     ]
     about = [
         python,
@@ -176,6 +184,8 @@ def waited_sentence(waited_ns: int) -> str:
 def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     """What the tracing cost the program; where that was much, as a warning with what it means for the figures and what to do."""
     if facts.get("sampled"):
+        from pytrace_ebpf.view import sampled
+
         return [Text(line) for line in _wrap(sampled.cost_sentence(facts["sampling_ns"], facts["wall_ns"]), width)]
     cost = facts.get("cost")
     sentence = cost_sentence(cost, facts["wall_ns"], calls) + waited_sentence(facts.get("waited_ns", 0))

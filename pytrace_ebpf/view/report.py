@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.view import sampled, text
+from pytrace_ebpf.view import text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import PROSE
 from pytrace_ebpf.view.head import head
@@ -42,6 +42,8 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
     said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
     states = states_of(facts)
     if facts["sampled"]:
+        from pytrace_ebpf.view import sampled
+
         title = f"Where the {text.duration(split['wall_ns'])} in Python{sampled.where(facts['sampled'])} went, by samples, all threads together"
         titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
     if facts["sampled"] and not facts["sampled"]["with_off_core"]:

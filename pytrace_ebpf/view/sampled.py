@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.functions.by_function import KEYS
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
-from pytrace_ebpf.analyze.samples.summed import is_summed
+from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
 from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
 from pytrace_ebpf.view import colours, text

@@ -10,9 +10,8 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions import checks
 from pytrace_ebpf.analyze.functions.left_out import left_out
-from pytrace_ebpf.analyze.native.operators import LAYERS
-from pytrace_ebpf.analyze.samples.paths import period_of
-from pytrace_ebpf.view.sampled import counted
+from pytrace_ebpf.analyze.samples.sampling import period_of
+from pytrace_ebpf.trace.layers import NATIVE_NAMES
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,7 +79,7 @@ def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
     if measured.get("ns_per_call") is None:
         return None
     apart = measured.get("native_ns_per_call")
-    native = int(calls[calls.index.isin(LAYERS)].sum())
+    native = int(calls[calls.index.isin(NATIVE_NAMES)].sum())
     alike = int(calls.sum()) - (0 if apart is None else native)
     per_line = measured.get("ns_per_line")
     events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
@@ -104,7 +103,7 @@ def costs(calls: pd.DataFrame, measured: dict[str, Any]) -> tuple[Floats, Floats
     """What tracing each of `calls` (with `layer`) cost, and how much of that lies within the call itself, ns, by the manifest's `cost`."""
     each, own = np.full(len(calls), float(measured["ns_per_call"])), np.zeros(len(calls))
     if measured.get("native_ns_per_call") is not None:
-        native = calls["layer"].isin(LAYERS).to_numpy()
+        native = calls["layer"].isin(NATIVE_NAMES).to_numpy()
         each[native], own[native] = measured["native_ns_per_call"], measured.get("native_own_ns") or 0
     return each, own
 
@@ -114,6 +113,12 @@ def wrong_sums(trace: Any, table: pd.DataFrame, facts: dict[str, Any]) -> list[d
     source = trace.scheduling["source"]
     estimated = source == "cputime" or (source is None and facts.get("by") == "thread")  # of samples
     return [asdict(wrong) for wrong in checks.wrong_sums(table, facts["split"], facts["calls"], estimated)]
+
+
+def _sampled(trace: Any, period: int) -> dict[str, Any]:
+    from pytrace_ebpf.view.sampled import counted  # what reads samples is not needed for calls
+
+    return counted(trace, period)
 
 
 def summary(trace: Any) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "host": manifest["host"],
         "sources": manifest["sources"],
         "scheduling": trace.scheduling,
-        "sampled": counted(trace, period) if (period := period_of(trace)) else None,
+        "sampled": _sampled(trace, period) if (period := period_of(trace)) else None,
         "native": manifest.get("native"),
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),

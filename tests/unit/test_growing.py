@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import test_operators as native
 import test_requests as requested
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,13 +18,14 @@ from test_calls_properties import SCENARIOS, seeds, story
 from test_sums import recorded_upto
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.native.tensors import Tensors
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.derived import FOLDER
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
 from pytrace_ebpf.view.by import BY
 
-GROWING = ("waits", "calls", "tasks", "requests")
+GROWING = ("waits", "calls", "tasks", "requests", "values", "operators")
 ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
@@ -38,7 +40,14 @@ def with_coroutines(path: Path) -> Path:
     ]  # fmt: skip
     functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", flags) for number, flags in enumerate((0, 0x20, 0x80, 0x80))]
     events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
-    return told_early(write_trace(path / "trace", events=events, functions=functions, cuts=[7, 31], end_ns=50))
+    return told_early(write_trace(path / "trace", events=events, observed=observed(events), functions=functions, cuts=[7, 31], end_ns=50))
+
+
+def observed(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What each call and each resume was given, and what left it."""
+    given, left = ("argument", 0, "x", "int"), ("return", -1, None, "str")
+    begins = {ENTRY: given, RESUME: given, RETURN: left, YIELD: left}
+    return [(ts, pid, tid, *begins[kind], f"{ts}", None, None, "complete") for ts, pid, tid, kind, *_ in events if kind in begins]
 
 
 def with_requests(path: Path, *, another_view: bool = False) -> Path:
@@ -53,9 +62,16 @@ def with_requests(path: Path, *, another_view: bool = False) -> Path:
     return told_early(write_trace(path / "trace", events=events, functions=requested.FUNCTIONS, cuts=[95, 125], end_ns=250))
 
 
+def with_operators(path: Path) -> Path:
+    """Operators with their tensors; two are open where the trace is cut, and one is never called."""
+    return told_early(native.trace(path / "trace", cuts=[26, 50], arguments=[*native.ARGUMENTS, (12, native.RELU, False, [[1]], ["int8"])]).directory)
+
+
 def made(path: Path, name: str) -> Path:
     """A trace of three segments, with something of the table in each."""
-    return {"tasks": with_coroutines, "requests": with_requests}.get(name, lambda path: told_early(sample(path)))(path)
+    return {"tasks": with_coroutines, "values": with_coroutines, "requests": with_requests, "operators": with_operators}.get(
+        name, lambda path: told_early(sample(path))
+    )(path)
 
 
 def told_early(path: Path) -> Path:
@@ -120,14 +136,42 @@ def test_only_new_segments_are_read(tmp_path: Path, name: str) -> None:
     assert not (path / FOLDER).exists() or not any(file.name.startswith(f"{name}-") for file in (path / FOLDER).iterdir())  # it grows no more
 
 
-@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("name", sorted({*GROWING} - {"operators"}))
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS))
 def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, scenario: str) -> None:
-    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **story(seed, scenario)))
+    told = story(seed, scenario)
+    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **told, observed=observed(told["events"])))
     for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
         recorded_upto(path, count)
         pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+@pytest.mark.parametrize("cuts", [(21, 22), (23, 31), (32, 41), (46, 54), (12, 56)])
+def test_operators_are_what_one_derivation_gives(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    path = told_early(native.trace(tmp_path / "trace", cuts=cuts).directory)
+    for count in (1, 2, 3):
+        recorded_upto(path, count)
+        found = pytrace_ebpf.open(path).operators()
+        pd.testing.assert_frame_equal(found, anew(path, "operators"))
+    assert found["shapes"].notna().sum() == 4 and found["result_shapes"].notna().sum() == 3
+
+
+def test_tensors_are_not_kept_once_their_calls_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many segments there are; those whose call was lost are."""
+    held, given = [], Tensors.given
+    events = [row for k in range(40) for row in ((10 * k + 1, ENTRY, native.RELU), (10 * k + 5, RETURN, native.RELU))]
+    arguments = [(10 * k + 1, native.RELU, False, [[k]], ["int8"]) for k in range(40)]
+    lost = (12, native.RELU, False, [[1]], ["int8"])
+
+    def counting(self: Tensors, *more: Any, **which: Any) -> Any:
+        held.append(sum(len(rows) for parts in self._rows.values() for rows in parts))
+        return given(self, *more, **which)
+
+    monkeypatch.setattr(Tensors, "given", counting)
+    trace = native.trace(tmp_path, events, [*arguments, lost], cuts=range(10, 400, 10))
+    assert [shapes[0][0] for shapes in trace.operators()["shapes"]] == list(range(40))
+    assert len(held) >= 80 and max(held) <= 5
 
 
 def test_of_sampled_cpu_time_the_last_segment_is_read_again(tmp_path: Path) -> None:
@@ -265,7 +309,7 @@ def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: 
     trace = pytrace_ebpf.open(path)
     read = read_of(trace)
     found = table(trace, name)
-    assert name in ("tasks", "requests") or {index for _, index in read} == {0, 1}
+    assert name in ("tasks", "requests", "values", "operators") or {index for _, index in read} == {0, 1}
     pd.testing.assert_frame_equal(found, anew(path, name))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.progress
 from rich.console import Console
 from rich.text import Text
 from synthetic import sample
@@ -35,7 +36,7 @@ def test_slow_work_is_shown_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Mo
 def test_without_a_known_total_no_share_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     made, lines = [], []
 
-    class Line(progress.Progress):
+    class Line(rich.progress.Progress):
         def start(self) -> None:
             """Nothing is drawn."""
 
@@ -43,7 +44,7 @@ def test_without_a_known_total_no_share_is_shown(monkeypatch: pytest.MonkeyPatch
             made.append(self)
             return super().add_task(*words, **how)
 
-    monkeypatch.setattr(progress, "Progress", Line)
+    monkeypatch.setattr(rich.progress, "Progress", Line)
     with progress.shown("Reading", Console(file=io.StringIO(), force_terminal=True, width=80)) as tell:
         for what, share in (("Rebuilding", 0.25), ("Summing", None), ("Rebuilding", 0.5)):
             tell(what, share)

@@ -16,6 +16,8 @@ from pytrace_ebpf.record.parsing.confined import Confined
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.launch import Started
 from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.view.by import BY
+from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
 # What takes long to import and is used only once there is something to write, or not at all.
@@ -68,6 +70,21 @@ assert pa.table is sys.modules["pyarrow"].table and pq.write_table is sys.module
 assert psutil.Process is sys.modules["psutil"].Process
 """)
     assert ("pandas" in modules) != forgo
+
+
+def test_a_report_imports_what_it_needs_and_no_other_kind_of_row(tmp_path: Path) -> None:
+    """What is kept is answered without what derives it, and without what reads samples, tensors or values."""
+    trace = str(sample(tmp_path / "trace"))
+    program = "import contextlib, io\nfrom pytrace_ebpf.cli.main import main\nwith contextlib.redirect_stdout(io.StringIO()): assert not main(['report', {!r}, *{!r}])"
+    loaded(program.format(trace, []))
+    modules = loaded(program.format(trace, []))
+    assert {"pytrace_ebpf.view.functions", "pandas"} <= modules and "rich.progress" not in modules
+    rooms = ("rebuild", *(f"analyze.{name}" for name in ("rebuilt", "native", "observed", "memory", "requests", "tasks", "samples")))
+    derives = [name for name in modules if name.startswith(tuple(f"pytrace_ebpf.{room}." for room in rooms))]
+    assert derives == ["pytrace_ebpf.analyze.samples.sampling"]
+    kinds = {f"pytrace_ebpf.view.{by.module}" for by in BY.values()}
+    assert len(kinds) > 10 and modules & kinds == {"pytrace_ebpf.view.functions", "pytrace_ebpf.view.waits"}  # waits are in its sentence
+    assert "pytrace_ebpf.view.threads" in loaded(program.format(trace, ["--by", "thread"]))
 
 
 def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.native.operators import LAYERS
 from pytrace_ebpf.analyze.native.tensors import Ints
 from pytrace_ebpf.trace.frames import to_frame
+from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS
 
@@ -49,7 +49,7 @@ def native_by_part(trace: Trace, columns: Sequence[str]) -> Iterator[pd.DataFram
 
 def _native(trace: Trace) -> list[int]:
     functions = trace.functions()
-    return list(functions.loc[functions["function_layer"].isin(LAYERS), "func_id"])
+    return list(functions.loc[functions["function_layer"].isin(NATIVE_NAMES), "func_id"])
 
 
 def calls_within(trace: Trace, columns: Sequence[str]) -> pd.DataFrame:

@@ -9,8 +9,9 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.added import KNOWN, Added
 from pytrace_ebpf.analyze.functions.by_function import SELF, outermost
-from pytrace_ebpf.analyze.native.operators import LAYERS, counted
+from pytrace_ebpf.analyze.native.operators import counted
 from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.states import SPLIT
 
 COLUMNS = ("layer", "name", "overload", "library", "shapes", "wall_ns", *SELF, "worker_on_cpu_ns", "flops", "bytes")
@@ -81,7 +82,7 @@ def _plain(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _layers(table: pd.DataFrame) -> list[dict[str, Any]]:
     table["flops_per_s"] = _rate(table["flops"], table["took_ns"].where(table["flops"] > 0))
-    rows = table.set_index("layer").reindex([name for name in LAYERS if name in set(table["layer"])]).reset_index()
+    rows = table.set_index("layer").reindex([name for name in NATIVE_NAMES if name in set(table["layer"])]).reset_index()
     names = ("layer", "calls", "total_ns", "self_ns", "worker_on_cpu_ns", "flops", "flops_per_s")
     return [
         {name: row[name] if name == "layer" else None if pd.isna(row[name]) else int(row[name]) for name in names} for row in rows.to_dict("records")

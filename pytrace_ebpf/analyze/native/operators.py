@@ -12,31 +12,58 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.native import flops
 from pytrace_ebpf.analyze.native.tensors import KEY, UNREAD, Ints, Tensors
+from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of
 from pytrace_ebpf.analyze.time.preorder import preorder
-from pytrace_ebpf.trace.layers import NATIVE
+from pytrace_ebpf.trace.derived import Settled
+from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS
+from pytrace_ebpf.trace.segments import part_name
 
-LAYERS = tuple(layer.name for layer in NATIVE)
 _OF_CALLS = [c.name for c in OPERATORS.columns if c.name in {c.name for c in CALLS.columns}]
 
 
-def derive(trace: Trace, into: Path) -> None:
-    """Write the native calls of `trace` as Parquet parts into the folder `into`."""
+def derive(trace: Trace, into: Path) -> Settled | None:
+    """Write the native calls of `trace` as Parquet parts into the folder `into`: one for those that ended in each segment."""
     functions = trace.functions()
-    native = functions[functions["function_layer"].isin(LAYERS)]
+    native = functions[functions["function_layer"].isin(NATIVE_NAMES)]
     if not len(native):
-        return
+        return None
     stream = Operators(native, trace.errors())
-    for segment in trace.segments:
+    if trace.whole is trace:
+        return _by_segment(trace, into, stream, native["func_id"].tolist())
+    for segment in trace.segments:  # what rebuilds a window may begin before it
         stream.tensors.add(trace.part("arguments", segment["index"]))
     for number, calls in enumerate(trace.calls_by_part(_OF_CALLS, native["func_id"].tolist())):
         if len(calls):
-            pq.write_table(stream.part(calls), into / f"part-{number:05d}.parquet", compression="lz4")
+            pq.write_table(stream.part(calls), into / part_name(number), compression="lz4")
+    return None
+
+
+def _by_segment(trace: Trace, into: Path, stream: "Operators", native: list[int]) -> Settled | None:
+    """Those of a whole trace; of one that has grown since, those of the new segments."""
+    next(trace.calls_by_part(["call_id"], []), None)  # derives them
+    growth = Growth(trace, OPERATORS, into, engine_of(trace, rows=True))
+    try:
+        stream.tensors.resume(growth.state)
+    except (KeyError, ValueError, pa.ArrowException):
+        growth.refuse()
+    segments = trace.segments
+    for number in range(growth.first, len(segments) + 1):  # the last part is of what was open at the end
+        for segment in segments[number : number + 1]:
+            stream.tensors.add(trace.part("arguments", segment["index"]))
+        for calls in trace.calls_by_part(_OF_CALLS, native, only=part_name(number)):
+            if len(calls):
+                pq.write_table(stream.part(calls), into / part_name(number), compression="lz4")
+                growth.parts.append(part_name(number))
+        if growth.due(number + 1):
+            growth.settle_with(CALLS, growth.parts, stream.tensors.state())
+    return growth.settled
 
 
 class Operators:
-    """Rows of schema.OPERATORS, a part of the calls at a time; `tensors` are to have all arguments before."""
+    """Rows of schema.OPERATORS, a part of the calls at a time; `tensors` are to have what was recorded up to their ends before."""
 
     def __init__(self, functions: pd.DataFrame, errors: pd.DataFrame) -> None:
         """The rows of schema.FUNCTIONS of native code, and the table schema.ERRORS."""
@@ -113,7 +140,7 @@ def counted(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     that happens below it (aten::linear has the operations of the aten::addmm that it calls).
     """
     has = (rows["flops"].fillna(0) > 0).to_numpy(bool)
-    layer: Ints = rows["layer"].map({name: i for i, name in enumerate(LAYERS)}).to_numpy(np.int64)
+    layer: Ints = rows["layer"].map({name: i for i, name in enumerate(NATIVE_NAMES)}).to_numpy(np.int64)
     mask = np.zeros(len(rows), bool)
     mask[has] = outermost(rows[has], layer[has])
     return mask

@@ -8,9 +8,13 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.trace.schema import OPERATORS
+from pytrace_ebpf.analyze.rebuilt.growing import State
+from pytrace_ebpf.trace.schema import ARGUMENTS, OPERATORS
 
 UNREAD = -1
+_WAITING = "waiting"
+_STATE = ARGUMENTS.arrow.append(pa.field("asked", pa.int8()))
+_LONG = 2  # parts
 KEY = ["pid", "tid", "func_id", "ts"]
 _SHAPES, _DTYPES = OPERATORS.arrow.field("shapes").type, OPERATORS.arrow.field("dtypes").type
 
@@ -18,7 +22,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class Tensors:
-    """The rows of schema.ARGUMENTS, added part by part. A row takes 30 bytes, however many tensors it has.
+    """The rows of schema.ARGUMENTS, added part by part. A row takes 30 bytes, however many tensors it has, and is kept until its call has been
+    asked for and then two parts were added: another call of the same moment may come later, but not by more.
 
     `shapes` and `dtypes` hold each distinct value once: a tuple with the sizes, or the name, of each tensor, None where it is undefined.
     """
@@ -32,7 +37,12 @@ class Tensors:
 
     def add(self, arguments: pa.Table) -> None:
         """Add rows of schema.ARGUMENTS."""
+        self._add(arguments, np.zeros(len(arguments), np.int8))
+
+    def _add(self, arguments: pa.Table, asked: npt.NDArray[np.int8]) -> None:
         self._joined.clear()
+        for rows in self._rows.values():
+            rows[:] = [part[part["asked"] < _LONG].assign(asked=lambda part: part["asked"] + (part["asked"] > 0)) for part in rows]
         shapes, dtypes = (arguments[name].combine_chunks() for name in ("shapes", "dtypes"))
         rows = pd.DataFrame({name: arguments[name].to_numpy() for name in KEY})
         rows["shapes"] = self._numbers(_shape_words(shapes), self.shapes, _shapes_of)
@@ -40,6 +50,7 @@ class Tensors:
         words = names.indices.fill_null(UNREAD).to_numpy().astype(np.int64), _borders(dtypes)
         known = [*names.dictionary.to_pylist(), None]
         rows["dtypes"] = self._numbers(words, self.dtypes, lambda own: tuple(known[i] for i in own))
+        rows["asked"] = asked
         result = arguments["result"].to_numpy()
         for which, parts in self._rows.items():
             parts.append(rows[result == which])
@@ -52,8 +63,30 @@ class Tensors:
         if result not in self._joined:
             parts[:] = [pd.concat(parts, ignore_index=True).drop_duplicates(KEY)]
             self._joined.add(result)
-        found = calls[KEY].merge(parts[0], how="left", on=KEY)[["shapes", "dtypes"]].fillna(UNREAD).to_numpy(np.int64)
+        rows = parts[0].assign(row=np.arange(len(parts[0])))
+        found = calls[KEY].merge(rows, how="left", on=KEY)[["shapes", "dtypes", "row"]].fillna(UNREAD).to_numpy(np.int64)
+        parts[0].loc[rows["row"].isin(found[:, 2]).to_numpy() & (parts[0]["asked"] == 0).to_numpy(), "asked"] = 1
         return found[:, 0], found[:, 1]
+
+    def state(self) -> State:
+        """The rows that are kept, to resume() from."""
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, _STATE) as stream:
+            for result, parts in self._rows.items():
+                for rows in parts:
+                    lists = {"shapes": self.shapes_of(rows["shapes"].to_numpy()), "dtypes": self.dtypes_of(rows["dtypes"].to_numpy())}
+                    columns = {**{name: rows[name].to_numpy() for name in (*KEY, "asked")}, "result": np.full(len(rows), result), **lists}
+                    stream.write_table(pa.table([pa.array(columns[each.name], each.type) for each in _STATE], schema=_STATE))
+        return {_WAITING: np.frombuffer(out.getvalue(), np.uint8)}
+
+    def resume(self, state: State | None) -> None:
+        """Add the rows of an earlier one's state(), if there is one. Raises KeyError, ValueError and pa.ArrowException where it is none."""
+        if state is not None:
+            rows = pa.ipc.open_stream(state[_WAITING].tobytes()).read_all()
+            rows.validate(full=True)
+            if rows.schema != _STATE:
+                raise ValueError("no such state")
+            self._add(rows, rows["asked"].to_numpy())
 
     def shapes_of(self, numbers: Ints) -> pa.Array:
         """The shapes that `numbers` stand for, as the column of schema.OPERATORS; null for UNREAD."""

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, State
+from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import OBSERVED
 
 _WHO = ("pid", "tid")
+_WAITING = "waiting"
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,15 +31,25 @@ class Joined(NamedTuple):
     call: Ints
 
 
-def joined(trace: Trace, columns: Sequence[str]) -> Iterator[Iterator[Joined]]:
-    """For each segment, and for what was open at the end, the calls that ended in it and have values, with `columns`; a piece at a time."""
-    if not any(segment["rows"].get("observed") for segment in trace.segments):
+def has_values(trace: Trace) -> bool:
+    """Whether anything was recorded of what calls were given and returned."""
+    return any(segment["rows"].get("observed") for segment in trace.segments)
+
+
+def joined(
+    trace: Trace, columns: Sequence[str], waiting: "Waiting | None" = None, growth: Growth[Engine] | None = None
+) -> Iterator[Iterator[Joined]]:
+    """For each segment, and for what was open at the end, the calls that ended in it and have values, with `columns`; a piece at a time.
+
+    `growth`: of a whole trace, from where that begins; then `waiting` has what waits there.
+    """
+    if not has_values(trace):
         return
-    waiting, indices = Waiting(), [segment["index"] for segment in trace.segments]
+    waiting, indices = waiting or Waiting(), [segment["index"] for segment in trace.segments]
     in_step = trace.whole is trace  # what rebuilds a window may begin before it
     for index in () if in_step else indices:
         waiting.add(trace.part("observed", index))
-    for number, pieces in enumerate(rebuild(trace)):
+    for number, pieces in enumerate(rebuild(trace, growth), growth.first if growth else 0):
         if in_step and number < len(indices):
             waiting.add(trace.part("observed", indices[number]))
         yield (found for piece in pieces if (found := waiting.take(piece, columns)) is not None)
@@ -45,9 +58,16 @@ def joined(trace: Trace, columns: Sequence[str]) -> Iterator[Iterator[Joined]]:
 class Waiting:
     """Rows of `observed` whose calls have not been seen yet, in the order of time."""
 
-    def __init__(self) -> None:
-        self._rows = OBSERVED.arrow.empty_table()
-        self._ts, self._is_argument = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    def __init__(self, state: State | None = None) -> None:
+        """`state`: of an earlier one. Raises KeyError, ValueError and pa.ArrowException where it is none."""
+        self._keep(OBSERVED.arrow.empty_table() if state is None else _unpacked(state))
+
+    def state(self) -> State:
+        """The rows, to go on from."""
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, self._rows.schema) as stream:
+            stream.write_table(self._rows)
+        return {_WAITING: np.frombuffer(out.getvalue(), np.uint8)}
 
     def add(self, rows: pa.Table) -> None:
         self._keep(pa.concat_tables([self._rows, rows]))
@@ -88,3 +108,11 @@ class Waiting:
         for name in _WHO:
             same = same & (calls[name].to_numpy()[call] == self._rows[name].to_numpy()[value])
         return call[same], value[same]
+
+
+def _unpacked(state: State) -> pa.Table:
+    rows = pa.ipc.open_stream(state[_WAITING].tobytes()).read_all()
+    rows.validate(full=True)
+    if rows.schema != OBSERVED.arrow:
+        raise ValueError("no such state")
+    return rows

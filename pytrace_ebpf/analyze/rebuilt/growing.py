@@ -82,8 +82,18 @@ class Growth(Generic[_Engines]):
         """These are all `parts` so far, and `state` is what goes on besides the engines; nothing, where they miss a name, which may come late."""
         if not self.engines.met_unknown:
             numbers, saved = _numbers(self.engines), np.frombuffer(self.engines.save(), np.uint8)
-            taken = len(self._keys) - has_only_cputime(self._trace)
-            self._settled = Settled(self._keys[taken - 1], tuple(parts), _packed({**state, _NUMBERS: numbers, _ENGINE: saved}))
+            self._settled = Settled(self._key, tuple(parts), _packed({**state, _NUMBERS: numbers, _ENGINE: saved}))
+
+    def settle_with(self, table: Table, parts: Sequence[str], state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """settle() what is made of the rows of another derived `table`, part by part, if these are settled; the engines take nothing."""
+        under = self._trace.settled(table)
+        if under is not None and under.key == self._key:
+            self.settle(parts, state)
+
+    @property
+    def _key(self) -> str:
+        """What all depends on that settle() keeps."""
+        return self._keys[len(self._keys) - has_only_cputime(self._trace) - 1]
 
     @property
     def settled(self) -> Settled | None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, sums_of
 from pytrace_ebpf.analyze.samples import tree as sampled
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.rebuild.library import NO_THREAD
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE

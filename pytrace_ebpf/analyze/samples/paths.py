@@ -9,26 +9,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
-from pytrace_ebpf.analyze.samples.summed import is_summed, summed
+from pytrace_ebpf.analyze.samples.sampling import is_summed
+from pytrace_ebpf.analyze.samples.summed import summed
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, looked_at, weighed
 from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 UNKNOWN = -1  # of `func_id`
 OTHER = -2  # in Paths: what stands for the paths that were merged
-SOURCE = "sample"
 _AT_ONCE = 1 << 16  # samples whose intervals off the core are looked for together
 NATIVE = "native"  # of `functions.function_layer`
 
 Ints = npt.NDArray[np.int64]
-
-
-def period_of(trace: Trace) -> int | None:
-    """The time that a sample stands for, ns, of a trace whose functions are known by samples alone; None of one that has calls."""
-    sampling = trace.manifest.get("sampling")
-    if not sampling or any(each["source"] not in (SOURCE, None) for each in trace.manifest["sources"]):
-        return None
-    return int(sampling["period_ns"])
 
 
 def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:

@@ -18,11 +18,6 @@ _KEY = ["pid", "stack_id"]
 Ints = npt.NDArray[np.int64]
 
 
-def is_summed(trace: Trace) -> bool:
-    """Whether a trace has samples in this form alone."""
-    return bool((trace.manifest.get("sampling") or {}).get("summed_ns"))
-
-
 def summed(trace: Trace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """(samples, stacks) as samples.paths.segments gives them, some windows at a time.
 

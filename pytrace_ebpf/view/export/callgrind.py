@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.by_line import by_line
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.parts import PARTS, column, known
 from pytrace_ebpf.view.states import with_off

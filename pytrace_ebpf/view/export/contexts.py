@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.samples.tree import nodes, untold
 from pytrace_ebpf.view.export.parts import column, known
 from pytrace_ebpf.view.states import with_off

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges
-from pytrace_ebpf.analyze.samples.paths import Paths, period_of
+from pytrace_ebpf.analyze.samples.paths import Paths
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.states import NAMES, STATES

@@ -12,7 +12,7 @@ from pytrace_ebpf.analyze.functions.named_layers import ORDER, modules
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.analyze.rebuilt.workers import Workers
 from pytrace_ebpf.analyze.samples.chart import chart
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame

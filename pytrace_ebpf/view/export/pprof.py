@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
 from pytrace_ebpf.view.export.protobuf import Packed, Piece, data, messages, nested, number, width
