@@ -132,6 +132,8 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
     if status["too_many"]:
         lines.append(f"{status['too_many']:,} processes are not sampled because there are so many (max_processes)")
+    if failed := status["recordings"]["failed"]:
+        lines.append(f"{failed:,} recordings ended before their time; what they had recorded until then opens")
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(

@@ -15,7 +15,7 @@ from pytrace_ebpf.analyze.live.samples import LiveSamples
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.finding import Finding
-from pytrace_ebpf.daemon.hours import Hours
+from pytrace_ebpf.daemon.hours import Clock, Hours
 from pytrace_ebpf.daemon.lock import Lock
 from pytrace_ebpf.daemon.recordings import Recordings
 from pytrace_ebpf.daemon.service import notify
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SOCKET = "daemon.sock"
 _PUBLISHED_S = 5.0
+_STEP_S = 60.0  # a host's clock that is so far from where it was is said to be
 _MOST_SAID = 20  # sentences a minute: whoever starts processes decides how many there would be
 _PAGE = resource.getpagesize()
 
@@ -48,6 +49,8 @@ class Daemon:
         self._door = Door(self.configuration.run_directory / _SOCKET, self.configuration.requests, self, serving)
         self._stopping = self._reloading = False
         self._began_s, self._began_cpu_s = time.time(), _cpu_s()
+        self._clock, self._ahead_s = Clock(), 0.0
+        self._shut: str | None = None  # why nobody can ask
         self._said = self._said_since = 0
         self._last = Status(0.0, 0, 0, 0)
         self._reloads = 0
@@ -60,7 +63,7 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         """How it is going."""
         store, hours = self._store, self._hours
-        uptime_s = time.time() - self._began_s
+        uptime_s = time.time() - self._clock.ahead_s - self._began_s
         return {
             "pid": os.getpid(),
             "since": round(self._began_s, 3),
@@ -77,7 +80,7 @@ class Daemon:
             "lost": self._last.lost,
             "sampled": self._finding.handed,
             "ignored": self._finding.ignored,
-            "too_many": self._finding.refused,
+            "too_many": self._finding.left_out,
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),
@@ -113,7 +116,7 @@ class Daemon:
     def _sample(self, lock: Lock) -> None:
         """One recording, until the next reload."""
         configuration = self.configuration
-        self._hours = Hours(configuration.directory, configuration.max_bytes, configuration.max_age_s)
+        self._hours = Hours(configuration.directory, configuration.max_bytes, configuration.max_age_s, self._clock)
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples = Finding(configuration), None
         self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
@@ -183,6 +186,8 @@ class Daemon:
         if time.monotonic() >= self._published_s:
             self._published_s = time.monotonic() + _PUBLISHED_S
             notify("WATCHDOG=1")
+            self._see_steps()
+            self._see_door()
             try:
                 how = self.status()
                 if self._outlets:
@@ -190,6 +195,28 @@ class Daemon:
                 lock.publish(how)
             except OSError as error:
                 self._report(f"its status could not be written ({error.strerror})")
+
+    def _see_steps(self) -> None:
+        ahead_s = self._clock.ahead_s
+        if abs(ahead_s - self._ahead_s) >= _STEP_S:
+            way = "forward" if ahead_s > self._ahead_s else "back"
+            self._report(
+                f"the host's clock was stepped {abs(ahead_s - self._ahead_s):,.0f} s {way}: what is sampled from now on has its moments, and max_age goes by "
+                "the time that passes"
+            )
+            self._ahead_s = ahead_s
+
+    def _see_door(self) -> None:
+        if self._door.is_open:
+            return
+        try:
+            self._door.open()
+            shut, said = None, "its socket was gone; it listens again"
+        except HostError as error:
+            shut = said = str(error)
+        if shut is None or shut != self._shut:
+            self._report(said)
+        self._shut = shut
 
     def _report(self, sentence: str) -> None:
         minute = int(time.monotonic() / 60)

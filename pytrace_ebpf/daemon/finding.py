@@ -34,7 +34,7 @@ class Finding(Looking):
         self._turn = 0
         self._handed: dict[int, Key] = {}  # to be sampled
         self._to_record: list[tuple[int, Rule]] = []
-        self.refused = 0  # processes that are not sampled because there are so many
+        self._left_out: dict[int, Key] = {}  # not sampled because there are so many, the first of them first
 
     def there(self) -> list[Found]:
         """As Looking's."""
@@ -55,6 +55,11 @@ class Finding(Looking):
         return len(self._handed)
 
     @property
+    def left_out(self) -> int:
+        """Living processes that are not sampled because there are so many."""
+        return len(self._left_out)
+
+    @property
     def ignored(self) -> int:
         """Processes that the policy leaves out, of whatever kind."""
         return sum(seen.rule.action == IGNORE for seen in list(self._seen.values()))
@@ -71,7 +76,7 @@ class Finding(Looking):
                 self._handed[pid] = seen.key
                 out.append((pid, target))
             else:
-                self.refused += 1
+                self._left_out[pid] = seen.key
         return out
 
     def _fitting(self) -> dict[int, Key]:
@@ -84,6 +89,9 @@ class Finding(Looking):
                 seen[pid] = self._look_at(pid, known, now)
         self._seen = seen
         self._handed = {pid: key for pid, key in self._handed.items() if pid in seen and seen[pid].key == key}
+        self._left_out = {pid: key for pid, key in self._left_out.items() if pid in seen and seen[pid].key == key}
+        for pid in list(self._left_out)[: self._most - len(self._handed)]:  # others ended: they are looked at again
+            self._judged.discard(self._left_out.pop(pid))
         return {pid: each.key for pid, each in seen.items() if each.key}
 
     def _look_at(self, pid: int, known: _Seen | None, now: float) -> _Seen:

@@ -19,13 +19,36 @@ def name_of(at_s: float) -> str:
     return time.strftime("%Y%m%d-%H", time.gmtime(at_s))
 
 
+class Clock:
+    """How late it is for what gets too old: the host's clock, and no later than it was at the start and the time since then.
+
+    A clock that is stepped forward makes nothing old, then. One that is stepped back makes things young, which removes too little for a while.
+    """
+
+    def __init__(self) -> None:
+        self._began_s, self._booted_s = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def now_s(self) -> float:
+        """In s since 1970."""
+        return min(time.time(), self._steady_s)
+
+    @property
+    def ahead_s(self) -> float:
+        """By how much the host's clock was stepped since the start; negative: back."""
+        return time.time() - self._steady_s
+
+    @property
+    def _steady_s(self) -> float:
+        return self._began_s + time.clock_gettime(time.CLOCK_BOOTTIME) - self._booted_s
+
+
 class Hours:
     """The directory, made where it is not there, mode 0700, held by its descriptor."""
 
-    def __init__(self, path: Path, max_bytes: int, max_age_s: float) -> None:
-        """Raises HostError where it cannot be had, or is somebody else's."""
+    def __init__(self, path: Path, max_bytes: int, max_age_s: float, clock: Clock | None = None) -> None:
+        """Raises HostError where it cannot be had, or is somebody else's. `clock`: one that has been running, where there is one."""
         self.path = path.absolute()
-        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        self._max_bytes, self._max_age_s, self._clock = max_bytes, max_age_s, clock or Clock()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -69,7 +92,7 @@ class Hours:
         """Remove the oldest traces that are too old, or too many; that which is being written stays, and counts."""
         names = [name for name in self.names() if name != open_name]
         sizes = {name: self._sizes.get(name) or self._size(name) for name in names}
-        oldest = name_of(time.time() - self._max_age_s)
+        oldest = name_of(self._clock.now_s() - self._max_age_s)
         total = sum(sizes.values()) + open_bytes
         for name in names:
             if total <= self._max_bytes and name[:11] >= oldest:

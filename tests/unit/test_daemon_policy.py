@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytrace_ebpf.cli.daemon import _loader
+from pytrace_ebpf.daemon import finding
 from pytrace_ebpf.daemon.configuration import Configuration, load
 from pytrace_ebpf.daemon.policy import ACTIONS, Process, Rule, decide, read
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.record.process import matching
 
 DOCKER = "a1" * 32
 SHOP = Process(7, "/usr/bin/python3 -m gunicorn shop:app", 1000, (f"/system.slice/docker-{DOCKER}.scope",))
@@ -171,3 +173,22 @@ def test_a_process_name_with_line_breaks_forges_no_user() -> None:
     assert found.uid == os.getuid()
     assert found.command.startswith("python")
     assert read(child.pid, b"") is None
+
+
+def test_who_was_left_out_is_sampled_once_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {pid: (pid, "1", 1, pid) for pid in (1, 2, 3, 4, 5)}
+    monkeypatch.setattr(finding, "processes", lambda: sorted(there))
+    monkeypatch.setattr(finding, "key_of", there.get)
+    monkeypatch.setattr(finding, "command", lambda pid: b"python")
+    monkeypatch.setattr(finding, "read", lambda pid, words: Process(pid, "python", 0, ()))
+    monkeypatch.setattr(matching, "inspect", lambda pid: pid)
+    monkeypatch.setattr(matching, "is_ours", lambda pid: False)
+    looking = finding.Finding(configured(tmp_path, "max_processes = 2"))
+    looked = [[pid for pid, _ in looking.there()]]
+    for ended in ((), (3,), (1,), (2, 4)):
+        for pid in ended:
+            del there[pid]
+        looked.append([pid for pid, _ in looking.there()])
+        assert looking.handed + looking.left_out == len(there)
+    assert looked == [[1, 2], [], [], [4], [5]] and looking.left_out == 0
+    looking.close()

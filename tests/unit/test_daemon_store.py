@@ -71,11 +71,14 @@ class Life:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the real clock is ahead."""
+    """Seconds that have passed, by every clock."""
     ahead, real = [0.0], time.time
     for module in (store_module, hours_module):
-        monkeypatch.setattr(module, "time", type("Time", (), {name: staticmethod(getattr(time, name)) for name in ("gmtime", "strftime")}))
+        monkeypatch.setattr(
+            module, "time", type("Time", (), {name: staticmethod(getattr(time, name)) for name in ("gmtime", "strftime")} | {"CLOCK_BOOTTIME": 7})
+        )
         monkeypatch.setattr(module.time, "time", staticmethod(lambda: real() + ahead[0]), raising=False)
+        monkeypatch.setattr(module.time, "clock_gettime", staticmethod(lambda _: real() + ahead[0]), raising=False)
     return ahead
 
 
@@ -145,6 +148,27 @@ def test_the_oldest_hours_go_when_there_are_too_many_bytes(tmp_path: Path, clock
     assert life.store.trace is not None and names[-1] == life.store.trace.name
     assert 1 < len(names) <= 4 and life.hours.removed == 7 - len(names)
     assert life.hours.bytes <= life.hours._max_bytes
+    life.close()
+
+
+def test_a_clock_that_is_stepped_makes_no_hour_too_old(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(hours_module.time, "clock_gettime", staticmethod(lambda _: passed[0]), raising=False)
+    life = Life(tmp_path / "d", "main", max_age_s=2 * 3600)
+    life.window()
+    clock[0] += 86400 * 365
+    life.window()
+    assert len(life.hours.names()) == 2 and life.hours.removed == 0
+    clock[0] -= 2 * 86400 * 365
+    life.window()
+    assert len(life.hours.names()) == 3 and life.hours.removed == 0
+    clock[0] += 86400 * 365 + 4 * 3600
+    life.window()
+    assert life.hours.removed == 1, "the hour of a year ago; the first one is not as old as the stepped clock says"
+    passed[0] += 4 * 3600
+    life.window()
+    assert life.hours.removed == 2
+    assert life.hours._clock.ahead_s == pytest.approx(0, abs=60)
     life.close()
 
 

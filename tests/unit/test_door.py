@@ -13,11 +13,13 @@ import pytest
 
 from pytrace_ebpf.cli import main, serving, trace
 from pytrace_ebpf.daemon.door import protocol
+from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.door.peer import Peer, Presence
 from pytrace_ebpf.daemon.door.permission import USERS_OPTIONS, Permission
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.record.rights import capabilities
 from tests.conftest import REPOSITORY
+from tests.doors import Service
 
 # Options of `trace` that users are not given: what they hold or take is the host's.
 ROOTS_OPTIONS = {"ring-mib", "keep"}
@@ -193,3 +195,24 @@ def test_the_unit_leaves_the_daemon_the_capabilities_that_it_keeps() -> None:
     assert {f"CAP_{name}" for name in capabilities.LOADING} <= set(settings["CapabilityBoundingSet"].split())
     assert settings["RuntimeDirectory"] == Path(protocol.SOCKET).parent.name and settings["RuntimeDirectoryMode"] == "0755"
     assert settings["NoNewPrivileges"] == "yes" and settings["ProtectSystem"] == "strict"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the socket's folder is to be ours alone")
+def test_a_socket_that_was_removed_is_made_again_and_nothing_else_is_removed(tmp_path: Path) -> None:
+    place = tmp_path / "run" / "daemon.sock"
+    door = Door(place, Permission(), Service(), ["false"])
+    try:
+        door.open()
+        place.unlink()
+        assert not door.is_open
+        door.open()
+        assert door.is_open
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(place))
+        place.unlink()
+        place.write_text("precious")
+        with pytest.raises(HostError, match="something else is there; remove it"):
+            door.open()
+    finally:
+        door.close()
+    assert place.read_text() == "precious"

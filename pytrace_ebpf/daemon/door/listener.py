@@ -42,10 +42,16 @@ class Door:
         self._connections: Counter[int] = Counter()  # by user
         self._asked: Counter[int] = Counter()  # traces that are being recorded, by user
         self._listener: socket.socket | None = None
+        self._at: tuple[int, int] | None = None  # which file the socket is
 
     def open(self) -> None:
-        """Listen. Raises HostError where another daemon does, or where others could put a socket of theirs in its place."""
+        """Listen, also once more where the socket was removed.
+
+        Raises HostError where another daemon does, others could put a socket of theirs in its place, or something else is there.
+        """
         self._make_folder()
+        if _file_of(self._path) and not stat.S_ISSOCK(self._path.lstat().st_mode):
+            raise HostError(f"the daemon cannot listen at {self._path}: something else is there; remove it")
         with socket.socket(socket.AF_UNIX) as other, suppress(OSError):
             other.settimeout(_ANSWER_S)
             other.connect(str(self._path))
@@ -59,13 +65,15 @@ class Door:
         except OSError as error:
             listener.close()
             raise HostError(f"the daemon cannot listen at {self._path} ({error.strerror or error})") from error
-        self._listener = listener
+        before, self._listener, self._at = self._listener, listener, _file_of(self._path)
+        if before is not None:
+            _hang_up(before)
         threading.Thread(target=self._accept, args=(listener,), name="door", daemon=True).start()
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens."""
-        return self._listener is not None
+        """Whether it listens, where its socket still is."""
+        return self._listener is not None and self._at == _file_of(self._path)
 
     def _make_folder(self) -> None:
         folder = self._path.parent
@@ -81,10 +89,9 @@ class Door:
     def close(self) -> None:
         """Listen no more; have what is being recorded finished, and wait for that."""
         if self._listener is not None:
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._path.unlink(missing_ok=True)
+            if self.is_open:
+                self._path.unlink(missing_ok=True)
+            _hang_up(self._listener)
         self._recordings.close()
 
     def recordings(self) -> list[int]:
@@ -203,6 +210,19 @@ class Door:
         finally:
             with self._lock:
                 self._asked[peer.uid] -= 1
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = path.lstat()
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _hang_up(listener: socket.socket) -> None:
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 _Caller = tuple[int, int, tuple[int, ...]] | None
