@@ -12,8 +12,10 @@ PYTEST := $(AS_ROOT) $(BIN)/python -m pytest $(if $(AS_ROOT),-p no:cacheprovider
 ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
+# How often each fault is tried.
+TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs site install install-daemon wheels uninstall clean
+.PHONY: help setup demo test test-matrix test-faults torch test-torch bench experiments check format docs site install install-daemon wheels uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +34,11 @@ test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, 
 	@rm -f .build/matrix.xml
 	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml > .build/matrix.md && mv .build/matrix.md docs/matrix.md || code=1;) exit $$code
+
+test-faults: setup ## try each fault several times (TRIES=5), and write docs/faults.md
+	@rm -f .build/faults.xml; mkdir -p .build
+	@$(PYTEST) -n $(JOBS) tests/faults --tries $(TRIES) --junitxml .build/faults.xml $(ARGS); code=$$?; \
+	$(if $(ARGS),,$(BIN)/python scripts/faults.py .build/faults.xml > .build/faults.md && mv .build/faults.md docs/faults.md || code=1;) exit $$code
 
 torch: setup ## install PyTorch for the workloads and their tests, once
 	@scripts/torch.sh

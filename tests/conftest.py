@@ -29,7 +29,9 @@ MATRIX = {"3.9": "bullseye", "3.13": "trixie", "3.14": "sid", "3.15": "sid"}
 SOURCES = ("usdt", "agent")
 WITH_PROBES = ("3.9", "3.11", "3.15")  # of Debian's
 CAP_SYS_ADMIN = 21
-PATIENCE_S = 300  # after which a program is taken to hang, on a machine however slow; no test fails for less
+PATIENCE_S = int(
+    os.environ.get("PYTRACE_PATIENCE_S", "300")
+)  # after which a program is taken to hang, on a machine however slow; no test fails for less
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def without_rights(user: int, *words: str) -> list[str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", action="store_true", help="also run on the Pythons of the root filesystems and of pyenv")
     parser.addoption("--kills", type=int, default=4, help="how many tracers are killed in each case of test_kills")
+    parser.addoption("--tries", type=int, default=0, help="how often each fault is tried (tests/faults); 0: once, the cheap ones alone")
     parser.addoption("--clock-seconds", type=int, default=10, help="how long the clocks of agent and kernel are compared")
 
 
@@ -257,6 +260,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # reports take it for the terminal's width
     config.addinivalue_line("markers", "usually(*names): those of them that are enough where --matrix is not asked for")
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
+    config.addinivalue_line("markers", "cheap: a fault that is tried where --tries is not asked for, too")
     config.addinivalue_line("markers", "measured: compares with another clock of this machine, whose cores others may take meanwhile")
     # The usual tests say the same of the same code each time; the matrix looks for new examples.
     hypothesis.settings.register_profile("usual", derandomize=not config.getoption("--matrix"))
@@ -272,10 +276,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if made is not None and not config.getoption("--matrix") and "PYTRACE_FUZZ" not in os.environ:  # these try all that a test asks for
             asked = item.obj._hypothesis_internal_use_settings
             item.obj._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=max(10, asked.max_examples // 3))
-        if REPOSITORY / "tests" / "bpf" in item.path.parents:
+        if any(REPOSITORY / "tests" / name in item.path.parents for name in ("bpf", "faults")):
             item.add_marker(pytest.mark.bpf)
         live = item.get_closest_marker("bpf") or REPOSITORY / "tests" / "hostile" in item.path.parents
-        if reruns := 2 if item.get_closest_marker("measured") else 1 if live else 0:
+        reruns = 2 if item.get_closest_marker("measured") else 1 if live else 0
+        if reruns and not config.getoption("--tries"):  # of a fault each try counts
             # Real programs on a machine with others: what fails each time is no other program's doing. The summary names every RERUN.
             item.add_marker(pytest.mark.flaky(reruns=reruns))
         if reason and item.get_closest_marker("bpf"):

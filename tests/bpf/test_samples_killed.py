@@ -44,7 +44,8 @@ def mapped_files(pid: int) -> set[str]:
 
 
 def family(pid: int) -> list[int]:
-    return [int(child) for child in of_thread(Path(f"/proc/{pid}/task/{pid}"), "children").split()]
+    """Its children, whichever of its threads started them."""
+    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in of_thread(task, "children").split()]
 
 
 def test_a_killed_tracer_leaves_nothing_and_its_samples_open(
