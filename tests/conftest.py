@@ -175,6 +175,15 @@ def public_path() -> Iterator[Path]:
 
 
 @pytest.fixture
+def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A C compiler for CC that optimizes nothing, for tests of what is built and not of how fast that is."""
+    path = tmp_path_factory.mktemp("compiler") / "quick"
+    path.write_text('#!/bin/sh\nexec cc "$@" -O0 -fno-lto\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
 def clock_seconds(pytestconfig: pytest.Config) -> int:
     """How long to compare the clocks."""
     return int(pytestconfig.getoption("--clock-seconds"))

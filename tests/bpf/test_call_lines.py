@@ -51,6 +51,7 @@ def test_recording_that_begins_in_the_middle(python: Python, source: str, target
     """Calls from frames that were open then have lines at once."""
     process = target("busy", python=python)
     trace = pytrace_ebpf.open(attach(process.pid, "--source", source).stop())
+    process.kill()
     calls = of_calls(trace)
     made = calls[(calls["name"] == "down") & (calls["status"] != "open_at_start")]
     assert set(made[["caller", "call_line"]].itertuples(index=False, name=None)) == {("down", 8), ("forever", 13)}

@@ -64,7 +64,7 @@ def test_usage_and_scheduling_agree(target: Callable[..., Target], attach: Calla
     recorder = attach(process.pid, "--source", "agent", "--include", "nothing")
     wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).usage()) > 0)  # the first sample: what is used from here on is counted
     begun = sum(on_cpu_ns(process.pid).values())
-    wait_until(lambda: sum(on_cpu_ns(process.pid).values()) > begun + 2e9)
+    wait_until(lambda: sum(on_cpu_ns(process.pid).values()) > begun + 5e9)
     trace = pytrace_ebpf.open(recorder.stop())
     process.kill()
     stolen = stolen_ns() - stolen
