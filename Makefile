@@ -13,7 +13,7 @@ ARGS ?=
 # Most of the time a test waits for its target.
 JOBS ?= 3
 
-.PHONY: help setup demo test test-matrix torch test-torch bench experiments check format docs install install-daemon uninstall clean
+.PHONY: help setup demo test test-matrix torch test-torch bench experiments check page format docs install install-daemon uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,11 @@ check: setup ## layout of the code, ruff, mypy, the generated documents and who 
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/generate_docs.py --check
+	@if command -v npm >/dev/null; then cd page && npm ci --silent && npm run --silent check; fi
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/test_architecture.py
+
+page: ## build the page of `report --html` anew from page/ (needs node)
+	@cd page && npm ci --silent && npm run --silent build
 
 format: ## lay out the Python code anew
 	@scripts/setup.sh venv check
