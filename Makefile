@@ -15,7 +15,7 @@ JOBS ?= 3
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults torch test-torch bench experiments check format docs site install install-daemon wheels uninstall clean
+.PHONY: help setup demo test test-matrix test-faults torch test-torch bench experiments check page format docs site install install-daemon wheels uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,11 @@ check: setup ## layout of the code, ruff, mypy, the generated documents and who 
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/generate_docs.py --check
+	@if command -v npm >/dev/null; then cd page && npm ci --silent && npm run --silent check; fi
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/test_architecture.py
+
+page: ## build the page of `report --html` anew from page/ (needs node)
+	@cd page && npm ci --silent && npm run --silent build
 
 format: ## lay out the Python code anew
 	@scripts/setup.sh venv check

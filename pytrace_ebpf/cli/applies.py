@@ -13,6 +13,7 @@ REPORT: Applies = {
     "shapes": ("operator",),
     "request": ("request",),
     "slowest": ("request",),
+    "html": ("function",),
     "compensate": ("function", "module", "operator", "blas"),
 }
 EXPORT: Applies = {"value": ("folded", "pstats")}

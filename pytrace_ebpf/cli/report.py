@@ -7,20 +7,24 @@ Each figure is split four ways: on a core, in the run queue, waiting for the GIL
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.cli import applies, window
-from pytrace_ebpf.cli.reading import answer, damage_reported
+from pytrace_ebpf.cli.reading import answer, damage_reported, rights
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import Screen, ascii_only, console
 from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.page import page
 from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report, width_of
 
@@ -40,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
+    parser.add_argument("--html", metavar="FILE", help="write a page with all of it, too: timeline, flame graph, functions, waits, GIL, cores")
     window.add_arguments(parser, "--to", "--until")
     parser.add_argument(
         "--compensate",
@@ -60,14 +65,18 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"
     applies.to_answer(applies.REPORT, args, "by")
-    facts, table = answer(args.trace, lambda trace: _found(window.windowed(trace, args), args))
+    if args.html and args.compensate:
+        raise UsageError("--compensate has no effect on the page of --html, which shows what was recorded; leave one of them out.")
+    facts, table = answer(args.trace, lambda trace: _answered(window.windowed(trace, args), args))
     top = args.top or len(table)
     if args.json:
         facts["rows"] = records(table.head(top))
         json.dump(facts, sys.stdout, indent=1)
         sys.stdout.write("\n")
-        return 0
-    _print(args, facts, table, console())
+    else:
+        _print(args, facts, table, console())
+    if args.html:
+        print(printable(f"{args.html}: open it in a browser"), file=sys.stderr)
     return 0
 
 
@@ -80,6 +89,19 @@ def show(args: argparse.Namespace, screen: Screen) -> None:
 def _print(args: argparse.Namespace, facts: dict[str, Any], table: pd.DataFrame, screen: Screen) -> None:
     with damage_reported(args.trace):
         screen.print(report(facts, table, width_of(screen), ascii_only(), args.top or len(table)))
+
+
+def _answered(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
+    """_found(), and the page where one is asked for."""
+    found = _found(trace, args)
+    if args.html:
+        path = Path(args.html)
+        try:
+            with whole_file(path, rights()) as out:
+                page.write(trace, found[0], out)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written ({error.strerror}); name another file.") from None
+    return found
 
 
 def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:

@@ -26,14 +26,15 @@ class Boxes:
 
     def __init__(self, most: int) -> None:
         """At most about `most` boxes."""
-        self._most, self._least = most, 0
+        self._most, self.least_ns = most, 0  # least_ns: what is shorter is merged
         self._boxes = _of_calls(pd.DataFrame({name: np.zeros(0, np.int64) for name in COLUMNS}))
+        self._fresh: list[pd.DataFrame] = []  # what came since
 
     def add(self, calls: pd.DataFrame) -> None:
-        """Take calls with COLUMNS: of each depth in the order of time, and after those that came before."""
-        both = pd.concat([self._boxes, _of_calls(calls)], ignore_index=True)
-        self._boxes = both.iloc[np.argsort(both["depth"].to_numpy(), kind="stable")].reset_index(drop=True)
-        self._merge(max(2 * self._most, ROOM))
+        """Take calls with COLUMNS: level by level, there in the order of time, and after those that came before."""
+        self._fresh.append(_merged(_of_calls(calls), self.least_ns))
+        if len(self._boxes) + sum(map(len, self._fresh)) > max(2 * self._most, ROOM):
+            self._merge(max(self._most, ROOM // 2))
 
     def made(self) -> pd.DataFrame:
         """One row each, level by level and in the order of time.
@@ -46,22 +47,32 @@ class Boxes:
 
     def _merge(self, most: int) -> None:
         """Merge what is shorter than the least power of two, in ns, with which no more than `most` boxes remain; nothing where none need be."""
+        both = pd.concat([self._boxes, *self._fresh], ignore_index=True)
+        self._boxes, self._fresh = both.iloc[np.argsort(both["depth"].to_numpy(), kind="stable")].reset_index(drop=True), []
         depth, start, end, calls = (self._boxes[name].to_numpy(np.int64) for name in ("depth", "start_ns", "end_ns", "calls"))
         single = calls == 1
         if len(depth) > most:
-            low, high = max(0, self._least.bit_length() - 1), int(end.max() - start.min() + 1).bit_length()
+            low, high = max(0, self.least_ns.bit_length() - 1), int(end.max() - start.min() + 1).bit_length()
             while low < high:
                 middle = (low + high) // 2
                 low, high = (low, middle) if _begins(depth, start, end, single, 1 << middle).sum() <= most else (middle + 1, high)
-            self._least = 1 << low
-        if not self._least or not len(depth):
-            return
-        first = np.flatnonzero(_begins(depth, start, end, single, self._least))
-        stop = np.append(first[1:], len(depth))
-        func, ns = _foremost(np.repeat(np.arange(len(first)), stop - first), self._boxes["func_id"].to_numpy(), self._boxes["most_ns"].to_numpy())
-        sums = {name: np.add.reduceat(self._boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS, "workers")}
-        box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": sums.pop("calls"), "func_id": func}
-        self._boxes = pd.DataFrame(box | sums | {"most_ns": ns})
+            self.least_ns = 1 << low
+        self._boxes = _merged(self._boxes, self.least_ns)
+
+
+def _merged(boxes: pd.DataFrame, least_ns: int) -> pd.DataFrame:
+    """Boxes, level by level, of which those shorter than `least_ns` are merged with such neighbours."""
+    if not least_ns or not len(boxes):
+        return boxes
+    depth, start, end, calls = (boxes[name].to_numpy(np.int64) for name in ("depth", "start_ns", "end_ns", "calls"))
+    first = np.flatnonzero(_begins(depth, start, end, calls == 1, least_ns))
+    if len(first) == len(boxes):
+        return boxes
+    stop = np.append(first[1:], len(depth))
+    func, ns = _foremost(np.repeat(np.arange(len(first)), stop - first), boxes["func_id"].to_numpy(), boxes["most_ns"].to_numpy())
+    sums = {name: np.add.reduceat(boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS, "workers")}
+    box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": sums.pop("calls"), "func_id": func}
+    return pd.DataFrame(box | sums | {"most_ns": ns})
 
 
 def _of_calls(calls: pd.DataFrame) -> pd.DataFrame:
@@ -97,11 +108,14 @@ def _parts(calls: pd.DataFrame) -> dict[str, Ints]:
 
 def _foremost(box: Ints, func: Ints, wall: Ints) -> tuple[Ints, Ints]:
     """Of each box (numbered from 0, in order) the function that has most of its wall time, and how much."""
-    order = np.lexsort((func, box))
-    box, func, wall = box[order], func[order], wall[order]
-    first = np.flatnonzero(np.append(True, (box[1:] != box[:-1]) | (func[1:] != func[:-1])))
+    least = int(func.min())
+    key = box * (int(func.max()) - least + 1) + func - least
+    order = np.argsort(key)
+    box, func, wall, key = box[order], func[order], wall[order], key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
     total = np.add.reduceat(wall, first)
     box, func = box[first], func[first]
-    order = np.lexsort((total, box))
-    last = np.append(box[order][1:] != box[order][:-1], True)
-    return func[order][last], total[order][last]
+    most = np.maximum.reduceat(total, np.flatnonzero(np.append(True, box[1:] != box[:-1])))
+    last = np.flatnonzero(total == most[box])
+    last = last[np.append(box[last][1:] != box[last][:-1], True)]
+    return func[last], most

@@ -1,0 +1,50 @@
+"""What a page has of each other report: its rows, in plain values, and the matrices of the GIL and the cores."""
+
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.names import plain
+from pytrace_ebpf.view.text import clean
+
+_MOST_ROWS = 500
+_OTHERS = ("thread", "wait", "gil", "core", "task", "operator", "memory")
+
+
+def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
+    """By the name of the report (view.by.BY): `rows`, the first ones; `count`, of how many; `sentence`; and what else that report has found."""
+    return {name: _table(trace, tree, facts | {"by": name, "sentence": None}, name) for name in _OTHERS if _has(trace, facts, name)}
+
+
+def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
+    """Whether a trace can have any of it: what was not recorded is not derived."""
+    manifest, switches = trace.manifest, facts["scheduling"]["source"] in ("bpf", "perf")
+    recorded = {
+        "wait": switches and not facts["sampled"],
+        "gil": facts["scheduling"]["source"] == "bpf" and not facts["sampled"],
+        "core": switches and not facts["sampled"],
+        "operator": bool(manifest["options"].get("layers")),
+        "memory": bool(manifest["options"].get("memory")) or manifest.get("native_memory") is not None or manifest.get("faults") is not None,
+    }
+    return bool(recorded.get(name, True))
+
+
+def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> dict[str, Any]:
+    rows, more = BY[name].found(trace, tree, facts | {"shapes": False})
+    return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **harmless(more)}
+
+
+def harmless(value: Any) -> Any:
+    """`value` as JSON has it: without control characters, and of lists the first _MOST_ROWS."""
+    if isinstance(value, dict):
+        return {str(key): harmless(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [harmless(each) for each in value[:_MOST_ROWS]]
+    if isinstance(value, str):
+        return clean(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if hasattr(value, "tolist"):
+        return harmless(value.tolist())
+    return value if isinstance(value, int) or value == value else None
