@@ -12,7 +12,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.analyze.samples.chart import chart
-from pytrace_ebpf.analyze.samples.paths import period_of
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.trace.frames import to_frame
