@@ -302,8 +302,8 @@ export function timeline(model, main) {
     if (at.state !== undefined) {
       const i = at.state, single = states.calls[i] === 1;
       return [...heading(single ? model.page.parts[parts(states, i).findIndex(n => n > 0)]?.[0] ?? "" : `${count(states.calls[i])} states, summed up`, at.line.t.title),
-        facts([["from", time(states.start[i] + model.page.from_ns)], ["for", time(states.length[i])], single && states.func[i] >= 0 ? ["on core", states.func[i]] : null, ...(single ? [] : splitRows(model, parts(states, i)))]),
-        ...(at.wait !== undefined ? [el("br"), ...ofWait(model, at.wait)] : [])];
+        facts([["from", time(states.start[i] + model.page.from_ns)], ["for", time(states.length[i])], single && states.func[i] >= 0 && parts(states, i)[0] > 0 ? ["on core", states.func[i]] : null, ...(single ? [] : splitRows(model, parts(states, i)))]),
+        ...(at.wait !== undefined ? [el("div", {class_: "wait-of"}, ...ofWait(model, at.wait))] : [])];
     }
     const {of, i} = at, f = model.functions[of.func[i]], several = of.calls[i] > 1;
     return [...heading(several ? `${callWords(of.calls[i])}, mostly ${f?.name ?? "(unknown)"}` : f?.name ?? "(unknown)", f?.place),
@@ -351,7 +351,7 @@ export function timeline(model, main) {
   function pin(at) {
     chosen = at;
     const told = explained(at);
-    pinned.replaceChildren(...(told ? [el("div", {}, ...told),
+    pinned.replaceChildren(...(told ? [el("div", {}, ...told.filter(part => part.className !== "wait-of")), ...told.filter(part => part.className === "wait-of"),
       at.of ? el("div", {}, el("button", {type: "button", onclick: () => change({view: "functions", f: at.of.func[at.i]})}, "Callers and callees"), " ", el("button", {type: "button", onclick: () => { const pad = at.of.length[at.i] * 0.04; look(at.of.start[at.i] - pad, at.of.end[at.i] + pad); }}, "Zoom to it")) : null].filter(Boolean)
       : [el("div", {class_: "dim"}, "Ctrl + wheel or + and − zoom, dragging and the arrow keys move, a double click fills the picture with a call; a click keeps what is said of it here. Waits: click on the strip below the calls to see for whom.")]));
     later();
