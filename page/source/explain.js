@@ -21,8 +21,8 @@ export function ofFunction(model, f, rows) {
 }
 
 export function legend(model) {
-  const used = model.page.parts.map((part, k) => [part, k]).filter(([, k]) => k < 4 ? model.page.divided || k === 0 || k === 1 : true);
-  return el("span", {class_: "legend"}, ...used.filter(([, k]) => k < 4).map(([[name, colour]]) => el("span", {}, el("i", {style: {background: colour}}), name)));
+  const used = model.page.parts.map((part, k) => [part, k]).filter(([, k]) => (model.page.divided && k < 4) || model.functions.some(f => f.parts[k] > 0));
+  return el("span", {class_: "legend"}, ...used.map(([[name, colour]]) => el("span", {}, el("i", {style: {background: colour}}), name)));
 }
 
 /** A wait, and for whom. */

@@ -23,7 +23,7 @@ const KEYS = [["1 … 9", "the views"], ["/", "find a function; Enter goes to th
 function start(model) {
   const views = VIEWS.filter(([,,, shown]) => shown(model)), main = $("main");
   let shown = null, update = null;
-  $("title").textContent = model.page.title;
+  $("title").textContent = model.page.title.replace(/^\S*\//, "");
   $("title").title = model.page.title;
   document.title = `${model.page.title} - pytrace-ebpf`;
   const tabs = views.map(([id, title], i) => $("views").appendChild(el("button", {type: "button", role: "tab", title: i < 9 ? `key ${i + 1}` : null, onclick: () => change({view: id})}, title)));

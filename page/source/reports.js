@@ -30,7 +30,7 @@ export function waits(model, main) {
     ["", r => bar([r.total_ns], [colour(r.kind)], most), "wide"], ["what", what, "wide"], number("waits", "waits"), ns("total", "total_ns"), ns("queued", "queued_ns"), ns("longest", "longest_ns"),
     ["mostly in", r => ofFunction(r), "name"], ["mostly for", who, "name"]], report.rows, {sort: 3}),
   noted("The longest waits, one by one", `${count(longest.length)} of ${count(w.start.length)} that are kept; choose one to see it in the timeline`), table([
-    ["at", i => time(w.start[i]), "", i => -w.start[i]], ["for", i => time(w.length[i]), "", i => w.length[i]], ["thread", i => model.threads[w.thread[i]]?.title ?? "?", "wide"],
+    ["at", i => time(w.start[i] + model.page.from_ns), "", i => -w.start[i]], ["for", i => time(w.length[i]), "", i => w.length[i]], ["thread", i => model.threads[w.thread[i]]?.title ?? "?", "wide"],
     ["what", i => model.page.waits.kinds[w.kind[i]], "wide"], ["in", i => w.func[i] >= 0 ? nameCell(model.name(w.func[i]), model.functions[w.func[i]]?.place) : "(no call)", "name"],
     ["who held it, took the core, or woke it", i => ofWait(model, i)[1].querySelectorAll("tr")[2].lastChild.textContent + (w.by_func[i] >= 0 ? ` in ${model.name(w.by_func[i])}` : ""), "name"]],
   longest, {sort: 1, most: 40, go: i => { const pad = w.length[i] * 0.4 + 1000; change({view: "timeline", a: Math.max(0, w.start[i] - pad), b: Math.min(model.wall, w.start[i] + w.length[i] + pad), thread: -1}); }})));

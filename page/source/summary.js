@@ -5,6 +5,12 @@ import {count, percent, time} from "./format.js";
 import {change} from "./state.js";
 import {colourList, nameCell, table} from "./table.js";
 
+function ofThread(t) {
+  const out = [t.on_cpu_ns, t.runq_wait_ns, t.gil_wait_ns, t.blocked_ns, 0, t.unknown_ns].map(ns => ns ?? 0);
+  out[t.on_cpu_ns === null ? 5 : 4] += Math.max(0, (t.wall_ns ?? 0) - out.reduce((a, b) => a + b, 0));
+  return out;
+}
+
 export function summary(model, main) {
   const {page} = model, split = page.split, colours = colourList(model);
   const parts = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "off", "unknown_ns"].map(name => split[name] ?? 0);
@@ -23,7 +29,7 @@ export function summary(model, main) {
         ["", f => bar(f.own, colours, longest), "wide"], ["self", f => time(f.self)], ["total", f => time(f.total)], ["calls", f => count(f.calls)],
         ["function", f => nameCell(f.name, f.place), "name"]], top, {go: f => change({view: "functions", f: f.id})})),
       threads.length ? el("div", {}, el("h2", {}, "Threads"), table([
-        ["", t => bar([t.on_cpu_ns, t.runq_wait_ns, t.gil_wait_ns, t.blocked_ns, 0, t.unknown_ns].map(ns => ns ?? 0), colours, most), "wide"], ["seen", t => time(t.wall_ns)],
+        ["", t => bar(ofThread(t), colours, most), "wide"], ["seen", t => time(t.wall_ns)],
         ["calls", t => count(t.calls ?? t.samples)], ["thread", t => nameCell(t.name, `tid ${t.tid}`), "name"]], threads.slice(0, 16))) : null),
     el("h2", {}, "About this recording"),
     el("div", {class_: "sentences"}, ...page.lines.filter(Boolean).map(line => el("p", {class_: "dim"}, line)))));

@@ -32,11 +32,12 @@ export function timeline(model, main) {
   function arrange() {
     span = Math.max(1, room.clientWidth - GUTTER);
     lines = [];
+    const busy = threads.filter(t => calls.threads[t.i]).length || 1, fold = Math.max(FOLDED, Math.floor((room.clientHeight - AXIS - 26 * threads.length) / busy / ROW));
     let y = 4;
     for (const t of threads) {
-      const own = calls.threads[t.i] ?? [], has = states.threads[t.i], deep = own.length, rows = open.has(t.i) ? deep : Math.min(deep, FOLDED);
+      const own = calls.threads[t.i] ?? [], has = states.threads[t.i], deep = own.length, rows = open.has(t.i) ? deep : Math.min(deep, fold);
       if (!deep && !has) continue;
-      lines.push({t, y, rows, deep, calls: own, height: rows * ROW + (has ? STATE + 2 : 0) + GAP});
+      lines.push({t, y, rows, deep, folds: deep > fold, calls: own, height: rows * ROW + (has ? STATE + 2 : 0) + GAP});
       y += lines.at(-1).height;
     }
     spacer.style.height = Math.max(0, y + AXIS + 8 - room.clientHeight) + "px";
@@ -90,7 +91,7 @@ export function timeline(model, main) {
     for (const {line, y} of seen) {
       label(g, line.t.title, 12, y + (line.rows ? ROW : STATE) / 2, GUTTER - 20, line.t.python ? theme.ink : theme.dim);
       const more = line.deep - line.rows;
-      if (line.deep > FOLDED) label(g, more ? `▸ ${more} more level${more === 1 ? "" : "s"}` : "▾ fewer levels", 12, y + ROW * 1.5, GUTTER - 20, theme.dim);
+      if (line.folds) label(g, more ? `▸ ${more} more level${more === 1 ? "" : "s"}` : "▾ fewer levels", 12, y + ROW * 1.5, GUTTER - 20, theme.dim);
     }
     g.font = "11px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
     drawLink(g);
@@ -100,7 +101,7 @@ export function timeline(model, main) {
     painted = performance.now() - began;
     canvas.dataset.ms = painted.toFixed(1);
     const summed = model.page.merged_below_ns;
-    zoomed.textContent = `${time(b - a)} shown` + (inexact ? `; hatched: calls shorter than ${time(summed)}, summed up` : squeezed ? "; what is narrower than a pixel is drawn as one" : "; every call by itself");
+    zoomed.textContent = `${time(b - a)} shown` + (inexact ? `; hatched: calls shorter than ${time(summed)}, summed up` : squeezed ? "; what is narrower than a pixel is drawn as one" : model.page.sampled ? "; stacks that were sampled" : "; every call by itself");
   }
 
   const search = (ends, from, to, at) => { while (from < to) { const mid = (from + to) >> 1; if (ends[mid] > at) to = mid; else from = mid + 1; } return from; };
@@ -224,7 +225,7 @@ export function timeline(model, main) {
       const x = Math.round(scale(t)) + 0.5;
       g.beginPath(); g.moveTo(x, AXIS - 8); g.lineTo(x, AXIS - 1); g.stroke();
       g.fillStyle = theme.dim;
-      g.fillText(moment(t, step), x + 4, AXIS - 12);
+      g.fillText(moment(t + model.page.from_ns, step), x + 4, AXIS - 12);
     }
     for (const m of model.moments) {
       const x0 = X(m.start), x1 = X(m.end);
@@ -301,12 +302,12 @@ export function timeline(model, main) {
     if (at.state !== undefined) {
       const i = at.state, single = states.calls[i] === 1;
       return [...heading(single ? model.page.parts[parts(states, i).findIndex(n => n > 0)]?.[0] ?? "" : `${count(states.calls[i])} states, summed up`, at.line.t.title),
-        facts([["from", time(states.start[i])], ["for", time(states.length[i])], single && states.func[i] >= 0 ? ["on core", states.func[i]] : null, ...(single ? [] : splitRows(model, parts(states, i)))]),
-        ...(at.wait !== undefined ? [el("br"), ...ofWait(model, at.wait)] : [])];
+        facts([["from", time(states.start[i] + model.page.from_ns)], ["for", time(states.length[i])], single && states.func[i] >= 0 && parts(states, i)[0] > 0 ? ["on core", states.func[i]] : null, ...(single ? [] : splitRows(model, parts(states, i)))]),
+        ...(at.wait !== undefined ? [el("div", {class_: "wait-of"}, ...ofWait(model, at.wait))] : [])];
     }
     const {of, i} = at, f = model.functions[of.func[i]], several = of.calls[i] > 1;
     return [...heading(several ? `${callWords(of.calls[i])}, mostly ${f?.name ?? "(unknown)"}` : f?.name ?? "(unknown)", f?.place),
-      facts([["thread", at.line.t.title, `level ${at.depth}`], ["from", time(of.start[i])], [several ? "within" : "for", time(of.length[i])], several ? ["inside calls", time(of.length[i] - of.less[i])] : null, ...splitRows(model, parts(of, i))]),
+      facts([["thread", at.line.t.title, `level ${at.depth}`], ["from", time(of.start[i] + model.page.from_ns)], [several ? "within" : "for", time(of.length[i])], several ? ["inside calls", time(of.length[i] - of.less[i])] : null, ...splitRows(model, parts(of, i))]),
       several ? el("div", {class_: "place"}, "These are too short, or too many, to be kept one by one.") : null].filter(Boolean);
   }
 
@@ -350,7 +351,7 @@ export function timeline(model, main) {
   function pin(at) {
     chosen = at;
     const told = explained(at);
-    pinned.replaceChildren(...(told ? [el("div", {}, ...told),
+    pinned.replaceChildren(...(told ? [el("div", {}, ...told.filter(part => part.className !== "wait-of")), ...told.filter(part => part.className === "wait-of"),
       at.of ? el("div", {}, el("button", {type: "button", onclick: () => change({view: "functions", f: at.of.func[at.i]})}, "Callers and callees"), " ", el("button", {type: "button", onclick: () => { const pad = at.of.length[at.i] * 0.04; look(at.of.start[at.i] - pad, at.of.end[at.i] + pad); }}, "Zoom to it")) : null].filter(Boolean)
       : [el("div", {class_: "dim"}, "Ctrl + wheel or + and − zoom, dragging and the arrow keys move, a double click fills the picture with a call; a click keeps what is said of it here. Waits: click on the strip below the calls to see for whom.")]));
     later();
