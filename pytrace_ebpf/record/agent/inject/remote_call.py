@@ -10,7 +10,7 @@ import time
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Registers, Stopped
-from pytrace_ebpf.record.agent.inject.signal_frame import forge, repeated
+from pytrace_ebpf.record.agent.inject.signal_frame import INTERRUPTED, forge, repeated
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 
@@ -73,9 +73,12 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
 
 
 def _resume_system_call(thread: Stopped, now: Registers, state: bytes) -> None:
-    """At the beginning of rt_sigreturn: turn it into the system call that had been interrupted, if there is one."""
+    """At the beginning of rt_sigreturn: turn it into the system call that had been interrupted, if there is one.
+
+    One that says EINTR itself would do so at once, as the thread is let go: that is made again behind rt_sigreturn.
+    """
     number = repeated(now)
-    if number is not None:
+    if number is not None and now.signed("rax") != INTERRUPTED:
         thread.set_extended_state(state)
         thread.set_registers(now.but(orig_rax=number, rax=_NO_SUCH_CALL))
 

@@ -14,6 +14,7 @@ from pytrace_ebpf.record.agent.inject.ptrace import Registers
 RESTART_NOINTR, RESTART_BLOCK, INTERRUPTED = -513, -516, -4
 _RESTART = (-512, RESTART_NOINTR, -514)  # ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND
 _FUTEX, _RESTART_SYSCALL, _EPOLL_WAIT = 202, 219, (232, 281)
+_RECEIVING = (0, 43, 45, 47, 288)  # read, accept, recvfrom, recvmsg, accept4
 _WAIT_BITSET = 9  # with an absolute end, unlike FUTEX_WAIT
 _RED_ZONE = 128
 _TRAP_AND_DIRECTION = 0x500  # flags that the ABI wants clear at a call
@@ -88,8 +89,10 @@ def repeated(now: Registers) -> int | None:
     if result == RESTART_BLOCK:
         return _RESTART_SYSCALL
     # epoll says EINTR for every stop; without an end in time to keep to it may as well go on
-    endless = number in _EPOLL_WAIT and result == INTERRUPTED and now.rdx & 0x80000000
-    return number if result in _RESTART or endless else None
+    endless = number in _EPOLL_WAIT and now.rdx & 0x80000000
+    # A socket with a time limit (SO_RCVTIMEO) says it, too: its limit counts from the stop then.
+    again = result == INTERRUPTED and (endless or number in _RECEIVING)
+    return number if result in _RESTART or again else None
 
 
 def _ucontext(back: Registers, blocked: int, state_at: int) -> bytes:
