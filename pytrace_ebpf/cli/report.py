@@ -24,7 +24,6 @@ from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
-from pytrace_ebpf.view.page import page
 from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report, width_of
 
@@ -95,6 +94,8 @@ def _answered(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], p
     """_found(), and the page where one is asked for."""
     found = _found(trace, args)
     if args.html:
+        from pytrace_ebpf.view.page import page
+
         path = Path(args.html)
         try:
             with whole_file(path, rights()) as out:

@@ -13,7 +13,7 @@ from pytrace_ebpf.errors import TargetError, UsageError
 EVERYBODY = "*"
 # What is of no harm to others: it is about the process that is asked for, and what it takes of the host is bounded by the user's own limits.
 USERS_OPTIONS = (
-    "duration", "output", "quiet", "source", "sample", "budget", "no-follow", "include", "exclude", "args", "redact", "max-depth", "c-calls", "lines",
+    "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "args", "redact", "max-depth", "c-calls", "lines",
     "lines-of", "opcodes", "opcodes-of", "layers", "operators", "faults", "memory", "native-memory", "max-size", "request",
 )  # fmt: skip
 
