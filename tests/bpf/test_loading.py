@@ -65,10 +65,10 @@ def test_all_settings_are_required() -> None:
 def test_the_state_of_a_sleeping_thread_is_read(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     load = sched.Programs
 
-    def as_on_another_kernel(source: str, settings: dict[str, object], sizes: dict[str, int]) -> Programs:
+    def as_on_another_kernel(source: str, settings: dict[str, object], *more: Any) -> Programs:
         if settings["state_given"] and not given:
             raise HostError("sched_switch has no fourth argument")
-        return load(source, settings, sizes)
+        return load(source, settings, *more)
 
     monkeypatch.setattr(sched, "Programs", as_on_another_kernel)
     probes = SchedProbes(64, follow=True)
