@@ -166,7 +166,7 @@ class Daemon:
     def _take(self, closed: Closed) -> None:
         """Sum a window, and store it."""
         if self._samples is None:
-            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"]["period_ns"])
+            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"])
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
         self._store.write(closed, table)

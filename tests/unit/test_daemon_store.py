@@ -45,7 +45,7 @@ class Life:
         self.hours = Hours(place, max_bytes, max_age_s)
         self.store = Store(self.hours, ["pytrace-ebpf", "daemon"], {}, 10.0)
         self.first, self.count, self.now = first, 0, time.monotonic_ns()
-        self.live = LiveSamples(self.now, "x86_64", PERIOD)
+        self.live = LiveSamples(self.now, "x86_64", {"period_ns": PERIOD})
 
     def window(self, pids: tuple[int, ...] = (41, 42)) -> None:
         """Write one."""
@@ -318,4 +318,4 @@ def test_samples_of_no_task_are_taken() -> None:
     nobody = pa.DictionaryArray.from_arrays(pa.nulls(1, pa.int32()), pa.array([], pa.string()))
     table = rows("samples", [(SECOND, 7, 7, 0, 1, -1, 0, 0)])
     table = table.set_column(table.column_names.index("task"), "task", nobody)
-    assert LiveSamples(0, "x86_64", PERIOD).take({"samples": table}, 2 * SECOND)["total_ns"].tolist() == [PERIOD]
+    assert LiveSamples(0, "x86_64", {"period_ns": PERIOD}).take({"samples": table}, 2 * SECOND)["total_ns"].tolist() == [PERIOD]

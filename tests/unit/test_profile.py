@@ -89,7 +89,7 @@ def test_the_tree_and_the_lines_of_the_sums_are_those_of_the_samples(tmp_path: P
     place, stacks = tmp_path, stacks_of(calls)
     content = rows(first + second, stacks)
     raw = write_trace(place / "raw", functions=FUNCTIONS, samples=content, stacks=stacks, end_ns=10**6, manifest=SAMPLED)
-    live, windows = LiveSamples(0, MACHINE, PERIOD), []
+    live, windows = LiveSamples(0, MACHINE, {"period_ns": PERIOD}), []
     for number, part in enumerate((content[: len(first)], content[len(first) :])):
         weighed = live.take({"samples": table(SAMPLES, part)}, (number + 1) * 10**6)
         windows.append(profile(weighed, table(STACKS, stacks), number * 10**6, (number + 1) * 10**6))
@@ -104,7 +104,7 @@ def test_the_tree_and_the_lines_of_the_sums_are_those_of_the_samples(tmp_path: P
 @given(trees, st.lists(sample, min_size=1, max_size=30), st.integers(1, 5))
 def test_of_too_many_stacks_the_rarest_are_one_and_no_time_is_lost(calls: list[Any], samples: list[Any], most: int) -> None:
     stacks = stacks_of(calls)
-    weighed = LiveSamples(0, MACHINE, PERIOD).take({"samples": table(SAMPLES, rows(samples, stacks))}, 10**6)
+    weighed = LiveSamples(0, MACHINE, {"period_ns": PERIOD}).take({"samples": table(SAMPLES, rows(samples, stacks))}, 10**6)
     few = profile(weighed, table(STACKS, stacks), 0, 1, most).to_pandas()
     assert len(few[few["samples"] + few["off_samples"] > 0]) <= most + weighed["pid"].nunique()
     assert (few.loc[few["node_id"] == RARE, ["parent_id", "func_id"]] == -1).all(axis=None)
@@ -116,7 +116,7 @@ def test_of_too_many_stacks_the_rarest_are_one_and_no_time_is_lost(calls: list[A
 def test_a_caller_stands_before_its_callees_and_numbers_are_unique_in_a_window() -> None:
     stacks = [(5, -1, 0, 1), (6, 5, 1, 2), (7, 6, 2, 3), (8, 5, 2, 9)]
     content = [(1000, 1, 1, 0, 7, -1, 0, 0), (2000, 2, 2, 0, 7, -1, 0, 0), (3000, 2, 2, 0, 8, -1, 0, 0), (4000, 2, 2, 0, -1, -1, 0, 0)]
-    weighed = LiveSamples(0, MACHINE, PERIOD).take({"samples": table(SAMPLES, content)}, 10**6)
+    weighed = LiveSamples(0, MACHINE, {"period_ns": PERIOD}).take({"samples": table(SAMPLES, content)}, 10**6)
     found = profile(weighed, table(STACKS, stacks), 10, 20)
     assert found.schema == PROFILE.arrow
     tree = found.to_pandas()
@@ -133,7 +133,7 @@ def test_a_caller_stands_before_its_callees_and_numbers_are_unique_in_a_window()
 
 def test_the_moment_that_a_gil_is_known_waits_for_it_are_told_from_others() -> None:
     """Its address comes with a later segment, as of a program that has just started."""
-    live = LiveSamples(0, MACHINE, PERIOD)
+    live = LiveSamples(0, MACHINE, {"period_ns": PERIOD})
     process = [(1, 0, "p", "p", "3.11", "sample", 0, 0, 0, None)]
     out, waking, in_ = 1, 2, 0
 
@@ -151,7 +151,7 @@ def test_the_moment_that_a_gil_is_known_waits_for_it_are_told_from_others() -> N
 
 
 def test_what_is_known_of_threads_that_ended_is_let_go() -> None:
-    live = LiveSamples(0, MACHINE, PERIOD)
+    live = LiveSamples(0, MACHINE, {"period_ns": PERIOD})
     exit_ = 6
     for number in range(8):
         at, tids = number * 10_000, range(1000 * number + 2, 1000 * number + 1002)

@@ -15,7 +15,7 @@ from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 import pytrace_ebpf
 from pytrace_ebpf.analyze.samples import paths
 from pytrace_ebpf.analyze.samples.chart import chart
-from pytrace_ebpf.analyze.samples.weights import Intervals, weighed
+from pytrace_ebpf.analyze.samples.weights import Intervals, Periods, weighed
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SchedKind
@@ -124,6 +124,11 @@ def test_the_parts_are_what_drawn_samples_say_and_threads_have_them_with_errors(
     for by in ("wait", "gil", "core"):
         assert main(["report", str(trace.directory), "--by", by]) == 0
         assert "record with --sample --switches" in " ".join(capsys.readouterr().out.split())
+    manifest["sampling"]["blocked_period_ns"] = 4 * PERIOD
+    facts = report(sampled(tmp_path / "longer", samples=rows, sched=[], manifest=manifest, threads=threads), capsys)
+    assert parts(facts["split"]) == [2, 1, 4, 10 + 4]
+    row = next(row for row in facts["rows"] if row["qualname"] == "wait")
+    assert row["blocked_error_ns"] == round(np.sqrt(1 / 4) * 4 * PERIOD) and row["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD)
 
 
 def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,24 +177,28 @@ def test_a_chart_has_the_intervals(tmp_path: Path) -> None:
         assert (layer["start_ns"].to_numpy()[1:] >= layer["end_ns"].to_numpy()[:-1]).all()
 
 
-def drawn(lengths: "np.ndarray", generator: np.random.Generator) -> pd.DataFrame:
-    """What is sampled of intervals of these lengths of one thread, a nanosecond apart, all of them blocked: schema.SAMPLES, and the intervals."""
+def drawn(lengths: "np.ndarray", generator: np.random.Generator, period: int) -> pd.DataFrame:
+    """What is sampled of intervals of these lengths of one thread, a nanosecond apart, all of them blocked: schema.SAMPLES, and the intervals.
+
+    Where their period is not the usual one, samples say themselves that the thread was blocked.
+    """
     end = np.cumsum(lengths + 1)
-    taken = generator.random(len(lengths)) < lengths / PERIOD
+    taken = generator.random(len(lengths)) < lengths / period
+    said = -1 if period == PERIOD else 3
     intervals = Intervals(np.full(len(lengths), 7 << 32 | 7), end - lengths, end, end, np.zeros(len(lengths), bool))
-    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0, "state": -1})
-    return weighed(samples, intervals, PERIOD, 0, 1 << 62)
+    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0, "state": said})
+    return weighed(samples, intervals, Periods(PERIOD, period), 0, 1 << 62)
 
 
-@given(seed=st.integers(0, 1 << 32), longest=st.integers(10_000, 20 * PERIOD))
+@given(seed=st.integers(0, 1 << 32), longest=st.integers(10_000, 20 * PERIOD), period=st.sampled_from([PERIOD, 4 * PERIOD]))
 @settings(max_examples=40, deadline=None)
-def test_sums_are_unbiased_and_their_errors_true(seed: int, longest: int) -> None:
+def test_sums_are_unbiased_and_their_errors_true(seed: int, longest: int, period: int) -> None:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, longest, 3000)
-    runs = [drawn(lengths, generator) for _ in range(30)]
+    runs = [drawn(lengths, generator, period) for _ in range(30)]
     sums = np.array([run["blocked_ns"].sum() for run in runs])
     errors = np.sqrt([run["blocked_square"].sum() for run in runs])
-    true = np.sqrt(np.sum(np.maximum(PERIOD / lengths - 1, 0) * lengths.astype(float) ** 2))
+    true = np.sqrt(np.sum(np.maximum(period / lengths - 1, 0) * lengths.astype(float) ** 2))
     assert abs(sums.mean() - lengths.sum()) <= 5 * true / np.sqrt(len(runs)) + 1
     assert np.allclose(errors.mean(), true, rtol=0.2)
     assert 0.5 * true <= sums.std() + 1 and sums.std() <= 1.8 * true + 1

@@ -1,6 +1,7 @@
 """Samples of a thread as if they were calls: a function that stands in the same place of stacks that follow each other was there in between.
 
-Of intervals off the core those of a period and more are shown, exactly; shorter ones lie between the samples of what had the core.
+Of intervals off the core those of a period and more are shown, as long as they were; shorter ones lie between the samples of what had the core,
+as do, where blocked threads have a longer period, those of less than that which were not drawn.
 """
 
 from collections.abc import Iterator

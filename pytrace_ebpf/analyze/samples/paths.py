@@ -11,7 +11,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.summed import summed
-from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, looked_at, weighed
+from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, Periods, looked_at, weighed
 from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
@@ -34,13 +34,13 @@ def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, 
             yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
         return
     whole = trace.whole
-    period = round((trace.manifest.get("sampling") or {"period_ns": 0})["period_ns"])
+    periods = Periods.of(trace.manifest.get("sampling") or {"period_ns": 0})
     start_ns, end_ns = (trace.start_ns, trace.end_ns) if whole is not trace else (0, np.iinfo(np.int64).max)
     for held in _at_once(_within(trace, start_ns, end_ns)):
         intervals = Intervals.of(trace, pd.concat([samples for _, samples in held]))
         for segment, samples in held:
             stacks = whole.part("stacks", segment).to_pandas()
-            found = weighed(samples, intervals, period, start_ns, end_ns, looked_at(trace))
+            found = weighed(samples, intervals, periods, start_ns, end_ns, looked_at(trace))
             yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
 
 

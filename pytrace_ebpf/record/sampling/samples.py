@@ -61,6 +61,7 @@ DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
+_BLOCKED_PERIODS = 4  # of a service, whose threads are blocked nearly always, stacks are then a third of the cost
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -85,11 +86,13 @@ class Samples(Recorder):
         Raises HostError if the kernel cannot do it.
         """
         self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
+        self._blocked_period_ns = min(_BLOCKED_PERIODS * self._period_ns, max(self._period_ns, _LASTING_NS))  # what lasts is always sampled
         kernel = KernelTypes()
         run_delay = kernel.offset("sched_info", "run_delay")  # None: without CONFIG_SCHED_INFO
         self._states = states and run_delay is not None
         settings = {
             "period": self._period_ns,
+            "blocked_period": self._blocked_period_ns,
             "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
             **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
             "follow": follow,
@@ -112,6 +115,7 @@ class Samples(Recorder):
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
         self._stopped, self._apart = False, 0
+        self._chance = np.random.default_rng()
         self._refused: tuple[str, ...] = ()
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
@@ -270,7 +274,7 @@ class Samples(Recorder):
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 2 = samples say what these waited for."""
-        states = {"states": DRAWN} if self.states_known else {}
+        states = {"states": DRAWN, "blocked_period_ns": self._blocked_period_ns} if self.states_known else {}
         return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not), **states}}
 
     def cost(self) -> dict[str, Any]:
@@ -287,7 +291,8 @@ class Samples(Recorder):
         self._stopped = True
 
     def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
-        """sample_event records of a process's threads that have been off the core for so long at `now`. A stack is read once, as it stands still."""
+        """sample_event records of a process's threads that have been off the core for so long at `now`, drawn as samples.c does. A stack is read once, as it
+        stands still."""
         left = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
         sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
@@ -301,7 +306,9 @@ class Samples(Recorder):
             (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._waits_in(tid, sampled.target))
             for tid, (since, stack) in sampled.away.items()
         ]
-        return np.array(rows, self._event)
+        found = np.array(rows, self._event)
+        period = np.where(found["state"] == _IN_BLOCKED, self._blocked_period_ns, self._period_ns)
+        return found[found["off_ns"] >= self._chance.random(len(found)) * period]
 
     def _waits_in(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
