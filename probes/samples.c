@@ -5,8 +5,8 @@
  * single instruction, with the probability min(1, t / period): its stack is what it was all the while. The sample then stands for
  * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most. Where nobody
  * records scheduling beside, such an interval is two: until the thread was woken, and then in the run queue, which the kernel measures itself
- * (struct sched_info). Each is drawn by its own length, and its sample says what the thread was in; both have the same stack. What was neither the run
- * queue nor the GIL is drawn by a longer period: most threads of a service are blocked nearly always, and to read a stack is what costs.
+ * (struct sched_info). Each is drawn by its own length, and its sample says what the thread was in; both have the same stack. They have
+ * a longer period there: of many threads all but one or two are off the core, nearly always, and to read a stack is what costs.
  * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
  * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  *
@@ -23,7 +23,7 @@
 
 struct settings {
     __u64 period; /* ns */
-    __u64 blocked_period; /* of threads that waited for something else than a core and the GIL */
+    __u64 off_period; /* of intervals off the core */
     __u32 fsbase; /* offsets in the kernel's struct task_struct: the thread's pthread_t */
     __u32 task_start_time; /* ns, CLOCK_MONOTONIC */
     __u32 task_pid;
@@ -375,9 +375,9 @@ TRACEPOINT(sched_switch)
 }
 
 /* Whether an interval of this length is to be sampled. */
-static __always_inline int drawn(__u64 ns, __u64 period)
+static __always_inline int drawn(__u64 ns)
 {
-    return ns && (ns >= period || bpf_get_prandom_u32() < (ns << 32) / period);
+    return ns && (ns >= SETTINGS->off_period || bpf_get_prandom_u32() < (ns << 32) / SETTINGS->off_period);
 }
 
 /* What the current thread waited for, by the system call that it is in. */
@@ -415,17 +415,17 @@ static __always_inline int sampled_of(struct off *off, struct sampled *process, 
     }
     off_ns = now - left.since;
     if (!SETTINGS->states) {
-        off->waited = drawn(off_ns, SETTINGS->period) ? off_ns : 0;
+        off->waited = drawn(off_ns) ? off_ns : 0;
         return !!off->waited;
     }
     queued = left.runnable ? off_ns : KERNEL(__u64, task + SETTINGS->task_run_delay) - left.queued;
     if (queued > off_ns)
         queued = off_ns;
-    off->queued = drawn(queued, SETTINGS->period) ? queued : 0;
-    off->state = waited_in(process);
-    if (drawn(off_ns - queued, off->state == SAMPLE_IN_BLOCKED ? SETTINGS->blocked_period : SETTINGS->period)) {
+    off->queued = drawn(queued) ? queued : 0;
+    if (drawn(off_ns - queued)) {
         off->waited = off_ns - queued;
         off->until = queued;
+        off->state = waited_in(process);
     }
     return off->waited || off->queued;
 }

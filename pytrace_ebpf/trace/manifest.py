@@ -23,7 +23,7 @@ _CAME_TRUE = Fields(
     {"start_ns": MOMENT, "end_ns": MOMENT, "waited_ns": WHOLE},
 )
 _TRIGGER = Fields({**_CAME_TRUE.needed, "more": List(_CAME_TRUE), "unlisted": WHOLE, "skipped": Each(WHOLE)}, _CAME_TRUE.more)
-_SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE, "states": WHOLE, "summed_ns": WHOLE, "blocked_period_ns": NUMBER})
+_SAMPLING = Fields({"period_ns": NUMBER}, {"off_core": WHOLE, "states": WHOLE, "summed_ns": WHOLE, "off_period_ns": NUMBER})
 # What stands here is all that analyses and views may read of a manifest; what else is in one is shown at most.
 SHAPE = Fields(
     {

@@ -6,9 +6,10 @@ SAMPLES = Table(
     "samples",
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "
     "each stands for one period on a core, and for those before it in which that core's clock did not tick (missed). "
-    "A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / period): "
-    "such a sample stands for max(off_ns, period) off the core. Where samples say what it was in (the manifest's sampling.states is 2), its time until it was woken and that "
-    "in the run queue are two such intervals: ts is the end of its own. Those that were blocked (state 3) have a period of their own there (sampling.blocked_period_ns). Without eBPF (sampling.states is 1) threads are looked at about once a period instead: "
+    "A thread that comes back to a core after off_ns is sampled with the probability min(1, off_ns / off_period_ns), "
+    "where off_period_ns is the manifest's sampling.off_period_ns, else its period_ns: such a sample stands for max(off_ns, off_period_ns) off the core. "
+    "Where samples say what it was in (the manifest's sampling.states is 2), its time until it was woken and that in the run queue are two such intervals: "
+    "ts is the end of its own. Without eBPF (sampling.states is 1) threads are looked at about once a period instead: "
     "those on a core give one sample for each period of the CPU time that the kernel counts for them, those off it one for each wait that a look met.",
     (),
     (

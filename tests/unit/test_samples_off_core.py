@@ -124,11 +124,11 @@ def test_the_parts_are_what_drawn_samples_say_and_threads_have_them_with_errors(
     for by in ("wait", "gil", "core"):
         assert main(["report", str(trace.directory), "--by", by]) == 0
         assert "record with --sample --switches" in " ".join(capsys.readouterr().out.split())
-    manifest["sampling"]["blocked_period_ns"] = 4 * PERIOD
+    manifest["sampling"]["off_period_ns"] = 4 * PERIOD
     facts = report(sampled(tmp_path / "longer", samples=rows, sched=[], manifest=manifest, threads=threads), capsys)
-    assert parts(facts["split"]) == [2, 1, 4, 10 + 4]
+    assert parts(facts["split"]) == [2, 4, 4, 10 + 4]
     row = next(row for row in facts["rows"] if row["qualname"] == "wait")
-    assert row["blocked_error_ns"] == round(np.sqrt(1 / 4) * 4 * PERIOD) and row["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD)
+    assert row["blocked_error_ns"] == round(np.sqrt(1 / 4) * 4 * PERIOD) and row["runq_wait_error_ns"] == round(np.sqrt(15 / 16) * 4 * PERIOD)
 
 
 def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,15 +178,11 @@ def test_a_chart_has_the_intervals(tmp_path: Path) -> None:
 
 
 def drawn(lengths: "np.ndarray", generator: np.random.Generator, period: int) -> pd.DataFrame:
-    """What is sampled of intervals of these lengths of one thread, a nanosecond apart, all of them blocked: schema.SAMPLES, and the intervals.
-
-    Where their period is not the usual one, samples say themselves that the thread was blocked.
-    """
+    """What is sampled of intervals of these lengths of one thread, a nanosecond apart, all of them blocked: schema.SAMPLES, and the intervals."""
     end = np.cumsum(lengths + 1)
     taken = generator.random(len(lengths)) < lengths / period
-    said = -1 if period == PERIOD else 3
     intervals = Intervals(np.full(len(lengths), 7 << 32 | 7), end - lengths, end, end, np.zeros(len(lengths), bool))
-    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0, "state": said})
+    samples = pd.DataFrame({"ts": end[taken] + 1, "pid": 7, "tid": 7, "off_ns": lengths[taken], "missed": 0, "state": -1})
     return weighed(samples, intervals, Periods(PERIOD, period), 0, 1 << 62)
 
 

@@ -1,7 +1,6 @@
 """Samples of a thread as if they were calls: a function that stands in the same place of stacks that follow each other was there in between.
 
-Of intervals off the core those of a period and more are shown, as long as they were; shorter ones lie between the samples of what had the core,
-as do, where blocked threads have a longer period, those of less than that which were not drawn.
+Of intervals off the core those of their period and more are shown, exactly; shorter ones lie between the samples of what had the core.
 """
 
 from collections.abc import Iterator
@@ -10,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.paths import Ints, Paths, segments
-from pytrace_ebpf.analyze.samples.weights import off_core
+from pytrace_ebpf.analyze.samples.weights import Periods, off_core
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 
-_APART = 2.5  # periods between two samples after which the thread may have been elsewhere
+_APART = 0.5  # periods more than an interval off the core that was not shown: between two samples; the thread may have been elsewhere
 
 
 def chart(trace: Trace, period: int) -> Iterator[pd.DataFrame]:
@@ -23,9 +22,9 @@ def chart(trace: Trace, period: int) -> Iterator[pd.DataFrame]:
     depth, func_id, start_ns, end_ns, wall_ns, on_cpu_ns (a period for each sample in between), runq_wait_ns, gil_wait_ns and blocked_ns (null where
     threads off the core were not sampled), and null: worker_on_cpu_ns. In the order of start_ns within each depth.
     """
-    paths, end = Paths(), 0
+    paths, end, off_period = Paths(), 0, Periods.of(trace.manifest["sampling"]).off
     for samples, stacks in segments(trace):
-        samples = samples[(samples["off_ns"] == 0) | (samples["off_ns"] >= period)]
+        samples = samples[(samples["off_ns"] == 0) | (samples["off_ns"] >= off_period)]
         start = np.maximum((samples["ts"] - samples["off_ns"]).to_numpy(np.int64), trace.start_ns)
         order = np.argsort(start, kind="stable")
         samples, start = samples.iloc[order], start[order]
@@ -38,7 +37,7 @@ def chart(trace: Trace, period: int) -> Iterator[pd.DataFrame]:
         off = samples["off_ns"].to_numpy(np.int64) > 0
         last = np.where(off, np.minimum(samples["ts"].to_numpy(np.int64), trace.end_ns), start + period)
         ends = np.minimum(last, np.append(start[1:], last[-1]))
-        apart = np.append(True, start[1:] - last[:-1] > (_APART - 1) * period)
+        apart = np.append(True, start[1:] - last[:-1] > _APART * period + off_period)
         ends[:-1] = np.where(apart[1:], ends[:-1], start[1:])
         end = int(ends[-1])
         rows = _boxes(paths, now, start, ends, apart, samples[list(SPLIT)].to_numpy(np.int64))

@@ -4,7 +4,6 @@ A sample of a thread on a core stands for one period there, and for those before
 all the while, as far as anything in this machine knows, and stands where it stood. One of a thread that came back to a core stands for the interval off
 it, whose states are those of the wait that the scheduling events tell or, where nobody recorded these, for a part of it, in the state that the
 sample says: an interval or part of L, which was sampled with the probability p = min(1, L / period), counts 1 / p times (Horvitz and Thompson, 1952).
-Where samples say it, those of blocked threads have a longer period than others.
 The variance of a sum y of such intervals' times, each
 already multiplied, is the sum of (1 - p) y^2, to which intervals of a period and more add nothing.
 """
@@ -38,7 +37,6 @@ def named(whole: str, prefix: str) -> list[str]:
 
 
 _LOOKED_AT = 1  # of the manifest's sampling.states: without eBPF
-BLOCKED = 3  # of schema.SAMPLES.state
 _QUEUED = 1  # there such samples stand for time in the queue as those on a core do for CPU time: whichever function is met has it
 _SOON_NS = 10 * 10**9  # a thread is sampled as soon as it has come back to a core: its interval does not end longer before
 _WAITS = ["pid", "tid", "kind", "start_ns", "blocked_until_ns", "end_ns"]
@@ -56,20 +54,16 @@ def with_states(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class Periods:
-    """What samples were drawn by, ns: those on a core and most others, and those that say that their thread was blocked."""
+    """What samples were drawn by, ns: those of threads on a core, and those of threads off it."""
 
-    usual: int
-    blocked: int
+    on: int
+    off: int
 
     @classmethod
     def of(cls, sampling: Mapping[str, Any]) -> "Periods":
         """Of the manifest's `sampling`."""
-        usual = round(sampling["period_ns"])
-        return cls(usual, round(sampling.get("blocked_period_ns", usual)))
-
-    def by(self, state: Ints) -> Ints:
-        """The period of samples off the core in these states (schema.SAMPLES)."""
-        return np.where(state == BLOCKED, self.blocked, self.usual)
+        on = round(sampling["period_ns"])
+        return cls(on, round(sampling.get("off_period_ns", on)))
 
 
 @dataclass(frozen=True)
@@ -114,11 +108,11 @@ def weighed(samples: pd.DataFrame, intervals: Intervals, periods: Periods, start
     out, off = samples.copy(deep=False), samples["off_ns"].to_numpy(np.int64) > 0
     sums = {name: np.zeros(len(samples), np.int64) for name in SUMS}
     sums["samples"][:] = 1
-    sums["on_cpu_ns"][~off] = periods.usual * (1 + samples["missed"].to_numpy(np.int64)[~off])
+    sums["on_cpu_ns"][~off] = periods.on * (1 + samples["missed"].to_numpy(np.int64)[~off])
     squares = {name: np.zeros(len(samples)) for name in SQUARES}
     if off.any():
         parts, seen = _parts(samples[off], intervals, start_ns, end_ns)
-        weight = np.maximum(periods.by(samples.loc[off, "state"].to_numpy(np.int64)) / seen, 1)
+        weight = np.maximum(periods.off / seen, 1)
         whole = np.zeros(len(weight), np.int64)
         chance = np.where(looks & (samples.loc[off, "state"] == _QUEUED), 1.0, 1 - 1 / weight)
         for name, part in parts.items():

@@ -61,7 +61,7 @@ DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
-_BLOCKED_PERIODS = 4  # of a service, whose threads are blocked nearly always, stacks are then a third of the cost
+_OFF_PERIODS = 4  # of a service of some threads there are then about as many samples off the core as on it
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -86,13 +86,14 @@ class Samples(Recorder):
         Raises HostError if the kernel cannot do it.
         """
         self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
-        self._blocked_period_ns = min(_BLOCKED_PERIODS * self._period_ns, max(self._period_ns, _LASTING_NS))  # what lasts is always sampled
         kernel = KernelTypes()
         run_delay = kernel.offset("sched_info", "run_delay")  # None: without CONFIG_SCHED_INFO
         self._states = states and run_delay is not None
+        most = max(self._period_ns, _LASTING_NS)  # what lasts is always sampled
+        self._off_period_ns = min(_OFF_PERIODS * self._period_ns, most) if self._states else self._period_ns
         settings = {
             "period": self._period_ns,
-            "blocked_period": self._blocked_period_ns,
+            "off_period": self._off_period_ns,
             "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
             **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
             "follow": follow,
@@ -274,7 +275,7 @@ class Samples(Recorder):
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 2 = samples say what these waited for."""
-        states = {"states": DRAWN, "blocked_period_ns": self._blocked_period_ns} if self.states_known else {}
+        states = {"states": DRAWN, "off_period_ns": self._off_period_ns} if self.states_known else {}
         return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not), **states}}
 
     def cost(self) -> dict[str, Any]:
@@ -307,8 +308,7 @@ class Samples(Recorder):
             for tid, (since, stack) in sampled.away.items()
         ]
         found = np.array(rows, self._event)
-        period = np.where(found["state"] == _IN_BLOCKED, self._blocked_period_ns, self._period_ns)
-        return found[found["off_ns"] >= self._chance.random(len(found)) * period]
+        return found[found["off_ns"] >= self._chance.random(len(found)) * self._off_period_ns]
 
     def _waits_in(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
