@@ -18,7 +18,7 @@ const VIEWS = [
   ["functions", "Functions", functions, () => true], ["waits", "Waits", waits, m => has(m, "wait")], ["gil", "GIL", gil, m => (m.page.tables.gil?.gil.processes.length ?? 0) > 0],
   ["cores", "Cores", cores, m => has(m, "core")], ["tasks", "Tasks", tasks, m => has(m, "task")], ["operators", "Operators", operators, m => has(m, "operator")], ["memory", "Memory", memory, m => has(m, "memory")],
 ];
-const KEYS = [["1 … 9", "the views"], ["/", "find a function; Enter goes to the next in the timeline, n and N on and back"], ["← → or a d", "move"], ["+ − or w s", "zoom"], ["0", "the whole"], ["[ ]", "moments of which every call is kept"], ["e", "all levels of all threads, or the first ones"], ["arrow keys", "in the flame graph: caller, callee, beside"], ["Esc", "end the search; show all"], ["t", "light or dark"], ["?", "this"]];
+const KEYS = [["1 … 9", "the views"], ["/", "find a function; Enter goes to the next in the timeline, n and N on and back"], ["← → or a d", "move"], ["+ − or w s", "zoom"], ["0", "the whole"], ["[ ]", "moments of which every call is kept"], ["e", "all levels of all threads, or the first ones"], ["c", "the threads of all processes, or each process as one row"], ["arrow keys", "in the flame graph: caller, callee, beside"], ["Esc", "end the search; show all"], ["t", "light or dark"], ["?", "this"]];
 
 function start(model) {
   const views = VIEWS.filter(([,,, shown]) => shown(model)), main = $("main");
@@ -62,6 +62,7 @@ function start(model) {
   });
   addEventListener("hashchange", () => { recall(); paint(); shown = null; show({find: state.find}); });
   addEventListener("resize", () => update?.({size: true}));
+  state.view = model.page.view;
   recall();
   paint();
   show({find: state.find});

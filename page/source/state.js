@@ -1,6 +1,6 @@
 // What is seen, as the part of the address after #: a link holds the view.
 
-export const state = {view: "summary", a: null, b: null, find: "", f: null, tree: "down", thread: -1, width: "total", node: null, theme: ""};
+export const state = {view: "summary", a: null, b: null, find: "", threads: "", f: null, tree: "down", thread: -1, width: "total", node: null, theme: ""};
 const NUMBERS = new Set(["a", "b", "f", "thread"]);
 const listeners = [];
 let timer = 0;
@@ -22,6 +22,7 @@ export function change(what) {
   timer = setTimeout(remember, 150);
 }
 export function remember() {
+  if (location.protocol === "about:") return;  // within a notebook's page, whose address this one cannot change
   const said = Object.entries(state).filter(([, value]) => value !== null && value !== "" && value !== -1);
   history.replaceState(null, "", "#" + new URLSearchParams(said.map(([name, value]) => [name, typeof value === "number" ? String(Math.round(value)) : value])));
 }

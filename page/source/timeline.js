@@ -9,14 +9,18 @@ import {parts} from "./model.js";
 import {matching} from "./search.js";
 import {change, state} from "./state.js";
 
-const GUTTER = 168, ROW = 17, STATE = 13, GAP = 10, AXIS = 26, FOLDED = 8, LEAST_NS = 20, OVER = 46, WIDE = 3;
+const GUTTER = 168, ROW = 17, STATE = 13, GAP = 10, AXIS = 26, FOLDED = 8, LEAST_NS = 20, OVER = 46, WIDE = 3, HEAD = 30, MANY = 40, FEW_ROWS = 3;
 
 export function timeline(model, main) {
   const {calls, states, threads, wall, waits} = model, colours = model.page.parts.map(p => p[1]);
   const overview = el("canvas", {id: "overview"}), canvas = el("canvas"), spacer = el("div"), room = el("div", {class_: "canvas", tabindex: 0, role: "application", "aria-label": "timeline; arrow keys move, + and - zoom"}, canvas, spacer);
   const pinned = el("div", {class_: "pinned"}), tools = el("div", {class_: "tools"});
   main.replaceChildren(el("div", {class_: "view"}, tools, overview, room, pinned));
+  const processes = new Map();
+  for (const t of threads) if (calls.threads[t.i] || states.threads[t.i]) processes.set(t.pid, [...processes.get(t.pid) ?? [], t]);
+  const several = processes.size > 1, called = pid => model.page.processes[pid] ?? "process";
   let a = state.a ?? 0, b = state.b ?? wall, lines = [], chosen = null, pending = 0, hits = null, open = new Set(), painted = 0, squeezed = false;
+  let closed = new Set(several && threads.length > MANY ? processes.keys() : []);
   const own = [0, 0, 0, 0, 0, 0], solid = colours.map(rgba), layer = el("canvas");
   const size = {width: 0, height: 0};
   let picture = null, pixels = null, wide = [], shown = [];
@@ -27,18 +31,23 @@ export function timeline(model, main) {
   const jump = step => { const list = model.moments, middle = (a + b) / 2, i = step > 0 ? list.findIndex(m => (m.start + m.end) / 2 > middle + 1) : list.findLastIndex(m => (m.start + m.end) / 2 < middle - 1); if (list[i]) look(list[i].start, list[i].end); };
   tools.append(el("button", {type: "button", onclick: () => look(0, wall), title: "0"}, "Whole"), el("button", {type: "button", onclick: () => zoom(0.5), "aria-label": "zoom in"}, "+"), el("button", {type: "button", onclick: () => zoom(2), "aria-label": "zoom out"}, "−"));
   if (model.moments.length) tools.append(el("span", {class_: "choice"}, el("span", {}, "Moments with every call"), el("button", {type: "button", onclick: () => jump(-1), title: "the one before ([)"}, "◂"), el("button", {type: "button", onclick: () => jump(1), title: "the next one (])"}, "▸")));
+  if (threads.length > 1) tools.append(el("input", {type: "search", placeholder: several ? "threads, processes" : "threads", "aria-label": "show threads whose name or number has this", value: state.threads, oninput: event => change({threads: event.target.value})}));
   tools.append(legend(model), zoomed);
 
   function arrange() {
     span = Math.max(1, room.clientWidth - GUTTER);
     lines = [];
-    const busy = threads.filter(t => calls.threads[t.i]).length || 1, fold = Math.max(FOLDED, Math.floor((room.clientHeight - AXIS - 26 * threads.length) / busy / ROW));
+    const wanted = state.threads.toLowerCase(), fits = t => !wanted || `${t.title} ${called(t.pid)}`.toLowerCase().includes(wanted);
+    const busy = threads.filter(t => calls.threads[t.i]).length || 1, fold = Math.max(threads.length > MANY ? FEW_ROWS : FOLDED, Math.floor((room.clientHeight - AXIS - 26 * threads.length) / busy / ROW));
     let y = 4;
-    for (const t of threads) {
-      const own = calls.threads[t.i] ?? [], has = states.threads[t.i], deep = own.length, rows = open.has(t.i) ? deep : Math.min(deep, fold);
-      if (!deep && !has) continue;
-      lines.push({t, y, rows, deep, folds: deep > fold, calls: own, height: rows * ROW + (has ? STATE + 2 : 0) + GAP});
-      y += lines.at(-1).height;
+    const add = line => { lines.push({...line, y}); y += line.height; };
+    for (const [pid, all] of processes) {
+      const found = all.filter(fits), shut = closed.has(pid) && !wanted;
+      if (several && found.length) add({process: pid, found, shut, rows: 0, height: HEAD});
+      for (const t of shut && several ? [] : found) {
+        const own = calls.threads[t.i] ?? [], has = states.threads[t.i], deep = own.length, rows = open.has(t.i) ? deep : Math.min(deep, fold);
+        add({t, rows, deep, folds: deep > fold, calls: own, height: rows * ROW + (has ? STATE + 2 : 0) + GAP});
+      }
     }
     spacer.style.height = Math.max(0, y + AXIS + 8 - room.clientHeight) + "px";
   }
@@ -75,6 +84,7 @@ export function timeline(model, main) {
     shown = model.moments.filter(m => m.start < b && m.end > a && X(m.end) - X(m.start) >= 12);
     const seen = lines.map((line, k) => ({line, k, y: Math.round(AXIS + line.y - off)})).filter(({line, y}) => y < H && y + line.height > AXIS);
     for (const {line, k, y} of seen) {
+      if (line.process !== undefined) { drawProcess(line, y); continue; }
       if (k % 2) paint(0, y - GAP / 2, W, line.height, band);
       for (let depth = 0; depth < line.rows; depth++) if (y + depth * ROW < H && y + depth * ROW > AXIS - ROW) inexact = drawLane(line, depth, y + depth * ROW) || inexact;
       drawStates(line.t.i, y + line.rows * ROW + 1);
@@ -89,6 +99,11 @@ export function timeline(model, main) {
     for (const box of wide) drawWide(g, box);
     g.font = "12px system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
     for (const {line, y} of seen) {
+      if (line.process !== undefined) {
+        label(g, `${line.shut ? "▸" : "▾"} ${called(line.process)}`, 12, y + 7, GUTTER - 20, theme.ink);
+        label(g, `${line.process}, ${line.found.length} thread${line.found.length === 1 ? "" : "s"}`, 12, y + 20, GUTTER - 20, theme.dim);
+        continue;
+      }
       label(g, line.t.title, 12, y + (line.rows ? ROW : STATE) / 2, GUTTER - 20, line.t.python ? theme.ink : theme.dim);
       const more = line.deep - line.rows;
       if (line.folds) label(g, more ? `▸ ${more} more level${more === 1 ? "" : "s"}` : "▾ fewer levels", 12, y + ROW * 1.5, GUTTER - 20, theme.dim);
@@ -193,10 +208,33 @@ export function timeline(model, main) {
     }
   }
 
+  /** How many threads of a process ran or wanted to, all along: of each pixel's time the parts of its threads, as high as the most of them. */
+  function drawProcess({found}, y) {
+    const bins = Math.max(1, Math.floor(width())), sums = new Float64Array(bins * 6), high = HEAD - 8;
+    for (const t of found) {
+      const of = states.threads[t.i] ? states : calls, lane = of.threads[t.i][0];
+      if (lane) for (let i = search(of.end, lane.from, lane.to, a); i < lane.to && of.start[i] < b; i++) spread(of, i, a, (b - a) / bins, bins, sums);
+    }
+    const most = highest(sums, bins);
+    paint(GUTTER, y + high, bins, 1, rgba(theme.line));
+    for (let k = 0; k < bins; k++) for (let j = 0, foot = y + high; j < 3; j++) { const h = Math.round((high - 2) * sums[k * 6 + j] / most); paint(GUTTER + k, foot - h, 1, h, solid[j]); foot -= h; }
+  }
+
+  /** Add the parts of box i to the sums of the pixels that it is in, each `per` ns from `begin` on. */
+  function spread(of, i, begin, per, bins, sums) {
+    const p = parts(of, i, own), length = of.end[i] - of.start[i] || 1, last = Math.min(bins - 1, Math.floor((of.end[i] - 1 - begin) / per));
+    for (let k = Math.max(0, Math.floor((of.start[i] - begin) / per)); k <= last; k++) {
+      const share = (Math.min(of.end[i] - begin, (k + 1) * per) - Math.max(of.start[i] - begin, k * per)) / length / per;
+      for (let j = 0; j < 6; j++) sums[k * 6 + j] += p[j] * share;
+    }
+  }
+  /** The most threads that ran or wanted to in a pixel; at least one. */
+  const highest = (sums, bins) => { let most = 1; for (let k = 0; k < bins; k++) most = Math.max(most, sums[k * 6] + sums[k * 6 + 1] + sums[k * 6 + 2]); return most; };
+
   /** From the wait that is chosen to the thread it waited for. */
   function drawLink(g) {
     if (chosen?.wait === undefined) return;
-    const i = chosen.wait, from = lines.find(l => l.t.i === waits.thread[i]), to = lines.find(l => l.t.i === waits.by[i]), off = room.scrollTop;
+    const i = chosen.wait, from = lines.find(l => l.t?.i === waits.thread[i]), to = lines.find(l => l.t?.i === waits.by[i]), off = room.scrollTop;
     const y = from && AXIS + from.y - off + from.rows * ROW + 1, x0 = X(waits.start[i]), x1 = X(waits.start[i] + waits.length[i]);
     if (!from) return;
     g.strokeStyle = theme.ink;
@@ -243,15 +281,9 @@ export function timeline(model, main) {
   function minimap() {
     const W = room.clientWidth, g = sharp(overview, W, OVER), bins = Math.max(1, Math.floor(W - GUTTER)), key = bins + theme.paper;
     if (whole?.key !== key) {
-      const sums = new Float64Array(bins * 6), per = wall / bins;
-      for (let i = 0; i < states.start.length; i++) {
-        const p = parts(states, i, own), length = states.end[i] - states.start[i] || 1, first = Math.floor(states.start[i] / per), last = Math.min(bins - 1, Math.floor((states.end[i] - 1) / per));
-        for (let k = Math.max(0, first); k <= last; k++) { const share = (Math.min(states.end[i], (k + 1) * per) - Math.max(states.start[i], k * per)) / length; for (let j = 0; j < 6; j++) sums[k * 6 + j] += p[j] * share; }
-      }
-      const busy = k => sums[k * 6] + sums[k * 6 + 1] + sums[k * 6 + 2];
-      let most = 1e-9;
-      for (let k = 0; k < bins; k++) most = Math.max(most, busy(k));
-      const map = el("canvas", {width: W, height: OVER}), m = map.getContext("2d");
+      const sums = new Float64Array(bins * 6);
+      for (let i = 0; i < states.start.length; i++) spread(states, i, 0, wall / bins, bins, sums);
+      const most = highest(sums, bins), map = el("canvas", {width: W, height: OVER}), m = map.getContext("2d");
       for (let k = 0; k < bins; k++) {
         let y = OVER - 2;
         for (let j = 0; j < 3; j++) { const h = (OVER - 8) * sums[k * 6 + j] / most; m.fillStyle = colours[j]; m.fillRect(GUTTER + k, y - h, 1, h); y -= h; }
@@ -281,7 +313,7 @@ export function timeline(model, main) {
     const line = y > AXIS && lines.findLast(l => AXIS + l.y - room.scrollTop <= y);
     if (!line) return null;
     const depth = Math.floor((y - (AXIS + line.y - room.scrollTop)) / ROW), t = T(x), slack = (b - a) / width() * 1.5;
-    if (x < GUTTER) return {line, thread: true};
+    if (x < GUTTER || line.process !== undefined) return {line, thread: true};
     const find = (of, lane) => { if (!lane) return -1; const i = search(of.end, lane.from, lane.to, t - slack); return i < lane.to && of.start[i] <= t + slack ? i : -1; };
     if (depth < line.rows) {
       let of = calls, i = find(calls, line.calls[depth]);
@@ -329,7 +361,7 @@ export function timeline(model, main) {
     drag = null;
     if (moved) return;
     const at = under(event);
-    if (at?.thread) { if (open.has(at.line.t.i)) open.delete(at.line.t.i); else open.add(at.line.t.i); arrange(); return later(); }
+    if (at?.thread) { const [of, which] = at.line.t ? [open, at.line.t.i] : [closed, at.line.process]; if (!of.delete(which)) of.add(which); arrange(); return later(); }
     pin(at);
   };
   canvas.onpointerleave = () => hint(null);
@@ -372,14 +404,15 @@ export function timeline(model, main) {
   }
 
   const keys = {ArrowLeft: () => pan(-0.2), a: () => pan(-0.2), ArrowRight: () => pan(0.2), d: () => pan(0.2), "+": () => zoom(0.5), "=": () => zoom(0.5), w: () => zoom(0.5), "-": () => zoom(2), s: () => zoom(2), 0: () => look(0, wall),
-                "[": () => jump(-1), "]": () => jump(1), n: () => next(1), N: () => next(-1), e: () => { open = open.size ? new Set() : new Set(threads.map(t => t.i)); arrange(); later(); }};
+                "[": () => jump(-1), "]": () => jump(1), n: () => next(1), N: () => next(-1), e: () => { open = open.size ? new Set() : new Set(threads.map(t => t.i)); arrange(); later(); },
+                c: () => { closed = closed.size ? new Set() : new Set(processes.keys()); arrange(); room.scrollTop = 0; later(); }};
   arrange();
   pin(null);
   draw();
   new ResizeObserver(() => { arrange(); later(); }).observe(room);
   const update = what => {
     if ("a" in what || "b" in what) { const from = state.a ?? 0, to = state.b ?? wall; if (Math.abs(from - a) > 1 || Math.abs(to - b) > 1) { a = from; b = to; } }
-    if ("size" in what) arrange();
+    if ("size" in what || "threads" in what) arrange();
     later();
   };
   update.key = event => keys[event.key] && (keys[event.key](), true);

@@ -1,8 +1,7 @@
 """Write a trace for another viewer.
 
 Every call on its thread's track: perfetto (ui.perfetto.dev), with scheduling; chrome (chrome://tracing and what else reads its JSON);
-speedscope (speedscope.app); firefox (profiler.firefox.com), with what each thread did as its categories; icicle, a page for any browser
-with the calls of one thread, a row for each level (--tid says which; else the one that was longest on a core).
+speedscope (speedscope.app); firefox (profiler.firefox.com), with what each thread did as its categories.
 
 Time summed by calling context: pprof (go tool pprof, Pyroscope, Parca) and otlp (an OpenTelemetry Collector), with wall time and each of its parts;
 folded stacks, for flame graphs, in nanoseconds of self time (--value says which).
@@ -24,7 +23,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, icicle, otlp, perfetto, pprof, pstats, speedscope
+from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, otlp, perfetto, pprof, pstats, speedscope
 from pytrace_ebpf.view.export.values import VALUES
 from pytrace_ebpf.view.text import size
 
@@ -34,7 +33,6 @@ FORMATS = {
     "chrome": chrome.SUFFIX,
     "speedscope": speedscope.SUFFIX,
     "firefox": firefox.SUFFIX,
-    "icicle": icicle.SUFFIX,
     "pprof": pprof.SUFFIX,
     "otlp": otlp.SUFFIX,
     "folded": folded.SUFFIX,
@@ -46,7 +44,6 @@ _OPEN_WITH = {
     "chrome": "open it in chrome://tracing or at https://ui.perfetto.dev",
     "speedscope": "open it at https://www.speedscope.app",
     "firefox": "open it at https://profiler.firefox.com",
-    "icicle": "open it in a browser",
     "pprof": "open it with go tool pprof -http=: or at a Pyroscope or Parca server",
     "otlp": "send it with curl -H 'Content-Type: application/x-protobuf' --data-binary @FILE http://COLLECTOR:4318/v1development/profiles",
     "folded": "feed it to flamegraph.pl --countname=ns or any flame graph viewer",
@@ -58,10 +55,16 @@ _OPEN_WITH = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `export`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
-    parser.add_argument("--to", choices=tuple(FORMATS), required=True, help="format")
+    parser.add_argument("--to", type=_format, choices=tuple(FORMATS), required=True, help="format")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output (TRACE's name with a suffix)")
     parser.add_argument("--value", choices=VALUES, help="folded, pstats: which time (wall)")
     window.add_arguments(parser, "--until")
+
+
+def _format(word: str) -> str:
+    if word == "icicle":
+        raise argparse.ArgumentTypeError(f"{word} is a view of a page, not a format; write the page with pytrace-ebpf report TRACE --html FILE")
+    return word
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,8 +98,6 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
         of, most = {"speedscope": (speedscope, speedscope.MOST_CALLS), "firefox": (firefox, firefox.MOST)}[args.to]
         if not of.write(trace, out) and period_of(trace) is None:
             return f"; it has the paths of calls with their time: a window of at most {most:,} calls (--from, --until) has each call"
-    elif args.to == "icicle":
-        icicle.write(trace, args.tid, out)
     elif args.to in ("folded", "pstats"):
         {"folded": folded, "pstats": pstats}[args.to].write(trace, args.value or "wall", out)
     else:

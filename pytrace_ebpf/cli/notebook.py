@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace
 
 _WIDTH = 120  # cells of the report
-_HEIGHT = 420  # pixels of the picture
+_HEIGHT = 560  # pixels of the page
 _FRAME = '<iframe style="width: 100%; height: {height}px; border: 0" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
 _TRACE = "_pytrace"  # the variable that it is left in
 _TOP = "10"
@@ -28,7 +28,7 @@ def load(shell: Any) -> None:
     """Add %%pytrace to a shell of IPython's."""
 
     def pytrace(line: str, cell: str) -> None:
-        """Run the cell and show where its time went: the report, and its calls level by level.
+        """Run the cell and show where its time went: the report, and the page of `report --html`, opened at its timeline.
 
             %%pytrace [OPTION...]
 
@@ -51,8 +51,8 @@ def _trace_cell(shell: Any, line: str, cell: str) -> None:
     first, last = (f"{max(0, ns - trace.whole.start_ns) / 1e9:.6f}" for ns in (own.start_ns, own.end_ns))
     args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--to", last, "--top", _TOP])
     screen = Screen(width=_WIDTH, highlight=False, emoji=False, markup=False, force_jupyter=False)
-    report.show(args, screen)
-    _show(trace)
+    facts = report.show(args, screen)
+    _show(trace, facts)
 
 
 def _directory(words: list[str]) -> tuple[Path, list[str]]:
@@ -64,13 +64,13 @@ def _directory(words: list[str]) -> tuple[Path, list[str]]:
     return Path(tempfile.mkdtemp(prefix="pytrace-")) / "trace", words
 
 
-def _show(trace: "Trace") -> None:
-    """The calls of the thread that was longest on a core, as a picture."""
+def _show(trace: "Trace", facts: dict[str, Any]) -> None:
+    """The page of what happened, below the report that says `facts`."""
     from IPython.display import display
 
-    from pytrace_ebpf.view.export import icicle
+    from pytrace_ebpf.view.page import page
 
-    page = BytesIO()
-    icicle.write(trace, None, page)
-    frame = _FRAME.format(height=_HEIGHT, page=html.escape(page.getvalue().decode()))
+    written = BytesIO()
+    page.write(trace, facts, written, view="timeline")
+    frame = _FRAME.format(height=_HEIGHT, page=html.escape(written.getvalue().decode()))
     display({"text/html": frame, "text/plain": f"(a picture of the calls of {trace.directory})"}, raw=True)  # type: ignore[no-untyped-call]

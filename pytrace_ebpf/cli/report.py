@@ -79,10 +79,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def show(args: argparse.Namespace, screen: Screen) -> None:
-    """Print the report of args.trace by function on `screen`."""
+def show(args: argparse.Namespace, screen: Screen) -> dict[str, Any]:
+    """Print the report of args.trace by function on `screen`; returns what it says."""
     args.by = "function"
-    _print(args, *answer(args.trace, lambda trace: _found(window.windowed(trace, args), args)), screen)
+    facts, table = answer(args.trace, lambda trace: _found(window.windowed(trace, args), args))
+    _print(args, facts, table, screen)
+    return facts
 
 
 def _print(args: argparse.Namespace, facts: dict[str, Any], table: pd.DataFrame, screen: Screen) -> None:

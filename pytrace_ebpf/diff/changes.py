@@ -4,17 +4,19 @@ from math import comb
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.diff.sides import Run, Side
-from pytrace_ebpf.experiment.compare import KEYS, columns_of, sums_of
-from pytrace_ebpf.experiment.paths import PARTS
+from pytrace_ebpf.experiment.compare import KEYS, SORTS, columns_of, sums_of
+from pytrace_ebpf.experiment.paths import PARTS, SQUARES
 from pytrace_ebpf.experiment.paths import names_of as names_of_paths
 
 BY = ("function", "module", "operator", "path")
 VALUES = ("wall", *(part.removesuffix("_ns") for part in PARTS if part != "unknown_ns"))
 
 _NUMBERS = ("calls", "wall_ns", *PARTS)
+_ERRORS = 2  # standard errors of sampling: a change by no more may be chance, which it is that large once in twenty rows
 
 
 def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.DataFrame:
@@ -23,7 +25,8 @@ def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.Dat
     `sort`: "self", times without the calls below, or "total"; `value`, of VALUES: which time is compared. Out: the key
     (experiment.compare.KEYS[by]), qualname and file; for each side (before_, after_) calls, wall_ns and PARTS, means over its runs, so
     that the parts add up, 0 where it has none; change_ns of `value` and low_ns, high_ns: the least and the greatest difference of two
-    runs, one of each side; and clear (boolean): whether all of these have one sign; null where a side has one run alone. Times are Float64 ns.
+    runs, one of each side; of samples error_ns: the standard error that sampling gives change_ns, else null; and clear (boolean): whether all differences have
+    one sign, and change_ns is more than _ERRORS times its error; where a side has one run alone null, but false where it is not. Times are Float64 ns.
     """
     key = list(KEYS[by])
     sums = {name: [_sums(run, by, sort, key) for run in side.runs] for name, side in (("before", before), ("after", after))}
@@ -32,26 +35,42 @@ def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.Dat
     columns: dict[str, Any] = {}
     compared = f"{value}_ns"
     low, high = {}, {}
+    error: npt.NDArray[np.float64] | float = 0.0
     for side, runs in sums.items():
         whole = [_in_all(run, rows) for run in runs]
         for name in _NUMBERS:
             columns[f"{side}_{name}"] = sum((run[name] for run in whole), start=0.0) / len(whole)
         each = np.stack([run[compared].to_numpy(np.float64, na_value=np.nan) for run in whole])
         low[side], high[side] = each.min(axis=0), each.max(axis=0)
+        error = error + _variance((before, after)[side == "after"], whole, value)
     out = pd.DataFrame(columns, index=rows)
     out["change_ns"] = out[f"after_{compared}"] - out[f"before_{compared}"]
     out["low_ns"], out["high_ns"] = low["after"] - high["before"], high["after"] - low["before"]
+    out["error_ns"] = pd.array(np.sqrt(error) + np.zeros(len(out)), "Float64") if before.period_ns else pd.array([pd.NA] * len(out), "Float64")
+    alone = min(len(runs) for runs in sums.values()) < 2
     apart = (out["low_ns"] > 0) | (out["high_ns"] < 0)
-    out["clear"] = apart.astype("boolean").mask(out["change_ns"].isna() | (min(len(runs) for runs in sums.values()) < 2))
+    within = (out["change_ns"].abs() <= _ERRORS * out["error_ns"]).fillna(False).to_numpy(bool)
+    out["clear"] = apart.astype("boolean").mask((out["change_ns"].isna() | alone) & ~within).mask(within, False)
     names = pd.concat([run[[name for name in ("qualname", "file") if name not in key and name in run]] for runs in sums.values() for run in runs])
     out = out.join(names[~names.index.duplicated()])
     order = out["change_ns"].abs().fillna(-1).to_numpy(np.float64).argsort(kind="stable")[::-1]
     return out.iloc[order].reset_index()
 
 
+def _variance(side: Side, runs: list[pd.DataFrame], value: str) -> npt.NDArray[np.float64] | float:
+    """Of the mean of a side's `runs`, what sampling adds."""
+    if not side.period_ns:
+        return 0.0
+    each = (
+        run.variance(value, own["on_cpu_ns"].to_numpy(np.float64, na_value=0), own[f"{value}_square"].to_numpy(np.float64, na_value=0))
+        for run, own in zip(side.runs, runs, strict=True)
+    )
+    return sum(each, start=np.zeros(len(runs[0]))) / len(runs) ** 2
+
+
 def _in_all(run: pd.DataFrame, rows: pd.Index) -> pd.DataFrame:
     """The numbers of one run by `rows`, 0 for what it did not call."""
-    out = run[list(_NUMBERS)].astype("Float64").reindex(rows)
+    out = run[[*_NUMBERS, *(name for name in SQUARES if name in run)]].astype("Float64").reindex(rows)
     out.loc[~rows.isin(run.index)] = 0.0
     return out
 
@@ -63,13 +82,21 @@ def chance(before: Side, after: Side) -> float | None:
 
 
 def whole_change(before: Side, after: Side, value: str) -> dict[str, Any]:
-    """change_ns of all outermost calls together, and `clear`, as of changes."""
+    """change_ns of all outermost calls together, error_ns and `clear`, as of changes."""
     each = [[run.whole[f"{value}_ns"] for run in side.runs] for side in (before, after)]
     if any(one is None for runs in each for one in runs):
-        return {"change_ns": None, "clear": None}
+        return {"change_ns": None, "error_ns": None, "clear": None}
     old, new = ([one for one in runs if one is not None] for runs in each)
     certain = None if chance(before, after) is None else min(new) > max(old) or max(new) < min(old)
-    return {"change_ns": float(np.mean(new)) - float(np.mean(old)), "clear": certain}
+    change, error = float(np.mean(new)) - float(np.mean(old)), None
+    if before.period_ns:
+        variances = (
+            sum(float(run.variance(value, run.whole["on_cpu_ns"] or 0, run.whole[f"{value}_square"] or 0)) for run in side.runs) / len(side.runs) ** 2
+            for side in (before, after)
+        )
+        error = float(np.sqrt(sum(variances)))
+        certain = certain if abs(change) > _ERRORS * error else False
+    return {"change_ns": change, "error_ns": error, "clear": certain}
 
 
 def names_of(before: Side, after: Side, table: pd.DataFrame, by: str) -> list[str]:
@@ -84,7 +111,7 @@ def names_of(before: Side, after: Side, table: pd.DataFrame, by: str) -> list[st
 def over(before: Side, table: pd.DataFrame, whole: dict[str, Any], value: str, share: float) -> tuple[bool, pd.DataFrame]:
     """What takes longer by more than `share` of the whole `before`, and not by chance: whether all together do (whole_change), and which rows of `table`.
 
-    Where a side has one run alone nothing is known to be chance, and all of them are given.
+    Where a side has one run alone only the samples' error is known to be chance, and all others are given.
     """
     limit = share * (before.whole[f"{value}_ns"] or 0)
     rows = table[((table["change_ns"] > limit) & table["clear"].fillna(True)).fillna(False).to_numpy(bool)]
@@ -93,4 +120,5 @@ def over(before: Side, table: pd.DataFrame, whole: dict[str, Any], value: str, s
 
 def _sums(run: Run, by: str, sort: str, key: list[str]) -> pd.DataFrame:
     everywhere = run.paths["path_id"].to_numpy(np.int64)
-    return sums_of(run.paths[columns_of(sort)], by, sort, everywhere).set_index(key)
+    squares = [SORTS[sort] + name for name in SQUARES if name in run.paths]
+    return sums_of(run.paths[[*columns_of(sort), *squares]], by, sort, everywhere).set_index(key)

@@ -21,6 +21,14 @@ from pytrace_ebpf.view.names import plain
 
 _PLURAL = {"function": "Functions", "module": "Modules", "operator": "Operators", "path": "Call paths"}
 _PHRASES = {f"{state.name}_ns": state.phrase for state in STATES} | {"wall_ns": "of wall time"}
+_SURE = (
+    SURE,
+    {
+        True: "beyond the spread of the repeats and of the samples",
+        False: "within the spread of the repeats or of the samples, so it may be chance",
+        None: "beyond the spread of the samples, but of one run each, so it may be chance",
+    },
+)  # of calls, of samples
 _SAME = 0.02  # of the whole: a smaller change is called none
 _NAMED = 0.3  # of what changed: a part of it that is smaller is not worth naming
 _BAR = 40
@@ -84,7 +92,7 @@ def sentence(before: Side, after: Side, table: pd.DataFrame, whole: dict[str, An
     else:
         shares = abs(new - old) / old
         by = f"{text.percent(shares, 1)} {'more' if new > old else 'less'}" if shares < 9.995 else f"{new / old:.0f} times as much"
-        said = f"{of} {text.duration(new)}{unit}{_noun(asked)} instead of {text.duration(old)}: {by}{_by_which(before.whole, after.whole, asked)}, {SURE[whole['clear']]}"
+        said = f"{of} {text.duration(new)}{unit}{_noun(asked)} instead of {text.duration(old)}: {by}{_by_which(before.whole, after.whole, asked)}, {_sure(before, whole['clear'])}"
     return f"{said}.{_most(before, after, table, asked)}"
 
 
@@ -98,9 +106,13 @@ def _most(before: Side, after: Side, table: pd.DataFrame, asked: dict[str, Any])
     name = names_of(before, after, rows.head(1), asked["by"])[0]
     old, new = ({part: row[f"{side}_{part}"] for part in ("wall_ns", *PARTS)} for side in ("before", "after"))
     own = "its own " if asked["sort"] == "self" else ""
-    sure = SURE[bool(row["clear"]) if text.known(row["clear"]) else None]
+    sure = _sure(before, row["clear"])
     why = "" if before.period_ns else _why(row)
     return f" `{text.clean(name)}` changes most: {_difference(row['change_ns'])} of {own}{_value(asked)}{_by_which(old, new, asked)}{why}, {sure}."
+
+
+def _sure(side: Side, clear: Any) -> str:
+    return _SURE[bool(side.period_ns)][bool(clear) if text.known(clear) else None]
 
 
 def _why(row: dict[str, Any]) -> str:
@@ -228,6 +240,11 @@ def _legend(before: Side, after: Side, asked: dict[str, Any]) -> str:
         "Record several runs of each side into one directory, and the report says what is more than chance."
         if by_chance is None
         else f"~: the runs of the two sides overlap. Runs of one and the same program lie apart by chance once in {round(1 / by_chance):,} rows."
+    )
+    sure += (
+        " ~ has also what lies within two standard errors of the samples, as one row in twenty does that changed by nothing."
+        if before.period_ns
+        else ""
     )
     split = " From on CPU on: what each part of the time has more or less." if asked["value"] == "wall" else ""
     often = " calls, a call: how many times as many, and as long, as before."

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import overall_of_tree
+from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.analyze.samples.sampling import period_of
+from pytrace_ebpf.analyze.samples.tree import nodes, untold
 from pytrace_ebpf.diff.aligned import aligned
 from pytrace_ebpf.errors import TraceError, UsageError
-from pytrace_ebpf.experiment.paths import PARTS, TIMES, of_tree
+from pytrace_ebpf.experiment.paths import PARTS, SQUARES, TIMES, of_tree
 from pytrace_ebpf.trace.reader import Trace
 
 MANIFEST = "manifest.json"
@@ -23,9 +26,11 @@ _COLUMNS = ("wall_ns", *PARTS)
 
 @dataclass(frozen=True)
 class Run:
-    """One trace: `paths` as experiment.paths.of_tree has them, `whole` (wall_ns, SPLIT, unknown_ns) of all outermost calls; calls; events lost.
+    """One trace: `paths` as experiment.paths.of_tree has them, `whole` (wall_ns, SPLIT, unknown_ns, of samples also SQUARES) of all outermost calls; calls;
+    events lost.
 
-    Times and calls are of the whole recording or, of a Side by the second, of each second of it.
+    Times and calls are of the whole recording or, of a Side by the second, of each second of it: so many times as much was `recorded`. `period_ns`: between
+    samples, 0 where each call was recorded.
     """
 
     trace: str
@@ -34,6 +39,17 @@ class Run:
     whole: dict[str, float | None]
     calls: float
     lost: int
+    recorded: float
+    period_ns: int
+
+    def variance(self, value: str, on_cpu_ns: npt.ArrayLike, square: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Of times `value` (wall, on_cpu, ...) that were sampled, ns^2: from the share that they have of the samples on a core, and from those off it (`square`)."""
+        out = np.asarray(square, np.float64)
+        if value in ("wall", "on_cpu"):
+            count = (np.asarray(on_cpu_ns, np.float64) * self.recorded / self.period_ns).round()
+            of = round((self.whole["on_cpu_ns"] or 0) * self.recorded / self.period_ns)
+            out = out + (standard_error(count, of) * self.period_ns / self.recorded) ** 2
+        return out
 
 
 @dataclass(frozen=True)
@@ -73,13 +89,14 @@ def both(before: Sequence[Trace], after: Sequence[Trace], names: tuple[str, str]
 
     Functions of `before` have the lines of `after`. Raises UsageError for samples against calls.
     """
+    sampled = [any(map(period_of, traces)) for traces in (before, after)]
+    if sampled[0] != sampled[1]:
+        samples, calls = names if sampled[0] else names[::-1]
+        raise UsageError(f"{samples} has samples and {calls} has calls, which cannot be compared; record both alike.")
     chosen = per or ("run" if all(map(_is_whole_run, [*before, *after])) else "second")
     functions = pd.concat([trace.functions() for trace in after], ignore_index=True)
     new = _side(names[1], after, chosen, lambda own: own)
     old = _side(names[0], before, chosen, lambda own: aligned(own, functions))
-    if bool(old.period_ns) != bool(new.period_ns):
-        sampled, exact = (names[0], names[1]) if old.period_ns else (names[1], names[0])
-        raise UsageError(f"{sampled} has samples and {exact} has calls, which cannot be compared; record both alike.")
     return old, new, chosen
 
 
@@ -95,17 +112,30 @@ def _side(name: str, traces: Sequence[Trace], per: str, lines: Callable[[pd.Data
 
 
 def _run(trace: Trace, functions: pd.DataFrame, per: str) -> Run:
-    tree = trace.tree()
+    period = period_of(trace) or 0
+    tree = _of_samples(trace) if period else trace.tree()
     seconds = max(trace.end_ns - trace.start_ns, 1) / 1e9
     over = seconds if per == "second" else 1.0
     paths, whole = of_tree(tree, functions), overall_of_tree(tree)
     numbers = ["calls", *(prefix + name for prefix in ("", "self_") for name in TIMES)]
     paths[numbers] = paths[numbers].astype("Float64") / over
+    squares: dict[str, float | None] = {}
+    if period:
+        own = [prefix + name for prefix in ("", "self_") for name in SQUARES]
+        paths[own] = paths[own] / over**2
+        roots = tree[tree["depth"] < 0].rename(columns={"total_square": "wall_square"})
+        squares = {name: float(roots[name].sum()) / over**2 for name in SQUARES}
     return Run(
         trace=str(trace.directory), seconds=seconds, paths=paths,
-        whole={name: None if value is None else value / over for name, value in whole.items()},
-        calls=float(tree["calls"].sum()) / over, lost=sum(int(count) for count in trace.manifest["lost"].values()),
+        whole={name: None if value is None else value / over for name, value in whole.items()} | squares,
+        calls=float(tree["calls"].sum()) / over, lost=sum(int(count) for count in trace.manifest["lost"].values()), recorded=over, period_ns=period,
     )  # fmt: skip
+
+
+def _of_samples(trace: Trace) -> pd.DataFrame:
+    """trace.tree() with SQUARES."""
+    found = nodes(trace)
+    return found.assign(**{name: pd.array([pd.NA] * len(found), "Int64") for name in untold(trace)})
 
 
 def _is_whole_run(trace: Trace) -> bool:

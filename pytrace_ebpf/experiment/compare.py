@@ -8,7 +8,7 @@ import pandas as pd
 
 from pytrace_ebpf.experiment import modules as experiment_modules
 from pytrace_ebpf.experiment.data import Experiment
-from pytrace_ebpf.experiment.paths import FRAME, NAMED, PARTS, TIMES, names_of, repeated
+from pytrace_ebpf.experiment.paths import FRAME, NAMED, PARTS, SQUARES, TIMES, names_of, repeated
 from pytrace_ebpf.trace import layers
 
 NATIVE = tuple(layer.name for layer in layers.NATIVE)  # the layers of `by` operator; by function has the others
@@ -124,21 +124,23 @@ def columns_of(sort: str) -> list[str]:
 
 
 def sums_of(rows: pd.DataFrame, by: str, sort: str, everywhere: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """One row per key (KEYS[by]) of one run's `rows` (columns_of): calls, TIMES and, of wall_ns, what is not on the paths `everywhere` (unaligned_ns)."""
+    """One row per key (KEYS[by]) of one run's `rows` (columns_of): calls, TIMES, SQUARES where `rows` has them, and, of wall_ns, what is not on the paths
+    `everywhere` (unaligned_ns)."""
     prefix, key = SORTS[sort], list(KEYS[by])
-    rows = rows.rename(columns={prefix + name: name for name in TIMES})
+    times = [*TIMES, *(name for name in SQUARES if prefix + name in rows)]
+    rows = rows.rename(columns={prefix + name: name for name in times})
     rows = rows.astype(dict.fromkeys(("layer", "module", "qualname", "file"), "object"))
     if by == "nn.Module":
         rows = experiment_modules.in_modules(rows)
     if not prefix:
         again = repeated(rows, rows.groupby(key, sort=False).ngroup().to_numpy(np.int64))
-        rows.loc[again, list(TIMES)] = 0
+        rows.loc[again, times] = 0
     if by in ("function", "operator"):
         rows = rows[rows["layer"].isin(NATIVE) == (by == "operator")]
     unsplit = rows[list(TIMES)].isna() & rows[["on_cpu_ns"]].notna().to_numpy()
     rows = rows.assign(unaligned_ns=rows["wall_ns"].where(~rows["path_id"].isin(everywhere), 0))
     groups = rows.groupby(key, sort=False)
-    out = groups[["calls", *TIMES, "unaligned_ns"]].sum(min_count=1)
+    out = groups[["calls", *times, "unaligned_ns"]].sum(min_count=1)
     out[list(TIMES)] = out[list(TIMES)].mask(unsplit.groupby([rows[name] for name in key], sort=False).any())
     if KEYS[by] != ("module",):
         names = [name for name in ("qualname", "file") if name not in key]

@@ -12,6 +12,7 @@ CALLS = ("call_id", "parent_id", "depth", "func_id", "wall_ns", *SPLIT, "worker_
 FRAME = ("layer", "module", "qualname", "first_line")  # what makes a function the same one in another trace
 PARTS = (*SPLIT, "unknown_ns")  # of wall_ns, which they sum to
 TIMES = ("wall_ns", *PARTS, "worker_on_cpu_ns")
+SQUARES = tuple(name.replace("_ns", "_square") for name in ("wall_ns", *PARTS))  # of samples: see analyze.samples.weights
 NAMED = ("path_id", "parent_path_id", "qualname")
 NO_PATH = 0  # above the outermost calls
 
@@ -42,9 +43,16 @@ def by_path(calls: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
 def of_tree(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """The same of the calls in `tree` (schema.TREE), but worker_on_cpu_ns, which a tree does not have and is null.
 
-    Contexts for which there was no room in the tree are paths of their own.
+    Contexts for which there was no room in the tree are paths of their own. Of samples' nodes (analyze.samples.tree) there are SQUARES and self_SQUARES, too.
     """
-    nodes = tree[tree["depth"] >= 0].rename(columns={"node_id": "call_id", "total_ns": "wall_ns", "self_ns": "self_wall_ns"})
+    renamed = {
+        "node_id": "call_id",
+        "total_ns": "wall_ns",
+        "self_ns": "self_wall_ns",
+        "total_square": "wall_square",
+        "self_square": "self_wall_square",
+    }
+    nodes = tree[tree["depth"] >= 0].rename(columns=renamed)
     frames = _frames(functions)
     at = frames.index.get_indexer(nodes["func_id"].to_numpy())
     frame = frames["frame_id"].to_numpy()[at] ^ np.where(nodes["pid"] < 0, _FURTHER, np.uint64(0))
@@ -62,6 +70,8 @@ def of_tree(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
             sums[np.unique(group[(column.isna().to_numpy(bool) & known.to_numpy(bool))])] = pd.NA
             out[prefix + name] = sums.array
         out[f"{prefix}worker_on_cpu_ns"] = pd.array([pd.NA] * len(first), dtype="Int64")
+        for name in SQUARES if "wall_square" in nodes else ():
+            out[prefix + name] = np.bincount(group, nodes[prefix + name], len(first))
     return out.sort_values(["depth", "path_id"], kind="stable", ignore_index=True)
 
 

@@ -47,6 +47,18 @@ class Decoded(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("ts", "kind", "func_id", "frame", "line")]
 
 
+class Texts(ctypes.Structure):
+    """struct texts of written.c."""
+
+    _fields_ = [("text", c_char_p), ("start", c_void_p), ("count", c_size_t)]
+
+
+class Form(ctypes.Structure):
+    """struct form of written.c."""
+
+    _fields_ = [("does", Texts), ("threads", Texts), ("end", Texts), ("origin", c_int64), ("as_varint", c_bool)]
+
+
 _SUMS = [(name, "i8") for name in ("wall", *NAMES, "unknown_wall", "unknown", "unsplit_runq", "unsplit_waits")]
 NODE = np.dtype(
     [
@@ -138,8 +150,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "near": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
-    "interleave": (None, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
-    "stamped": (c_size_t, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_char_p, c_void_p]),
+    "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
+    "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),
+    "written": (c_size_t, [c_void_p, c_size_t, POINTER(Form), c_void_p, c_size_t, POINTER(c_size_t)]),
     "stacks_open": (c_void_p, []),
     "stacks_close": (None, [c_void_p]),
     "stacks_take": (c_bool, [c_void_p, POINTER(Events)]),

@@ -3,7 +3,7 @@
  * Such a stretch does here in a quarter of the time what events.c, activations.c and calls.c would do with it: what else could come
  * between two events is ruled out for many of them at once, and a call that makes none, whose events follow each other, is not
  * even put on the stack. What is not plain ends the stretch and is left to those three: the first and the outermost calls of a thread,
- * the ends of calls that began before the stretch, what has no name or no frame, and all where more is asked for than sums. */
+ * the ends of calls that began before the stretch, what has no name or no frame, and all where more is asked for than sums and edges. */
 #include "activations.h"
 #include "calls.h"
 #include "rebuild.h"
@@ -23,11 +23,12 @@ struct stretch {
     int64_t ns, end_ns;              /* of the last event; and when the stretch ends at the latest */
     uint8_t state;
     bool wants_tree;
+    struct edge *edge; /* where the next one goes; NULL where none are wanted */
 };
 
 static bool is_plain(const struct engine *engine, const struct thread *thread)
 {
-    return !engine->by_cputime && !engine->wants_rows && !engine->wants_edges && !engine->wants_cores && !engine->wants_lines &&
+    return !engine->by_cputime && !engine->wants_rows && !engine->wants_cores && !engine->wants_lines &&
            thread->phase == WITHIN && thread->line.now.state <= BLOCKED && thread->depth && thread->open.count;
 }
 
@@ -47,6 +48,12 @@ static inline struct stretch stretch_of(struct engine *engine, struct thread *th
         .ns = later(later(thread->last.ns, thread->line.since), engine->tree_ns),
         .end_ns = thread->asked_ns < end ? thread->asked_ns + 1 : end, .state = thread->line.now.state, .wants_tree = engine->wants_tree
     };
+}
+
+static inline void note(struct stretch *now, int64_t ns, int32_t func)
+{
+    if (now->edge)
+        *now->edge++ = (struct edge){ns, func, now->thread->number};
 }
 
 /* What a call has of where it lies. */
@@ -119,7 +126,9 @@ static inline size_t begin(struct stretch *now, size_t row, size_t end)
     if (now->wants_tree && !find_place(now, func, line, outermost, &place))
         return 0;
     now->ns = end_ns;
+    note(now, ts, func);
     if (is_leaf) {
+        note(now, end_ns, ENDS);
         now->thread->sequence++;
         add_call(now, now->innermost, place, end_ns - ts, 0, 0);
         return 2;
@@ -146,6 +155,7 @@ static inline bool finish(struct stretch *now, size_t row)
     if (call == now->before || now->open.frame[now->open.count - 1] != now->events.frame[row])
         return false;
     now->ns = now->events.ts[row];
+    note(now, now->ns, ENDS);
     engine->open_of_function[call->func]--;
     engine->open_of_module[engine->module[call->func]]--;
     if (now->wants_tree)
@@ -160,9 +170,11 @@ static inline bool finish(struct stretch *now, size_t row)
 /* Take the events from `row` on, up to `end`, as long as they are plain. Returns which one is not. */
 size_t plain_take(struct engine *engine, struct thread *thread, size_t row, size_t end)
 {
-    if (!is_plain(engine, thread))
+    struct edges *edges = &engine->edges;
+    if (!is_plain(engine, thread) || (engine->wants_edges && !room(&edges->edge, &edges->capacity, edges->count + (end - row), sizeof *edges->edge)))
         return row;
     struct stretch now = stretch_of(engine, thread);
+    now.edge = engine->wants_edges ? edges->edge + edges->count : NULL;
     size_t first = row, taken = 1;
     for (; row < end; row += taken) {
         if (now.events.ts[row] < now.ns || now.events.ts[row] >= now.end_ns)
@@ -179,6 +191,8 @@ size_t plain_take(struct engine *engine, struct thread *thread, size_t row, size
         thread->last.stamped = false;
         thread->depth = (size_t)(now.innermost - thread->calls) + 1;
         thread->open.count = now.open.count;
+        if (now.edge)
+            edges->count = (size_t)(now.edge - edges->edge);
     }
     return row;
 }

@@ -16,6 +16,8 @@
  *     charges.c      what is charged to calls: page faults, bytes
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
+ *     written.c      these as a file has them
+ *     paths.c        the paths that they come to
  *     events.c       the order in which events are processed, and what a loss of some does to it
  *     plain.c        the same for most events, where nothing else happens, faster
  *     scheduling.c   a segment's scheduling by thread

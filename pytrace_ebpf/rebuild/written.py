@@ -1,45 +1,62 @@
-"""What a file of every call consists of, put together by the compiled library: records of two sizes, or texts with a time."""
+"""What a file of every call consists of, put together by the compiled library: begins and ends, each with its thread and its time; and columns of numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import byref, c_size_t
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.rebuild.library import library
+from pytrace_ebpf.rebuild.library import EDGE, Form, Texts, library
 
 Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-_TIME = 21  # bytes: 17 digits of a time in us, and what follows them
+_ROOM = 1 << 20  # bytes that are put together at once
+_TIME = 32  # of these, at most, a time
 
 
-def interleave(first: Bytes, second: Bytes, is_second: npt.NDArray[np.bool_]) -> Bytes:
-    """Rows of two matrices of different widths as one run of bytes, in the order that `is_second` (one for each row of both) gives."""
-    first, second, is_second = np.ascontiguousarray(first), np.ascontiguousarray(second), np.ascontiguousarray(is_second)
-    if (len(first), len(second)) != (len(is_second) - int(is_second.sum()), int(is_second.sum())):
-        raise ValueError("as many rows as are asked for")
-    out = np.empty(first.size + second.size, np.uint8)
-    widths = (each.shape[1] for each in (first, second))
-    addresses = (each.ctypes.data for each in (first, second))
-    parts = [part for pair in zip(addresses, widths, strict=True) for part in pair]
-    library().interleave(*parts, is_second.ctypes.data, len(is_second), out.ctypes.data)
-    return out
+class Written:
+    """Of each edge a text that says what it does, one that says on which thread, its time, and an end."""
+
+    def __init__(
+        self, does: Sequence[bytes], of_threads: Callable[[Ints], Sequence[bytes]], *, origin: int = 0, as_varint: bool = False, end: bytes = b""
+    ) -> None:
+        """`does`: for the end of a call, for the begin of one that is not known, and for that of each function by func_id. `of_threads`: for keys of threads.
+
+        Times count from `origin`; they are ns as a varint of nine bytes, or us, decimal.
+        """
+        self._does, self._threads, self._end, self._of_threads = _Texts(does), _Texts([]), _Texts([end]), of_threads
+        self._form = Form(does=self._does.struct, end=self._end.struct, origin=origin, as_varint=as_varint)
+
+    def pieces(self, edges: npt.NDArray[np.void], keys: Ints) -> Iterator[memoryview]:
+        """`edges` (library.EDGE) as they go into the file, each piece there until the next; `keys`: of the threads by their numbers, which stay."""
+        if len(keys) > len(self._threads.texts):
+            self._threads = _Texts([*self._threads.texts, *self._of_threads(keys[len(self._threads.texts) :])])
+            self._form.threads = self._threads.struct
+        edges = np.ascontiguousarray(edges, EDGE)
+        out = np.empty(max(_ROOM, self._does.longest + self._threads.longest + self._end.longest + _TIME), np.uint8)
+        at, size = 0, c_size_t()
+        while at < len(edges):
+            where = edges.ctypes.data + at * EDGE.itemsize
+            done = library().written(where, len(edges) - at, byref(self._form), out.ctypes.data, len(out), byref(size))
+            if not done:
+                raise ValueError("an edge of a thread that has no key")
+            at += done
+            yield out[: size.value].data
 
 
-class Stamped:
-    """Texts, each with a time behind it."""
+def numbers(values: npt.NDArray[Any], decimals: int = 0) -> memoryview:
+    """Integers as decimal text, divided by 10^decimals, with commas between them; null for one below 0."""
+    values = np.ascontiguousarray(values, np.int64)
+    out = np.empty(_TIME * len(values), np.uint8)
+    return out[: library().numbers(values.ctypes.data, len(values), decimals, out.ctypes.data)].data
 
-    def __init__(self, texts: Sequence[str], end: str) -> None:
-        """`end`: what stands behind each time."""
-        parts = [text.encode() for text in texts]
-        self._sizes = np.array([len(part) for part in parts], np.int64)
-        self._starts = np.append(0, np.cumsum(self._sizes)).astype(np.int64)
-        self._texts, self._end = np.frombuffer(b"".join(parts) or b"\0", np.uint8), end.encode()
 
-    def rows(self, which: Ints, ns: Ints) -> Bytes:
-        """One after the other the texts `which` and the times `ns` (>= 0), in us with three decimals."""
-        which, ns = np.ascontiguousarray(which, np.int64), np.ascontiguousarray(ns, np.int64)
-        if len(which) != len(ns) or (len(which) and not 0 <= which.min() <= which.max() < len(self._sizes)):
-            raise ValueError("a text for each time")
-        out = np.empty(int(self._sizes[which].sum()) + len(which) * (_TIME + len(self._end)), np.uint8)
-        columns = (each.ctypes.data for each in (self._texts, self._starts, which, ns))
-        return out[: library().stamped(*columns, len(which), self._end, out.ctypes.data)]
+class _Texts:
+    """Texts one behind the other, as the library takes them."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self.texts = texts
+        sizes = np.array([len(text) for text in texts], np.int64)
+        self._held: tuple[Any, ...] = (b"".join(texts), np.append(0, np.cumsum(sizes)).astype(np.int64))
+        self.longest = int(sizes.max(initial=0))
+        self.struct = Texts(self._held[0], self._held[1].ctypes.data, len(texts))

@@ -20,7 +20,7 @@ from read import command, make
 import pytrace_ebpf
 from pytrace_ebpf.cli.export import FORMATS
 
-EACH_CALL = ("perfetto", "chrome", "icicle")  # the others are made of the tree
+EACH_CALL = ("perfetto", "chrome")  # the others are made of the tree
 
 
 def main() -> None:

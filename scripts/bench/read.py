@@ -207,7 +207,7 @@ def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measu
         yield f"report --by {by}, again", command("report", trace, "--by", by)
     yield "report --by core of a second", command("report", trace, "--by", "core", *window)
     with tempfile.TemporaryDirectory() as folder:
-        for to in ("folded", "speedscope", "perfetto", "icicle"):
+        for to in ("folded", "speedscope", "perfetto", "chrome"):
             if written or to in OF_SUMS:
                 yield f"export to {to}", command("export", trace, "--to", to, "-o", f"{folder}/out")
             yield f"export to {to} of a second", command("export", trace, "--to", to, "-o", f"{folder}/out", *window)

@@ -5,6 +5,8 @@ times, and once in large batches with many samples of its memory.
 """
 
 import argparse
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_
 from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.functions.named_layers import enclosing, named_layers, parent_rows
 from pytrace_ebpf.analyze.native.torch_graph import forwards, graph
+from pytrace_ebpf.cli.main import main as pytrace
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import icicle
 
 NETWORKS = ("image_cnn", "rnn", "gan", "resnet", "mobilenet")
 # Batches in which a phase is long compared with the time between two samples of memory.
@@ -224,9 +226,9 @@ def section(report: Report, folder: Path, name: str, words: list[str], trace: Tr
         f"One training step (number {chosen + 1}) of {name} as layers of calls; width is wall time. Calls too short to see are left out.",
     )
     page = folder / f"{name}.html"
-    with page.open("wb") as out:
-        icicle.write(trace, tid, out)
-    report.text(f"[All layers of the whole run, to zoom into]({page.name})")
+    with redirect_stdout(StringIO()):
+        pytrace(["report", str(trace.directory), "--html", str(page)])
+    report.text(f"[All calls of the whole run, to zoom into]({page.name})")
     since = int(bounds["start_ns"][1])
     operators = by_operator(trace, since, count - 1).head(SHOWN)
     report.table(

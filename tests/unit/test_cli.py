@@ -67,6 +67,10 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("report", "x", "--bby", "core"), "--bby is not an option or argument of pytrace-ebpf report; did you mean --by?"),
         (("report",), "TRACE is missing; pytrace-ebpf report --help says more"),
         (("export", "x", "--to"), "--to needs a value; pytrace-ebpf export --help says more"),
+        (
+            ("export", "x", "--to", "icicle"),
+            "--to: icicle is a view of a page, not a format; write the page with pytrace-ebpf report TRACE --html FILE",
+        ),
         (("report", "x", "--json=3"), "--json takes no value; pytrace-ebpf report --help says more"),
         (("attach", "1", "--max-depth", "x"), "--max-depth takes a number, which x is not; pytrace-ebpf attach --help says more"),
         (("attach", "12,x"), "PID: 12,x is not a process id; give numbers, joined by commas"),

@@ -267,6 +267,45 @@ def test_samples_are_not_compared_with_calls(traces: Path) -> None:
         both(old, new, ("before", "after"), None)
 
 
+def sampled_run(path: Path, parse: int, query: int) -> Path:
+    """So many samples of parse and of query on a core, and 800 of main."""
+    functions: list[Row] = [(i, "/app/shop.py", name, name, 10 * i + 1, "shop") for i, name in enumerate(NAMES)]
+    counts = {MAIN: 800, PARSE: parse, QUERY: query}
+    stacks = [func for func, count in counts.items() for _ in range(count)]
+    return write_trace(
+        path, functions=functions, stacks=[(0, -1, MAIN, 1), (1, 0, PARSE, 12), (2, 0, QUERY, 22)],
+        samples=[(MS * (at + 1), 10, 10, 0, stack, 100) for at, stack in enumerate(stacks)], end_ns=2_000 * MS,
+        manifest={"sampling": {"period_ns": MS}, "sources": [{"pid": 10, "source": "sample", "why": "asked"}]},
+    )  # fmt: skip
+
+
+def test_a_change_that_samples_are_too_few_for_may_be_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 samples of 1,000 have a standard error of 9.5, so a difference has one of some 13."""
+    for i, more in enumerate((0, 1), 1):
+        sampled_run(tmp_path / "before" / str(i), 100 + more, 100 + more)
+        sampled_run(tmp_path / "after" / str(i), 108 + more, 200 + more)
+    one = sides(tmp_path, "before/1", "after/1")
+    table = changes(*one, "function", "self", "on_cpu")
+    parse, query = (row_of(table, name) for name in ("parse", "DB.query"))
+    per_second = 1 / 2  # of a recording of two seconds
+    assert parse["error_ns"] == pytest.approx(13.8 * MS * per_second, rel=0.05) and parse["change_ns"] == pytest.approx(8 * MS * per_second)
+    assert parse["clear"] is False or not parse["clear"]
+    assert pd.isna(query["clear"]) and query["change_ns"] == pytest.approx(100 * MS * per_second)
+    several = sides(tmp_path)
+    rows = changes(*several, "function", "self", "wall").set_index("qualname")
+    assert rows["clear"]["DB.query"] and not rows["clear"]["parse"]  # whose runs are apart
+    assert rows["error_ns"]["parse"] == pytest.approx(parse["error_ns"] / 2**0.5, rel=0.02)
+    _, found = over(several[0], rows.reset_index(), whole_change(*several, "wall"), "wall", 0.005)
+    assert found["qualname"].tolist() == ["DB.query"]
+    assert run("diff", str(tmp_path / "before" / "1"), str(tmp_path / "after" / "1"), "--fail-over", "0.5%") == 1
+    assert "parse" not in capsys.readouterr().err
+    assert "two standard errors" in " ".join(shown(*one, 120).split())
+
+
+def test_exact_calls_have_no_error(traces: Path) -> None:
+    assert changes(*sides(traces), "function", "self", "wall")["error_ns"].isna().all() and whole_change(*sides(traces), "wall")["error_ns"] is None
+
+
 def test_a_directory_of_runs_is_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("10", "9", "x"):
         (tmp_path / name).mkdir()

@@ -25,7 +25,7 @@ def test_they_are_the_calls(tmp_path_factory: pytest.TempPathFactory, seed: int,
         open_: dict[int, list[tuple[int, int]]] = defaultdict(list)
         last: dict[int, int] = defaultdict(int)
         for piece in edges(trace):
-            for key, ts, func in zip(piece.key.tolist(), piece.ts.tolist(), piece.func_id.tolist(), strict=True):
+            for key, ts, func in zip(*(column.tolist() for column in piece.columns()), strict=True):
                 assert ts >= last[key]
                 last[key] = ts
                 if func == ENDS:

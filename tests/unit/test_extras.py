@@ -48,7 +48,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["info"],
         ["report"],
         ["report", "--by", "gil"],
-        *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "icicle", "callgrind", "pprof", "otlp")),
+        *(["export", "-o", "-", "--to", to] for to in ("perfetto", "speedscope", "folded", "chrome", "firefox", "callgrind", "pprof", "otlp")),
     ],
 )
 def test_reading_needs_no_extra(trace: Path, words: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pytrace_ebpf
 from tests.conftest import PATIENCE_S, PYENV
 from tests.unit.synthetic import sample
 
@@ -18,6 +19,7 @@ LIBRARIES = {
     "pytrace_ebpf/probes/outside/outside.so",
     "pytrace_ebpf/rebuild/rebuild.so",
 }  # compiled by the build
+COMPLETIONS = ("bash-completion/completions/pytrace-ebpf", "zsh/site-functions/_pytrace-ebpf", "fish/vendor_completions.d/pytrace-ebpf.fish")
 
 
 def files(folder: str, *patterns: str) -> set[str]:
@@ -83,11 +85,16 @@ def pythons() -> list[Path]:
 
 
 def test_a_wheel_by_way_of_the_sdist_holds_everything_and_works_in_clean_environments(source: Path, tmp_path: Path, quick_compiler: str) -> None:
+    found_by_shells = {"man/man1/pytrace-ebpf.1", *COMPLETIONS}
+    subprocess.run(
+        [sys.executable, REPOSITORY / "scripts/shell_files.py", source / "share"], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True
+    )
     words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "wheels"]
     built = subprocess.run(words, cwd=source, env={**os.environ, "CC": quick_compiler}, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     wheel = the_wheel(source / "wheels")
-    assert shipped(wheel) == expected() | LIBRARIES
+    data = f"pytrace_ebpf-{pytrace_ebpf.__version__}.data/data/share/"
+    assert shipped(wheel) == expected() | LIBRARIES | {data + name for name in found_by_shells}
     assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
     audit = subprocess.run([sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=True).stdout
     assert 'platform tag: "manylinux_2_17_x86_64"' in " ".join(audit.split())
@@ -95,6 +102,7 @@ def test_a_wheel_by_way_of_the_sdist_holds_everything_and_works_in_clean_environ
     for python in pythons():
         commands = clean(python, wheel, tmp_path / python.name)
         assert said(commands / "pytrace-ebpf", "--version").stdout.startswith("pytrace-ebpf ")
+        assert all((commands.parent / "share" / name).is_file() for name in found_by_shells)
         report = said(commands / "pytrace-ebpf", "report", trace)
         assert report.returncode == 0 and "Functions by self time" in report.stdout, report.stderr
         rows = said(commands / "python", "-c", f"import pytrace_ebpf; print(len(pytrace_ebpf.open({str(trace)!r}).calls()))")

@@ -16,11 +16,11 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.view.page import moments, timeline
+from pytrace_ebpf.view.page import moments, tables, timeline
 from tests import browser
 from tests.browser import Browser
 from tests.unit import synthetic
-from tests.unit.synthetic import sample
+from tests.unit.synthetic import sample, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
 EVIL = "</script><img src=x onerror=hacked=1><b>&amp;\x1b[2J\u2028--><!--"
@@ -108,6 +108,12 @@ def test_paths_functions_and_pairs_are_those_of_the_report(directory: Path) -> N
     pairs = {name: numbers(column, block) for name, column in page["pairs"]["columns"].items()}
     for name in ("calls", "total_ns", "self_ns"):
         assert np.bincount(pairs["callee"], pairs[name])[table.index].tolist() == table[name].tolist()
+
+
+def test_every_thread_is_there_however_short_tables_are(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_MOST_ROWS", 1)
+    page, _ = unpacked(made(directory))
+    assert page["threads"]["tid"] == [4000, 4001, 4002] and page["processes"] == {"4000": "app.py"}
 
 
 def test_names_that_a_program_chose_do_nothing_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,3 +208,20 @@ def _evil(seen: Browser, page: Path) -> None:
     assert "</script><img src=x" in seen.js("document.querySelector('.two > div:last-child').innerText")
     assert seen.js("document.images.length") == 0 and seen.js("typeof hacked") == "undefined"
     assert seen.js("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+
+
+@in_browser
+def test_in_a_browser_many_processes_are_a_row_each(tmp_path: Path) -> None:
+    threads = [(pid, 100 * pid + k) for pid in range(1, 5) for k in range(15)]
+    events = [row for at, (pid, tid) in enumerate(threads) for row in ((1000 * at, pid, tid, 0, 0, 1, 1), (1000 * at + 90_000, pid, tid, 1, 0, 1, 1))]
+    page = made(write_trace(tmp_path / "trace", events=events, functions=synthetic.SAMPLE_FUNCTIONS))
+    scrolls = "parseFloat(document.querySelector('.canvas > div').style.height)"
+    with Browser() as seen:
+        seen.open(page, "view=timeline")
+        assert seen.js(scrolls) == 0
+        seen.press("c")
+        all_threads = seen.wait(scrolls)
+        seen.js("document.querySelector('.tools input').focus()")
+        seen("Input.insertText", text="thread-31")
+        seen.wait(f"{scrolls} < {all_threads} / 2 && location.hash.includes('thread-31')")
+        assert seen.errors == []

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun
-from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.library import ENDS as ENDS
-from pytrace_ebpf.rebuild.written import Stamped as Stamped
-from pytrace_ebpf.rebuild.written import interleave as interleave
+from pytrace_ebpf.rebuild.paths import paths as paths
+from pytrace_ebpf.rebuild.written import Written as Written
+from pytrace_ebpf.rebuild.written import numbers as numbers
 from pytrace_ebpf.trace.reader import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -19,11 +19,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Edges:
-    """Arrays of one length: `key` (pid << 32 | tid), `ts`, and `func_id`, ENDS where the thread's innermost call ends (-1 unknown)."""
+    """Begins and ends: `rows` (rebuild.library.EDGE), there until the next piece is asked for, and `keys`, pid << 32 | tid of the threads by their numbers."""
 
-    key: Ints
-    ts: Ints
-    func_id: Ints
+    rows: npt.NDArray[np.void]
+    keys: Ints
+
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """Arrays of one length, copies: the thread's key, when, and the func_id, ENDS where the thread's innermost call ends (-1 unknown)."""
+        return self.keys[self.rows["thread"]], self.rows["ts"].astype(np.int64), self.rows["func_id"].astype(np.int64)
 
 
 def edges(trace: Trace) -> Iterator[Edges]:
@@ -32,11 +35,6 @@ def edges(trace: Trace) -> Iterator[Edges]:
     engine.want_edges()
     for events, end_ns in segments:
         for _ in engine.take(events, end_ns, PIECE):
-            yield _edges(engine)
+            yield Edges(engine.edges(), engine.keys())
     engine.finish(trace.end_ns)
-    yield _edges(engine)
-
-
-def _edges(engine: Engine) -> Edges:
-    found = engine.edges()
-    return Edges(engine.keys()[found["thread"]], found["ts"].astype(np.int64), found["func_id"].astype(np.int64))
+    yield Edges(engine.edges(), engine.keys())

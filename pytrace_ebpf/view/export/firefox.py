@@ -7,14 +7,13 @@ and state, one after the other. https://github.com/firefox-devtools/profiler/blo
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges
-from pytrace_ebpf.analyze.samples.paths import Paths
+from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges, numbers, paths
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.printable import printable
@@ -34,6 +33,13 @@ _CATEGORIES = [
 ]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
+
+
+class _Divided(NamedTuple):
+    """A column of numbers, each divided by 10^decimals."""
+
+    numbers: Ints
+    decimals: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def write(trace: Any, out: BinaryIO) -> bool:
     commands = trace.processes().drop_duplicates("pid", keep="last").set_index("pid")["command"].to_dict()
     for number, thread in enumerate(threads):
         described = _described(thread, places, printable(str(commands.get(thread.pid, ""))), span)
-        out.write((b",\n" if number else b"\n") + json.dumps(described, separators=(",", ":")).encode())
+        out.write(b",\n" if number else b"\n")
+        out.writelines(_json(described))
     out.write(b"\n]}\n")
     return singly
 
@@ -85,8 +92,8 @@ def _meta(trace: Any, span: Span) -> dict[str, Any]:
 
 def _changes(trace: Any) -> tuple[pd.DataFrame, Iterator[_Thread]]:
     """Every change of a thread's stack or state."""
-    pieces = list(edges(trace))
-    key, ts, func = (np.concatenate([np.zeros(0, np.int64), *(getattr(piece, name) for piece in pieces)]) for name in ("key", "ts", "func_id"))
+    pieces = [piece.columns() for piece in edges(trace)]
+    key, ts, func = (np.concatenate(own) for own in zip(*pieces, strict=True))
     states = pd.concat([pd.DataFrame({"pid": [], "tid": [], "start_ns": [], "end_ns": [], "state": []}), *intervals(trace)])
     state_of = states["state"].map({name: at for at, name in enumerate(NAMES)} | {"off_cpu": len(NAMES)}).fillna(_UNKNOWN).to_numpy(np.int64)
     whose = states["pid"].to_numpy(np.int64) << 32 | states["tid"].to_numpy(np.int64)
@@ -94,11 +101,12 @@ def _changes(trace: Any) -> tuple[pd.DataFrame, Iterator[_Thread]]:
     known = trace.threads().drop_duplicates(["pid", "tid"], keep="last").set_index(["pid", "tid"])["name"].to_dict()
     places, place = places_of(np.where(func == ENDS, -1, func), trace.functions(), None)
 
+    does, events, waits = np.where(func == ENDS, -1, place), np.argsort(key, kind="stable"), np.lexsort((begin, whose))
+
     def threads() -> Iterator[_Thread]:
         for one in np.unique(key).tolist():
-            own, mine = key == one, np.flatnonzero(whose == one)
-            mine = mine[np.argsort(begin[mine], kind="stable")]
-            paths, after = _walk(np.where(func[own] == ENDS, -1, place[own]).tolist())
+            own, mine = (order[slice(*np.searchsorted(of, (one, one + 1), sorter=order))] for of, order in ((key, events), (whose, waits)))
+            parent, where, after = paths(does[own])
             moments = np.unique(np.concatenate((ts[own], begin[mine], end[mine])))
             since, until = moments[:-1], moments[1:]
             path = np.append(-1, after)[np.searchsorted(ts[own], since, side="right")]
@@ -107,21 +115,10 @@ def _changes(trace: Any) -> tuple[pd.DataFrame, Iterator[_Thread]]:
             category = np.where(within, np.append(state_of[mine], _UNKNOWN)[at], _UNKNOWN)
             called = path >= 0
             pid, tid = one >> 32, one & 0xFFFFFFFF
-            parent, where = (np.array(column, np.int64) for column in (paths.parents, paths.functions))
             when, weight, name = since[called] - trace.start_ns, (until - since)[called], known.get((pid, tid))
             yield _Thread(pid, tid, name if isinstance(name, str) else "", parent, where, path[called], category[called], when, weight)
 
     return places, threads()
-
-
-def _walk(places: list[int]) -> tuple[Paths, Ints]:
-    """The paths that calls of one thread come to by their begins (a place) and ends (-1), and which one each of these leads to (-1: out of all)."""
-    paths, now = Paths(), -1
-    after = np.empty(len(places), np.int64)
-    for number, place in enumerate(places):
-        now = paths.number(now, place) if place >= 0 else paths.parents[now]
-        after[number] = now
-    return paths, after
 
 
 def _sums(contexts: Contexts) -> Iterator[_Thread]:
@@ -152,38 +149,53 @@ def _described(thread: _Thread, places: pd.DataFrame, command: str, span: Span) 
     path, category = np.divmod(distinct, len(_CATEGORIES))
     func = np.searchsorted(own, thread.place)
     in_category, frame = np.unique(func[path] * len(_CATEGORIES) + category, return_inverse=True)
-    func_of, category_of = (np.append(np.arange(len(own)), in_category // len(_CATEGORIES)), (in_category % len(_CATEGORIES)).tolist())
+    func_of, category_of = (np.append(np.arange(len(own)), in_category // len(_CATEGORIES)), in_category % len(_CATEGORIES))
     prefix, count = np.concatenate((thread.parent, thread.parent[path])), len(thread.parent) + len(path)
     of = places.iloc[own]
     names = [strings.number(printable(name)) for name in of["name"]]
     files = [strings.number(printable(file)) if file else None for file in of["file"]]
-    nothing, zeros = [None] * len(func_of), [0] * len(func_of)
-    lines, first = ([int(line) if line > 0 else None for line in of[name]] for name in ("line", "first_line"))
+    nothing, zeros = np.full(len(func_of), -1), np.zeros(len(func_of), np.int64)
+    lines, first = (np.where(of[name] > 0, of[name], -1) for name in ("line", "first_line"))
     return {
         "name": printable(thread.name) or f"thread {thread.tid}", "pid": str(thread.pid), "tid": thread.tid, "isMainThread": thread.pid == thread.tid,
         "processName": command, "processType": "default", "processStartupTime": 0, "processShutdownTime": None, "registerTime": 0,
         "unregisterTime": None, "pausedRanges": [],
         "frameTable": {
-            "length": len(func_of), "address": [-1] * len(func_of), "inlineDepth": zeros, "category": [_UNKNOWN] * len(own) + category_of, "subcategory": zeros,
-            "func": func_of.tolist(), "nativeSymbol": nothing, "innerWindowID": nothing, "implementation": nothing,
-            "line": [lines[each] for each in func_of.tolist()], "column": nothing,
+            "length": len(func_of), "address": [-1] * len(func_of), "inlineDepth": zeros, "category": np.append(np.full(len(own), _UNKNOWN), category_of), "subcategory": zeros,
+            "func": func_of, "nativeSymbol": nothing, "innerWindowID": nothing, "implementation": nothing,
+            "line": lines[func_of], "column": nothing,
         },
         "funcTable": {
             "length": len(own), "name": names, "isJS": [False] * len(own), "relevantForJS": [False] * len(own), "resource": [-1] * len(own),
             "fileName": files, "lineNumber": first, "columnNumber": [None] * len(own),
         },
         "stackTable": {
-            "length": count, "prefix": [each if each >= 0 else None for each in prefix.tolist()], "frame": [*func.tolist(), *(len(own) + frame.reshape(-1)).tolist()],
-            "category": [_UNKNOWN] * len(thread.parent) + category.tolist(), "subcategory": [0] * count,
+            "length": count, "prefix": prefix, "frame": np.append(func, len(own) + frame.reshape(-1)),
+            "category": np.append(np.full(len(thread.parent), _UNKNOWN), category), "subcategory": np.zeros(count, np.int64),
         },
         "samples": {
-            "length": len(thread.path), "stack": (len(thread.parent) + stack.reshape(-1)).tolist(), "time": np.round(thread.at / 1e6, 6).tolist(),
-            "weight": np.round(thread.weight / 1e6, 6).tolist(), "weightType": "tracing-ms",
-            # CPU time since the sample before.
-            "threadCPUDelta": np.append(0, np.where(thread.category == 0, thread.weight / 1e3, 0))[:-1].tolist(),
+            "length": len(thread.path), "stack": len(thread.parent) + stack.reshape(-1), "time": _Divided(thread.at, 6),
+            "weight": _Divided(thread.weight, 6), "weightType": "tracing-ms",
+            # CPU time since the sample before, in us.
+            "threadCPUDelta": _Divided(np.append(0, np.where(thread.category == 0, thread.weight, 0))[:-1], 3),
         },
         "markers": {"length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": []},
         "nativeSymbols": {"length": 0, "address": [], "functionSize": [], "libIndex": [], "name": []},
         "resourceTable": {"length": 0, "lib": [], "name": [], "host": [], "type": []},
         "stringArray": list(strings),
     }  # fmt: skip
+
+
+def _json(value: Any) -> Iterator[bytes | memoryview]:
+    """As json.dumps(), of dictionaries that may hold columns of numbers, in which null is -1."""
+    if isinstance(value, dict):
+        for number, (key, of) in enumerate(value.items()):
+            yield (b"," if number else b"{") + json.dumps(key).encode() + b":"
+            yield from _json(of)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, _Divided | np.ndarray):
+        yield b"["
+        yield numbers(value.numbers, value.decimals) if isinstance(value, _Divided) else numbers(value)
+        yield b"]"
+    else:
+        yield json.dumps(value, separators=(",", ":")).encode()

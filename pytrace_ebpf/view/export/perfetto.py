@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, Edges, edges, interleave
+from pytrace_ebpf.analyze.rebuilt.edges import Written, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
@@ -24,7 +24,6 @@ SUFFIX = ".perfetto-trace"
 
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
 _CLEARED, _NEEDED = number(13, 1), number(13, 2)  # TracePacket.sequence_flags, of the interned names
-_CHUNK = 1 << 18
 _WAKES, _WOKEN, _HOLDS, _WAITS, _FIRST_FUNCTION = 2, 3, 4, 5, 6  # iids of names; 1 is the unknown function
 _ENDS_OF_ARROWS = ((_WAKES, "wakes"), (_WOKEN, "woken"), (_HOLDS, "holds the GIL"), (_WAITS, "waits for the GIL"))
 _RUNNABLE, _RUNNING, _SLEEPING, _DEAD = 2, 3, 4, 7  # GenericKernelTaskStateEvent.TaskStateEnum
@@ -42,9 +41,9 @@ def write(trace: Any, timelines: Iterable[pd.DataFrame], out: BinaryIO) -> None:
     out.write(_names(functions))
     out.writelines(_packet(data(60, d)) for d in tracks.descriptors(trace.processes()))
     out.writelines(counters(trace, tracks.processes))
+    calls = _calls(functions, tracks)
     for piece in edges(trace):
-        for block in _calls(piece, tracks):
-            out.write(block.data)
+        out.writelines(calls.pieces(piece.rows, piece.keys))
     states = _States(tracks, _FIRST_FUNCTION + 1 + int(functions["func_id"].max() if len(functions) else -1))
     for timeline in timelines:
         if len(timeline):
@@ -157,23 +156,30 @@ def _behind(timeline: pd.DataFrame) -> Iterator[tuple[Ints, list[Piece]]]:
         yield rows, annotations
 
 
-def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, place: Ints | None = None, extra: Sequence[Piece] = ()) -> Bytes:
+def _slices(ts: Ints, kind: int, uuid: Ints, name: Ints | None = None, extra: Sequence[Piece] = ()) -> Bytes:
     """TrackEvent packets, one row each, with the fields `extra`."""
     event: list[Piece] = [number(9, kind), Slot(11, 4, uuid)]
     event += [Slot(10, 4, name)] if name is not None else []
-    event += [Slot(34, 4, place)] if place is not None else []  # source_location_iid
     return messages(nested(1, [number(10, 1), Slot(8, 9, ts), _NEEDED, *nested(11, [*event, *extra])]), len(ts))
 
 
-def _calls(piece: Edges, tracks: Tracks) -> Iterator[Bytes]:
-    """Begins and ends of calls, thread by thread in the order of the stack."""
-    uuid = tracks.uuid(tracks.number_of(piece.key))
-    is_end = piece.func_id == ENDS
-    iid = np.where(piece.func_id < 0, 1, piece.func_id + _FIRST_FUNCTION)
-    for at in range(0, len(is_end), _CHUNK):
-        ends = is_end[at : at + _CHUNK]
-        b, e = at + np.flatnonzero(~ends), at + np.flatnonzero(ends)
-        yield interleave(_slices(piece.ts[b], _BEGIN, uuid[b], iid[b], iid[b]), _slices(piece.ts[e], _END, uuid[e]), ends)
+def _calls(functions: pd.DataFrame, tracks: Tracks) -> Written:
+    """Begins and ends of calls as packets: each has its thread, and its time behind it."""
+    none = np.zeros(0, np.int64)
+    track, time = Slot(11, 4, none), Slot(8, 9, none)
+
+    def head(event: bytes) -> bytes:
+        pieces = nested(1, [number(10, 1), _NEEDED, *nested(11, [event, track]), time])
+        return b"".join(piece for piece in pieces if isinstance(piece, bytes))
+
+    def of_threads(keys: Ints) -> list[bytes]:
+        return [row.tobytes() + time.tag for row in messages([Slot(11, 4, tracks.uuid(tracks.number_of(keys)))], len(keys))]
+
+    functions_known = int(functions["func_id"].max()) + 1 if len(functions) else 0
+    iids = [1, *range(_FIRST_FUNCTION, _FIRST_FUNCTION + functions_known)]
+    return Written(
+        [head(number(9, _END)), *(head(number(9, _BEGIN) + number(10, iid) + number(34, iid)) for iid in iids)], of_threads, as_varint=True
+    )
 
 
 def _kernel_states(thread: int, tracks: Tracks, ts: Ints, core: Ints, state: Ints) -> Buffer:

@@ -9,14 +9,12 @@ import pandas as pd
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import CALLS
-from pytrace_ebpf.view.export import icicle_blocks
-from pytrace_ebpf.view.export.icicle_blocks import Boxes
+from pytrace_ebpf.view.page.boxes import COLUMNS, Boxes
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.timeline import Lanes, packed
 
 _SPREAD, _SLOWEST, _WAITS = 16, 4, 6  # how many of each kind
 _CALLS = 5_000  # of a moment
-_COLUMNS = list(icicle_blocks.COLUMNS)
 
 
 @dataclass
@@ -85,7 +83,7 @@ class Moments:
             if moment:
                 for pieces in rebuild(self._trace.window(moment.start_ns, moment.end_ns)):
                     for piece in pieces:
-                        moment.add(lanes.laid(to_frame(piece.select([*_COLUMNS, "pid", "tid"]), CALLS)))
+                        moment.add(lanes.laid(to_frame(piece.select([*COLUMNS, "pid", "tid"]), CALLS)))
 
     def packed(self, columns: Columns) -> list[dict[str, Any]]:
         """For each its edges, since the trace's start, why it is there, and its calls as timeline.packed has them."""

@@ -13,12 +13,13 @@ from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import colours
-from pytrace_ebpf.view.export.icicle_blocks import PARTS
 from pytrace_ebpf.view.head import head, traced
 from pytrace_ebpf.view.page import contexts, timeline
+from pytrace_ebpf.view.page.boxes import PARTS
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.moments import Moments
 from pytrace_ebpf.view.page.tables import harmless, tables
+from pytrace_ebpf.view.services import service
 from pytrace_ebpf.view.text import clean
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -29,10 +30,10 @@ _WAITS = ("pid", "tid", "start_ns", "end_ns", "kind", "syscall", "func_id", "wak
 _TIMES = ("calls", *contexts.TIMES)
 
 
-def write(trace: Any, facts: dict[str, Any], out: BinaryIO) -> None:
-    """Write the page of a trace or a window of it; `facts`: those of its report by function (cli/report.py)."""
+def write(trace: Any, facts: dict[str, Any], out: BinaryIO, view: str = "summary") -> None:
+    """Write the page of a trace or a window of it; `facts`: those of its report by function (cli/report.py); `view`: what it is opened at (page/source/main.js)."""
     columns = Columns()
-    page = _found(trace, facts, columns)
+    page = {"view": view, **_found(trace, facts, columns)}
     template = _PAGE.read_bytes()
     before, hole, after = template.partition(_HOLE)
     assert hole
@@ -69,7 +70,8 @@ def _found(trace: Any, facts: dict[str, Any], columns: Columns) -> dict[str, Any
         "part_names": list(PARTS),
         "layers": [[layer.name, layer.colour] for layer in LAYERS],
         "functions": _functions(functions, table, columns),
-        "threads": harmless(threads.to_dict("list")),
+        "threads": {name: [clean(each) if name == "name" else each for each in column] for name, column in threads.to_dict("list").items()},
+        "processes": _processes(trace),
         "calls_of": timeline.packed(boxes, trace.start_ns, columns),
         "states_of": timeline.packed(timeline.states(trace, lanes), trace.start_ns, columns),
         "merged_below_ns": picture.least_ns if merged else 0,
@@ -90,6 +92,12 @@ def _threads(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(python=rows["python"].fillna(0).astype("int64"), name=rows["name"].astype("object"))[rows["pid"] >= 0]
     rows = rows.sort_values(["python", "pid", "start_ns", "tid"], ascending=[False, True, True, True], kind="stable", ignore_index=True)
     return rows.astype({"name": object})[["pid", "tid", "name", "python"]].assign(name=rows["name"].where(rows["name"].notna(), "thread"))
+
+
+def _processes(trace: Any) -> dict[int, str]:
+    """The program of each pid: its script or module, else its executable."""
+    rows = trace.processes()[["pid", "command", "executable"]].drop_duplicates("pid", keep="last")
+    return {int(pid): clean(service(command, executable) or command) for pid, command, executable in rows.itertuples(index=False)}
 
 
 def _functions(functions: pd.DataFrame, table: pd.DataFrame, columns: Columns) -> dict[str, Any]:

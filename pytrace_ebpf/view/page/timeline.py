@@ -18,14 +18,12 @@ from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.trace.states import NAMES
-from pytrace_ebpf.view.export import icicle_blocks
-from pytrace_ebpf.view.export.icicle_blocks import PARTS, Boxes
+from pytrace_ebpf.view.page.boxes import COLUMNS, PARTS, Boxes
 from pytrace_ebpf.view.page.columns import Columns
 
 MOST_BOXES = 300_000  # of calls, of all threads
 MOST_STATES = 60_000
 _LANE = 24  # bits of a depth: a lane is the thread's place and the depth
-_COLUMNS = list(icicle_blocks.COLUMNS)
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,7 +52,7 @@ class Lanes:
             np.lexsort((depth, place)) if depth.max(initial=0) * len(self.keys) >= 1 << 16 else _by_small(place * (depth.max(initial=0) + 1) + depth)
         )
         order = order[place[order] >= 0]
-        return pd.DataFrame({name: (place << _LANE) + depth if name == "depth" else calls[name].array for name in _COLUMNS}).iloc[order]
+        return pd.DataFrame({name: (place << _LANE) + depth if name == "depth" else calls[name].array for name in COLUMNS}).iloc[order]
 
 
 def _by_small(number: Ints) -> Ints:
@@ -80,7 +78,7 @@ def _calls(trace: Any) -> Iterator[pd.DataFrame]:
         return
     for pieces in rebuild(trace):
         for piece in pieces:
-            yield to_frame(piece.select([*_COLUMNS, "pid", "tid"]), CALLS)
+            yield to_frame(piece.select([*COLUMNS, "pid", "tid"]), CALLS)
 
 
 def states(trace: Any, lanes: Lanes) -> pd.DataFrame:
@@ -90,7 +88,7 @@ def states(trace: Any, lanes: Lanes) -> pd.DataFrame:
     undivided = trace.scheduling["source"] != "bpf"
     for rows in intervals(trace):
         place = lanes.of(rows["pid"].to_numpy(), rows["tid"].to_numpy())
-        rows = rows.assign(depth=place << _LANE, func_id=rows["cpu"].fillna(-1), worker_on_cpu_ns=0, wall_ns=rows["end_ns"] - rows["start_ns"])
+        rows = rows.assign(depth=place << _LANE, func_id=rows["cpu"].fillna(-1), wall_ns=rows["end_ns"] - rows["start_ns"])
         rows = rows[(place >= 0) & (rows["wall_ns"] > 0)].sort_values(["depth", "start_ns"], kind="stable")
         unsplit = rows["state"].isin(["gil_wait", "blocked"]) & undivided
         for part in NAMES:

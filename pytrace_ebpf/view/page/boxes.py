@@ -9,7 +9,7 @@ from pytrace_ebpf.trace.states import NAMES, SPLIT
 
 # What a box's wall time consists of; off: off the core, but not known why; unknown: not recorded.
 PARTS = (*NAMES, "off", "unknown")
-COLUMNS = ("depth", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "worker_on_cpu_ns")
+COLUMNS = ("depth", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT)
 
 ROOM = 1 << 16  # boxes that are kept before any are merged
 
@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Boxes:
-    """Boxes of the calls of one thread, which come a piece at a time; memory is bounded by a piece and by how many are wanted.
+    """Boxes of calls, which come a piece at a time; memory is bounded by a piece and by how many are wanted.
 
     Box by box nothing is lost by merging in pieces but which function has most of a merged box's wall time: that is of what the pieces
     told of each.
@@ -33,14 +33,14 @@ class Boxes:
     def add(self, calls: pd.DataFrame) -> None:
         """Take calls with COLUMNS: level by level, there in the order of time, and after those that came before."""
         self._fresh.append(_merged(_of_calls(calls), self.least_ns))
-        if len(self._boxes) + sum(map(len, self._fresh)) > max(2 * self._most, ROOM):
+        if len(self._boxes) + sum(map(len, self._fresh)) > max(3 * self._most // 2, ROOM):
             self._merge(max(self._most, ROOM // 2))
 
     def made(self) -> pd.DataFrame:
         """One row each, level by level and in the order of time.
 
         Columns, int64: depth, start_ns, end_ns, calls (how many the box stands for), func_id (of the one call, or that with the most wall time),
-        wall_ns, PARTS (which add up to wall_ns) and workers (worker_on_cpu_ns, 0 where unknown); the last three are sums over the box's calls.
+        wall_ns and PARTS, which add up to wall_ns; these are sums over the box's calls.
         """
         self._merge(self._most)
         return self._boxes.drop(columns="most_ns")
@@ -48,7 +48,10 @@ class Boxes:
     def _merge(self, most: int) -> None:
         """Merge what is shorter than the least power of two, in ns, with which no more than `most` boxes remain; nothing where none need be."""
         both = pd.concat([self._boxes, *self._fresh], ignore_index=True)
-        self._boxes, self._fresh = both.iloc[np.argsort(both["depth"].to_numpy(), kind="stable")].reset_index(drop=True), []
+        self._boxes, self._fresh = both[:0], []  # of each copy the one before goes: together they were most of what a page's making took
+        self._boxes = both.iloc[np.argsort(both["depth"].to_numpy(), kind="stable")]
+        del both
+        self._boxes.index = pd.RangeIndex(len(self._boxes))
         depth, start, end, calls = (self._boxes[name].to_numpy(np.int64) for name in ("depth", "start_ns", "end_ns", "calls"))
         single = calls == 1
         if len(depth) > most:
@@ -70,7 +73,7 @@ def _merged(boxes: pd.DataFrame, least_ns: int) -> pd.DataFrame:
         return boxes
     stop = np.append(first[1:], len(depth))
     func, ns = _foremost(np.repeat(np.arange(len(first)), stop - first), boxes["func_id"].to_numpy(), boxes["most_ns"].to_numpy())
-    sums = {name: np.add.reduceat(boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS, "workers")}
+    sums = {name: np.add.reduceat(boxes[name].to_numpy(np.int64), first) for name in ("calls", "wall_ns", *PARTS)}
     box = {"depth": depth[first], "start_ns": start[first], "end_ns": end[stop - 1], "calls": sums.pop("calls"), "func_id": func}
     return pd.DataFrame(box | sums | {"most_ns": ns})
 
@@ -79,7 +82,7 @@ def _of_calls(calls: pd.DataFrame) -> pd.DataFrame:
     """A box for each call; most_ns: of its wall time, that of func_id."""
     columns = {c: calls[c].to_numpy(np.int64) for c in ("depth", "start_ns", "end_ns", "func_id", "wall_ns")}
     box = {name: columns[name] for name in ("depth", "start_ns", "end_ns")} | {"calls": np.ones(len(calls), np.int64), "func_id": columns["func_id"]}
-    parts = {"wall_ns": columns["wall_ns"], **_parts(calls), "workers": values(calls["worker_on_cpu_ns"])[0]}
+    parts = {"wall_ns": columns["wall_ns"], **_parts(calls)}
     return pd.DataFrame(box | parts | {"most_ns": columns["wall_ns"]})
 
 
