@@ -62,6 +62,7 @@ struct writer {
     bool unlined;        /* another one traces its lines, see hooks_profile.c */
     uint32_t c_calls_open, c_calls_room;
     struct c_call *c_calls; /* that are open and were written, the outermost first */
+    struct open_call *innermost; /* greenlets.c: of the calls that it has open on the stack that runs */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */
     uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
     bool over;           /* its thread has ended */

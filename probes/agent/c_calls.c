@@ -10,12 +10,6 @@
 
 #define FIRST_ROOM (4096 / sizeof(struct c_call))
 
-/* No frame begins at the third word of another, and a frame has one such call open at a time. */
-static uint32_t number_of_call(const void *frame)
-{
-    return frame ? frame_number(frame) + 2 : 0;
-}
-
 static bool make_room(struct writer *w)
 {
     size_t room = w->c_calls_room ? 2 * (size_t)w->c_calls_room : FIRST_ROOM, size = room * sizeof *w->c_calls;
@@ -36,9 +30,12 @@ void c_call_begins(struct writer *w, PyObject *callable, const void *frame)
         arena_passed();
         return;
     }
+    uint32_t line = frame ? line_of(frame) : 0;
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_enter(w, (void *)frame, number_of_call(frame), function, line);
     too_deep(w, true); /* what it calls is one deeper */
     w->c_calls[w->c_calls_open++] = (struct c_call){number_of_call(frame), function};
-    write_event(w, function, number_of_call(frame), frame ? line_of(frame) : 0, CALL_ENTRY);
+    write_event(w, function, number_of_call(frame), line, CALL_ENTRY);
 }
 
 /* Its own is the last one, but where stacks are switched (greenlets). */
@@ -51,6 +48,8 @@ static void end(struct writer *w, const void *frame, uint64_t kind)
         return;
     uint32_t function = w->c_calls[i - 1].function;
     memmove(w->c_calls + i - 1, w->c_calls + i, (--w->c_calls_open - (i - 1)) * sizeof *w->c_calls);
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_leave(w, (void *)frame, number);
     if (!too_deep(w, false))
         write_event(w, function, number, 0, kind);
 }

@@ -8,7 +8,7 @@
 #include "functions.h"
 
 /* The same in every version. */
-enum { TYPE_NAME = 24, TYPE_METHODS = 232, TYPE_BASE = 256 };               /* PyTypeObject: tp_... */
+enum { TYPE_NAME = 24, TYPE_BASE = 256 };                                    /* PyTypeObject: tp_... */
 enum { FUNCTION_METHOD = 16, FUNCTION_SELF = 24, FUNCTION_MODULE = 32 };    /* PyCFunctionObject: m_... */
 enum { DESCRIPTOR_TYPE = 16, DESCRIPTOR_NAME = 24, DESCRIPTOR_METHOD = 40 }; /* PyMethodDescrObject, PyWrapperDescrObject: d_... */
 enum { WRAPPER_DESCRIPTOR = 16 };                                           /* wrapperobject: descr */

@@ -8,6 +8,7 @@
 #include "cpython.h"
 
 #define TYPE_FLAGS 168     /* PyTypeObject */
+#define TYPE_METHODS 232
 #define HEAP_TYPE (1 << 9) /* a flag: made while the program runs, as every class is that is written in Python */
 
 /* What Python code calls: no function or method of Python's own, and no class or instance of a class that may be. */

@@ -7,25 +7,8 @@
 #include "functions.h"
 #include "opcodes.h"
 #include "options.h"
+#include "stacks.h"
 #include "values.h"
-
-/* The frame's number in events. */
-static inline uint32_t frame_number(const void *frame)
-{
-    return (uintptr_t)frame >> 3;
-}
-
-/* Deeper than asked for? Counts the depth as it goes. */
-static inline bool too_deep(struct writer *w, bool entering)
-{
-    if (LIKELY(!options.max_depth))
-        return false;
-    if (entering)
-        return w->depth++ >= options.max_depth;
-    if (w->depth)
-        w->depth--;
-    return w->depth >= options.max_depth;
-}
 
 static inline void write_line(struct writer *w, const struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
 {
@@ -42,6 +25,8 @@ static inline void write_place(struct writer *w, const struct function_entry *fu
 
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_enter(w, (void *)frame, frame_number(frame), function->id, line_called_from(frame));
     bool written = !too_deep(w, true) && write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
     if (UNLIKELY(function->observed) && written && kind == CALL_ENTRY && frame)
         write_arguments(w, function, frame);
@@ -54,6 +39,8 @@ static inline bool left(struct writer *w, struct function_entry *function, const
 {
     if (UNLIKELY(function->executes))
         opcodes_leave(w, function, kind != CALL_UNWIND, (void *)frame);
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_leave(w, (void *)frame, frame_number(frame));
     bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
     return UNLIKELY(function->observed) && written;
 }

@@ -97,6 +97,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
     MAYBE(void *, _PyThreadState_UncheckedGet, (void)) \
     MAYBE(void *, PyThreadState_GetUnchecked, (void)) \
+    MAYBE(void *, PyCapsule_GetPointer, (PyObject *, const char *)) \
     MAYBE(int, _Py_IsFinalizing, (void)) \
     MAYBE(int, Py_IsFinalizing, (void)) \
     MAYBE(Py_ssize_t, _PyEval_RequestCodeExtraIndex, (void (*)(void *))) \
@@ -128,6 +129,12 @@ extern const struct offsets *at;
 static inline void *pointer_at(const void *base, int offset)
 {
     return *(void **)((char *)base + offset);
+}
+
+/* The frame that called this one. */
+static inline void *frame_behind(const void *frame)
+{
+    return pointer_at(frame, at->frame_previous);
 }
 
 /* From 3.11 on, whether a position (bytes) in the code is behind where the function's own code begins

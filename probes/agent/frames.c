@@ -17,11 +17,6 @@ void *innermost_frame(void *thread_state)
     return frame;
 }
 
-void *frame_behind(void *frame)
-{
-    return pointer_at(frame, at->frame_previous);
-}
-
 /* The interpreter's own code that cleans up after __init__ is no call of the program. */
 static bool is_shim(PyObject *code)
 {
@@ -39,6 +34,8 @@ static bool is_shim(PyObject *code)
 void write_open_frames(struct writer *w, void *innermost)
 {
     size_t count = 0, size;
+    if (UNLIKELY(stacks_switch))
+        stacks_forget_of(w);
     for (void *frame = innermost; frame; frame = frame_behind(frame))
         count += code_of_frame(frame) != NULL;
     if (!count)
@@ -56,9 +53,15 @@ void write_open_frames(struct writer *w, void *innermost)
         struct function_entry *function = is_shim(code) ? NULL : function_of(code);
         if (!function && (function = function_importing(code)) && function->flags & UNWANTED)
             function = NULL;
-        if (!function || too_deep(w, true))
+        if (!function)
             continue;
-        write_event(w, function->id, frame_number(frames[i]), line_called_from(frames[i]), CALL_OPEN);
+        bool deep = too_deep(w, true);
+        uint32_t line = line_called_from(frames[i]);
+        if (UNLIKELY(stacks_switch))
+            stacks_open(w, frames[i], function->id, line, !deep);
+        if (deep)
+            continue;
+        write_event(w, function->id, frame_number(frames[i]), line, CALL_OPEN);
         w->open_frame = frame_number(frames[i]);
         if (function->lined)
             write_place(w, function, frames[i]);

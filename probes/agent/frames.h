@@ -7,7 +7,6 @@
 
 /* The innermost frame of a thread state; NULL = none or not known. */
 void *innermost_frame(void *thread_state);
-void *frame_behind(void *frame);
 /* Writes the frames from `innermost` out as open, outermost first. */
 void write_open_frames(struct writer *writer, void *innermost);
 /* Keeps a writer with its open frames for every thread of the main interpreter but this one. */

@@ -48,7 +48,7 @@ static const struct {
     {"INSTRUCTION", on_instruction, &options.opcodes},
 };
 static int tool = -1;
-static long all_events, instructions;
+static long all_events, instructions, starts;
 static PyObject *disable;
 
 static inline void *current_frame(void)
@@ -315,6 +315,8 @@ static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
             instructions = event; /* asked for by code object */
         else
             events |= event;
+        if (callbacks[i].call == on_start)
+            starts = event;
     }
     if (type)
         py.Py_DecRef(type);
@@ -361,6 +363,23 @@ static bool report(PyObject *code, bool on)
     return module && tool >= 0 && called(py.PyObject_CallMethod(module, "set_local_events", "iOl", tool, code, on ? instructions : 0L));
 }
 
+/* The interpreter made frames report that were on a stack then, and makes others do when they are entered or loop. To ask for an event of this
+ * code's that comes anyway has it look at once. */
+static void runs(PyObject *code)
+{
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    PyObject *module = py.PySys_GetObject("monitoring"), *now = module && tool >= 0 ? py.PyObject_CallMethod(module, "get_local_events", "iO", tool, code) : NULL;
+    if (now) {
+        long events = py.PyLong_AsLong(now);
+        called(py.PyObject_CallMethod(module, "set_local_events", "iOl", tool, code, events ^ starts));
+        called(py.PyObject_CallMethod(module, "set_local_events", "iOl", tool, code, events));
+        py.Py_DecRef(now);
+    }
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
+}
+
 static bool positions_readable(void)
 {
     PyObject *number = py.PyLong_FromLong(123456789);
@@ -397,4 +416,4 @@ static const char *start(bool here)
     return failure;
 }
 
-const struct source monitoring = {start, stop, NULL, pause, again, NULL, report};
+const struct source monitoring = {start, stop, NULL, pause, again, NULL, runs, report};

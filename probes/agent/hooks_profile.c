@@ -352,4 +352,4 @@ static const char *start(bool here)
     return NULL;
 }
 
-const struct source profile = {start, stop, look, pause, NULL, look_for_threading, NULL};
+const struct source profile = {start, stop, look, pause, NULL, look_for_threading, NULL, NULL};

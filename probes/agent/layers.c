@@ -3,6 +3,7 @@
 
 #include "calls.h"
 #include "cpython.h"
+#include "greenlets.h"
 #include "threads.h"
 
 #define COLLECTION 1 /* its number among frames: a thread has but one at a time */
@@ -101,23 +102,23 @@ static uint32_t import_here(void)
     return id;
 }
 
-/* No frame begins at the second word of another. */
-static uint32_t number_of_import(const void *frame)
-{
-    return frame ? frame_number(frame) + 1 : 0;
-}
-
 static void import_begins(struct writer *w, const void *frame)
 {
-    write_event(w, import_here(), number_of_import(frame), line_called_from(frame), CALL_ENTRY);
+    uint32_t function = import_here(), line = line_called_from(frame);
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_enter(w, (void *)frame, number_of_import(frame), function, line);
+    write_event(w, function, number_of_import(frame), line, CALL_ENTRY);
     w->imports++;
 }
 
 static void import_ends(struct writer *w, const void *frame, uint64_t kind)
 {
+    greenlets_look();
     if (!w->imports) /* it was open when the session began */
         return;
     w->imports--;
+    if (UNLIKELY(stacks_switch) && frame)
+        stacks_leave(w, (void *)frame, number_of_import(frame));
     write_event(w, import_here(), number_of_import(frame), 0, kind);
 }
 

@@ -13,6 +13,7 @@
 #include "calls.h"
 #include "cpython.h"
 #include "frames.h"
+#include "greenlets.h"
 #include "layers.h"
 
 #define SETS 512
@@ -193,6 +194,7 @@ static void pause(const struct source *hooks)
     void *state = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
     for (; state; state = py.PyThreadState_Next(state))
         with_open_calls(state, end_all);
+    stacks_forget();
     collections_stop();
     memset(odd, 0, sizeof odd);
     functions_settle(true);
@@ -208,6 +210,7 @@ static void leave_out(const struct source *hooks, uint32_t count)
     for (; state && !resumes; state = py.PyThreadState_Next(state))
         with_open_calls(state, settle);
     functions_settle(false);
+    greenlets_look();
     for (; state && resumes; state = py.PyThreadState_Next(state))
         begin_all(state);
     if (resumes) {

@@ -16,6 +16,7 @@
 
 #include "frames.h"
 #include "functions.h"
+#include "greenlets.h"
 #include "layers.h"
 #include "left_out.h"
 #include "memory.h"
@@ -23,6 +24,7 @@
 #include "opcodes.h"
 #include "options.h"
 #include "sources.h"
+#include "stacks.h"
 #include "threads.h"
 
 #define LOOK_MS 500
@@ -89,6 +91,7 @@ static void unhook(void)
 {
     memory_stop();
     opcodes_stop();
+    greenlets_stop();
     hooks->stop();
     collections_stop();
     hooks_on = false;
@@ -146,6 +149,7 @@ static const char *switch_on(bool here)
 {
     hooks = py.version >= 0x030c0000 ? &monitoring : &profile;
     function_seen = hooks->function_seen;
+    stacks_unseen = hooks->runs;
     const char *failure = cpython_unfit();
     if (!failure)
         failure = functions_begin();
@@ -165,6 +169,7 @@ static const char *switch_on(bool here)
         return failure;
     hooks_on = true;
     memory_start();
+    greenlets_begin();
     recording = ++sessions;
     frames_verify();
     keep_open_frames();
@@ -355,6 +360,7 @@ static bool begin_here(uint32_t forked_from)
         left_out_begin(hooks);
         opcodes_begin_child();
         memory_start();
+        greenlets_begin();
         recording = ++sessions;
         phase = ACTIVE;
         arena_say(arena, ARENA_ACTIVE);

@@ -14,6 +14,7 @@ struct source {
     void (*pause)(bool on);     /* no events come while it is on */
     void (*again)(void);        /* events come again from where it was said that none is wanted; NULL = they came all the time */
     void (*function_seen)(const char *file); /* NULL = of no interest */
+    void (*runs)(PyObject *code); /* a frame of this code runs that was on no thread's stack when it started; NULL = it reports as others do */
     report_instructions report; /* NULL = each frame is asked for them */
 };
 extern const struct source monitoring, profile;

@@ -70,6 +70,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
         *scheduling_lines(facts, width),
+        *interpreter_lines(facts, width),
         *native_lines(facts, width),
         Text(text.fit(traced(facts), width), "bold"),
         *(Text(line) for line in _in_lines(about, width)),
@@ -142,6 +143,24 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
         why, left = reasons[of_each], others[of_each] + len(of[_PIDS_SHOWN:])
         sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
+
+
+def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """What is not known of interpreters beside the main one: a sentence for each process that made any."""
+    lines = []
+    for row in facts.get("interpreters", []):
+        missing = "are not recorded"
+        if row["source"] == "usdt":
+            if row["python_version"].startswith(("3.8.", "3.9.", "3.10.", "3.11.")):
+                continue  # all of them have one GIL
+            missing = "are recorded, but where they wait for their own GIL that is shown as blocked"
+        elif row["source"] == "sample":
+            missing = "have no stacks here"
+        made = _plural(row["others"], "interpreter")
+        lines += _wrap(
+            f"Process {row['pid']} has made {made} beside its main one: calls in {'it' if row['others'] == 1 else 'them'} {missing}.", width
+        )
+    return [Text(line, "yellow") for line in lines]
 
 
 def native_lines(facts: dict[str, Any], width: int) -> list[Text]:

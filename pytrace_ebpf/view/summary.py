@@ -43,6 +43,13 @@ def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, i
     return {k: n for k, n in most.items() if n}
 
 
+def interpreters(processes: pd.DataFrame) -> list[dict[str, Any]]:
+    """The processes that made interpreters beside their main one: pid, source, python_version, and how many `others`."""
+    several = processes[(processes["interpreters"] > 1) & processes["source"].notna()]
+    rows = several.assign(others=several["interpreters"] - 1)[["pid", "source", "python_version", "others"]]
+    return [{k: v if isinstance(v, str) else int(v) for k, v in row.items()} for row in rows.astype(object).to_dict("records")]
+
+
 def left_out_rows(trace: Any) -> list[dict[str, Any]]:
     """analyze.functions.left_out's rows as plain ones."""
     table = left_out(trace.left_out(), trace.functions(), trace.start_ns, trace.end_ns)
@@ -143,6 +150,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),
         "processes": len(trace.processes()),
+        "interpreters": interpreters(trace.processes()),
         "threads": len(trace.threads()),
         "ended": manifest.get("ended"),
         "dropped": manifest.get("dropped"),

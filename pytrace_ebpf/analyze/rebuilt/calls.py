@@ -85,14 +85,21 @@ def calls_of(
     columns: Sequence[str],
     growth: Growth[Engine] | None = None,
     taken: Callable[[int], None] = lambda _: None,
+    suspended: bool = False,
 ) -> Iterator[pd.DataFrame]:
     """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept.
 
-    `growth`: as of rebuild(). `taken` is called with how many segments have been taken, after each.
+    `growth`: as of rebuild(). `taken` is called with how many segments have been taken, after each. `suspended`: those of other functions,
+    too, that yielded or were resumed.
     """
     wanted = pa.array(functions)
-    for number, pieces in enumerate(rebuild(trace, growth), 1 + (growth.first if growth else 0)) if len(functions) else ():
-        own = [piece.select(columns).filter(pc.is_in(piece["func_id"], wanted)) for piece in pieces]
+
+    def mask(piece: pa.Table) -> pa.ChunkedArray:
+        own = pc.is_in(piece["func_id"], wanted)
+        return pc.or_(own, pc.or_(piece["resumed"], piece["yielded"])) if suspended else own
+
+    for number, pieces in enumerate(rebuild(trace, growth), 1 + (growth.first if growth else 0)) if suspended or len(functions) else ():
+        own = [piece.select(columns).filter(mask(piece)) for piece in pieces]
         if own:
             yield to_frame(pa.concat_tables(own), CALLS)
         taken(number)

@@ -25,7 +25,21 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, REQUESTS
 from pytrace_ebpf.trace.states import SPLIT
 
-_COLUMNS = ("call_id", "last_descendant_id", "pid", "tid", "func_id", "start_ns", "end_ns", "wall_ns", *SPLIT, "frame", "resumed", "status")
+_COLUMNS = (
+    "call_id",
+    "last_descendant_id",
+    "pid",
+    "tid",
+    "func_id",
+    "start_ns",
+    "end_ns",
+    "wall_ns",
+    *SPLIT,
+    "frame",
+    "resumed",
+    "yielded",
+    "status",
+)
 _SCHEMA = pa.schema([CALLS.arrow.field(name).with_type(pa.string()) if name == "status" else CALLS.arrow.field(name) for name in _COLUMNS])
 _TASK = ("coroutine_id", "pid", "tid", "func_id", "start_ns", "end_ns", *SPLIT, "awaited_ns", "status")
 
@@ -53,7 +67,7 @@ def _found(trace: Trace, growth: Growth[Engine]) -> pd.DataFrame:
     namers = np.setdiff1d(np.union1d(entries, entry_points.kinds(functions, handlers_only=True).index), own)
     named = _endpoints(trace.tree(["parent_id", "depth", "func_id"]), namers, own)
     calls = _calls(trace, np.union1d(entries, namers), named, growth)
-    tasks = _tasks(trace, functions, entries)
+    tasks = _tasks(trace, functions, calls, entries)
     found = [_requests(calls, tasks, of, namers, named) for of in (kinds, asked)]
     return pd.concat(found).sort_values(["request_id", "kind"], ignore_index=True)
 
@@ -114,10 +128,11 @@ def _resumed(state: State, others: Ints, named: Ints) -> pd.DataFrame:
     return to_frame(table, CALLS)
 
 
-def _tasks(trace: Trace, functions: pd.DataFrame, entries: Ints) -> pd.DataFrame:
-    """The coroutines (_TASK) of those of `entries` that are coroutine functions."""
+def _tasks(trace: Trace, functions: pd.DataFrame, calls: pd.DataFrame, entries: Ints) -> pd.DataFrame:
+    """The coroutines (_TASK) of those of `entries` that are coroutine functions, or of which a call yielded, as greenlets do."""
     flags = functions.set_index("func_id")["flags"].reindex(entries)
-    asynchronous = flags.index[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0]
+    asynchronous = flags.index[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0].union(calls["func_id"][calls["resumed"] | calls["yielded"]])
+    asynchronous = asynchronous.intersection(entries)
     if not len(asynchronous):
         return pd.DataFrame(columns=list(_TASK))
     rows = trace.tasks(columns=list(_TASK))
@@ -134,8 +149,8 @@ def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]",
         depth[here] = depth[outer[here]] + is_namer[outer[here]]
         entry[here] = np.where(entry[outer[here]] >= 0, entry[outer[here]], entry[here])
     outermost = calls[entry == np.arange(len(calls))]
-    asynchronous = outermost["func_id"].isin(tasks["func_id"])
-    whole = outermost[~asynchronous & ~outermost["resumed"]].rename(columns={"call_id": "request_id"}).assign(awaited_ns=0)
+    suspended = outermost["call_id"].isin(tasks["coroutine_id"])
+    whole = outermost[~suspended & ~outermost["resumed"]].rename(columns={"call_id": "request_id"}).assign(awaited_ns=0)
     joined = tasks[tasks["coroutine_id"].isin(outermost["call_id"])].rename(columns={"coroutine_id": "request_id"})
     joined = joined.assign(wall_ns=joined["end_ns"] - joined["start_ns"])
     rows = pd.concat([part.astype({"status": object}) for part in (whole, joined) if len(part)] or [whole.astype({"status": object})])

@@ -1,5 +1,6 @@
 """Coroutines as whole calls: the resumes of each joined, with the coroutine that awaits it and the task that drives it.
 
+A call of a plain function that yielded is one of a greenlet that was switched away from, and counts as a coroutine that its caller awaits.
 A resume continues the last call on its frame, whose number a coroutine keeps from its creation to its end. The calls
 are read a part at a time; from part to part go the coroutines that are suspended. Memory is bounded by the largest part,
 these, and the table that is made.
@@ -69,20 +70,20 @@ class Tasks:
         """`functions`: the table schema.FUNCTIONS."""
         flags = functions["flags"].to_numpy()
         self._functions = functions["func_id"].to_numpy()[(flags & (GENERATOR | COROUTINE | ASYNC_GENERATOR)) != 0]
-        self._coroutines = functions["func_id"].to_numpy()[(flags & (COROUTINE | ASYNC_GENERATOR)) != 0]
+        self._generators = functions["func_id"].to_numpy()[(flags & (GENERATOR | COROUTINE | ASYNC_GENERATOR)) == GENERATOR]
         self._suspended = np.zeros(0, _ROW)
         self._finished: list[_Rows] = []
         self._began: list[Ints] = []  # (2, n): coroutine_id, the call that it began in or one that this lies in
         self._parents: list[Ints] = []  # (2, n): coroutine_id, parent_id
 
     def parts(self, trace: Trace, growth: Growth[Engine]) -> Iterator[pd.DataFrame]:
-        """The calls of generators and coroutines, a segment's at a time: no others are kept."""
+        """The calls of generators and coroutines, and what else yielded, a segment's at a time: no others are kept."""
 
         def taken(segments: int) -> None:
             if growth.due(segments):
                 growth.settle([], self._state())
 
-        return calls_of(trace, self._functions, _CALLS, growth, taken)
+        return calls_of(trace, self._functions, _CALLS, growth, taken, suspended=True)
 
     def _state(self) -> State:
         pairs = {name: np.concatenate([_NO_PAIRS, *own], axis=1) for name, own in (("began", self._began), ("parents", self._parents))}
@@ -131,14 +132,14 @@ class Tasks:
         return rows, look_up(known[0], known[1], rows["coroutine_id"])
 
     def _asynchronous(self, rows: _Rows) -> _Rows:
-        return rows[np.isin(rows["func_id"], self._coroutines)]
+        return rows[(rows["func_id"] >= 0) & ~np.isin(rows["func_id"], self._generators)]
 
     def _find_parents(self, rows: _Rows, whose: Ints) -> None:
         """Of coroutines that began: whose call it was in; that may end in a later part. `whose`: the coroutine of each row."""
         order = np.argsort(rows["coroutine_id"])
         ids, outside = rows["coroutine_id"][order], rows["parent_call"][order]
         # What is found in a generator's call, such as __await__, is looked for in the call around it.
-        generator = ~np.isin(rows["func_id"][order], self._coroutines)
+        generator = (rows["func_id"][order] < 0) | np.isin(rows["func_id"][order], self._generators)
         wanted = np.concatenate(self._began, axis=1)
         while True:
             at = look_up(ids, np.arange(len(ids)), wanted[1])

@@ -80,6 +80,7 @@ class Processes(Recorder):
             source=source,
             gil_start=gil_start,
             gil_end=gil_end,
+            interpreters=target.interpreters(),
             start_ns=start_ns,
         )
         self.add_threads(target.pid, start_ns)
@@ -122,7 +123,7 @@ class Processes(Recorder):
                 return
         self._put_process(
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
-            gil_start=0, gil_end=0, start_ns=start_ns,
+            gil_start=0, gil_end=0, interpreters=0, start_ns=start_ns,
         )  # fmt: skip
 
     def describe(self, pid: int, command: str, executable: str) -> None:
@@ -193,7 +194,7 @@ class Processes(Recorder):
         return read_codes(target, addresses) if target is not None else {}
 
     def refresh(self) -> None:
-        """Read again what may have changed: thread names, and the GIL of an interpreter that was just starting."""
+        """Read again what may have changed: thread names, the GIL of an interpreter that was just starting, and how many interpreters there are."""
         self._read_names()
         for pid, target in list(self.targets.items()):
             row = self.processes[pid]
@@ -201,6 +202,9 @@ class Processes(Recorder):
                 self._end(pid, self._now())
             if row["end_ns"] is None and not row["gil_end"]:
                 row["gil_start"], row["gil_end"] = target.gil_range()
+                self._changed.add(pid)
+            if row["end_ns"] is None and (made := target.interpreters()) > row["interpreters"]:
+                row["interpreters"] = made
                 self._changed.add(pid)
 
     @property
