@@ -15,7 +15,7 @@ JOBS ?= 3
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults torch test-torch bench experiments check page format docs site install install-daemon wheels uninstall clean
+.PHONY: help setup demo test test-matrix test-faults torch test-torch bench experiments check page format docs site install install-daemon wheels deb uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ install-daemon: install ## and the daemon's systemd unit and an example of its c
 
 wheels: setup ## build into dist/: the source, a wheel for Linux on x86-64, and one for reading traces on any machine
 	@scripts/wheels.sh
+
+deb: wheels ## build into dist/: a Debian package for this host's release (DEB_PYTHON=3.11 for bookworm, 3.13 for trixie)
+	@scripts/deb/build.sh
 
 uninstall: ## take it away again
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove

@@ -41,17 +41,8 @@ fi
 stage=.build/install
 rm -rf $stage build # what an older build left would be shipped too
 .venv/bin/python -m pip install -qq --disable-pip-version-check --target $stage/lib ".[record,plots,top]"
-rm -rf $stage/lib/bin
-# -I: whatever the caller's directory, environment or home holds, root must not import it.
-cat >$stage/pytrace-ebpf <<END
-#!/usr/bin/python3 -I
-import sys
-
-sys.path.insert(0, "$PREFIX/lib/pytrace-ebpf")
-from pytrace_ebpf.cli.main import main
-
-sys.exit(main())
-END
+rm -rf $stage/lib/bin $stage/lib/share
+scripts/start.sh "$PREFIX/lib/pytrace-ebpf" >$stage/pytrace-ebpf
 chmod 755 $stage/pytrace-ebpf
 .venv/bin/python scripts/shell_files.py $stage/share
 as_owner mkdir -p "$bin" "$(dirname "$lib")"

@@ -28,9 +28,10 @@ def main(share: Path) -> None:
 def manual(line: argparse.ArgumentParser) -> str:
     page = Manpage(line)
     page.manual, page.source = "User commands", f"pytrace-ebpf {pytrace_ebpf.__version__}"
-    return str(page).replace(
+    text = str(page).replace(
         ".SH NAME\npytrace\\-ebpf\n", ".SH NAME\npytrace\\-ebpf \\- trace where the time of every call of a Python program goes\n", 1
     )
+    return text.replace("\n'", "\n\\&'")  # a line that begins with ' is a command to troff
 
 
 if __name__ == "__main__":

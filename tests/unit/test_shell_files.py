@@ -53,6 +53,7 @@ def test_completion_is_what_is_installed(share: Path, capsys: pytest.CaptureFixt
 
 def test_the_manual_page_names_every_command_and_option(share: Path) -> None:
     page = (share / "man" / "man1" / "pytrace-ebpf.1").read_text().replace("\\-", "-")
+    assert "\n\\&'loop > 100ms'" in page and "\n'" not in page
     assert page.count(".TH ") == 1 and "trace where the time of every call" in page
     for word in (*COMMANDS, "--duration", "--layers", "--compensate"):
         assert word in page
