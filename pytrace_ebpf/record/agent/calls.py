@@ -325,6 +325,8 @@ class AgentCalls(CallSource):
                 shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
                 ids = Ids.of(found.pid, shared, self._known())
                 if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
+                    with suppress(Damaged):
+                        self._lost[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in found.news() if piece.stream == arena.CALLS)
                     continue
                 for earlier in self._traced:  # a process has one arena at a time
                     earlier.replaced |= earlier.ids.pid == ids.pid
