@@ -25,7 +25,7 @@ LOST = {
     "function_map": "functions: their calls are shown as unknown",
     "sched_ring": "scheduling events: the split of that time is unknown",
     "sched_missed": "switches that the kernel did not report to the tracer: the split of that time is unknown",
-    "thread_map": "threads: their scheduling was not seen",
+    "thread_map": "threads whose scheduling was not seen, or events of which it is not known whose they are",
     "stack_depth": "frames too deep to be read",
     "sample_ring": "samples, or their stacks",
     "sample_native": "stacks whose native frames are not known, or not all",

@@ -47,6 +47,16 @@ def test_forked_and_executed_children_are_followed(
         assert names[:3] == ["<module>", "main", "forked"]
 
 
+def test_the_first_process_of_a_namespace_is_not_taken_for_the_host_s(run: Callable[..., tuple]) -> None:
+    directory, ended = run(Python("3.11").command("apart"), "--source", "agent")
+    assert ended.returncode == 0, ended.stderr
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls(columns=["pid", "func_id"]).merge(trace.functions(), on="func_id")
+    counted = calls[calls["name"] == "counted"].groupby("pid").size()
+    assert 1 not in counted.index and counted.max() == 200
+    assert counted.sum() == 300 or trace.losses()["count"].sum() >= 100  # it had ended before it was looked for
+
+
 def test_no_follow_records_the_one_process(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("forks", "--wait")
     recorder = attach(process.pid, "--no-follow")

@@ -265,7 +265,7 @@ def test_forged_threads_processes_and_times_are_not_believed(start: Callable[...
     assert lost["thread_map"] == 6
 
 
-def test_an_arena_belongs_to_the_process_that_maps_it(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_an_arena_belongs_to_the_process_that_maps_it(start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, his = start(STEPS), start(STEPS, user=ANOTHER)
     path = tmp_path / "arenas" / "1.0.arena"
     path.parent.mkdir()
@@ -277,6 +277,8 @@ def test_an_arena_belongs_to_the_process_that_maps_it(start: Callable[..., Proce
     assert Ids.of(os.getpid(), shared, {}) is None
     found = Ids.of(mine.pid, shared, {mine.pid: NOBODY})  # the program after exec has no arena yet
     assert found is not None and found.pid == mine.pid
+    monkeypatch.setattr("pytrace_ebpf.record.process.namespaces._maps", lambda pid: "")  # as of a process that nobody may look into
+    assert Ids.of(mine.pid, shared, {}) is None
 
 
 def test_a_directory_that_is_swapped_leads_nowhere(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:

@@ -17,7 +17,7 @@ from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import cost_lines, head, native_lines, unserved_lines
+from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, native_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -315,3 +315,13 @@ def test_processes_without_calls_for_one_reason_are_one_sentence() -> None:
         "No calls of process 2, 3: each has already ended.",
         "No calls of process 4: it is static.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "said"),
+    [("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"), ("usdt", "3.11.2", ""), ("usdt", "3.15.0", "own GIL")],
+)
+def test_interpreters_beside_the_main_one_are_named(source: str, version: str, said: str) -> None:
+    facts = {"interpreters": [{"pid": 7, "source": source, "python_version": version, "others": 2}]}
+    lines = " ".join(line.plain for line in interpreter_lines(facts, 200))
+    assert said in lines and bool(said) == bool(lines)

@@ -179,3 +179,13 @@ def test_the_report_fits(tmp_path: Path, width: int) -> None:
     assert " 21ns " in lines[awaited - 2] and "handler" in lines[1 + headings]
     assert lines[awaited].startswith("What coroutines awaited   1 of 2")
     assert "(a future or a" in lines[-1] and "handler" in lines[-1] and " 21ns " in lines[-1]
+
+
+def test_calls_of_a_greenlet_that_was_switched_away_from(tmp_path: Path) -> None:
+    """They yield from the innermost one on, and what calls on meanwhile, or never is suspended, has no row."""
+    assert tasks(
+        tmp_path / "trace",
+        (1, E, MAIN, 16), (2, E, PLAIN, 24), (3, YIELD, PLAIN, 24), (3, YIELD, MAIN, 16),
+        (4, E, PLAIN, 32), (5, R, PLAIN, 32),
+        (8, RESUME, MAIN, 16), (8, RESUME, PLAIN, 24), (9, R, PLAIN, 24), (12, R, MAIN, 16),
+    ) == ["main [1, 12] 2: 6+5 complete", "plain [2, 9] 2: 2+5 complete < main1 in main1"]  # fmt: skip

@@ -82,6 +82,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
+        self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._passed = 0
         self._left_out = frozenset[int]()
@@ -114,6 +115,7 @@ class AgentCalls(CallSource):
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
+        self._launched = target.pid
 
     def attach(self, target: Target) -> None:
         """Inject the agent and wait until it records."""
@@ -276,8 +278,12 @@ class AgentCalls(CallSource):
         while time.monotonic() < deadline:
             self._read()
             if not self._traced:
-                return
+                break
             time.sleep(0.002)
+        row = self._recording.processes.processes.get(self._launched)
+        if row and row["source"] is None and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
+            why = "the agent begins when Python runs a main program, which it did not here; what embeds Python is to be attached to while it runs"
+            self._recording.declare(self._launched, None, why)
 
     def cost_per_call(self) -> float | None:
         """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
@@ -325,6 +331,8 @@ class AgentCalls(CallSource):
                 shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
                 ids = Ids.of(found.pid, shared, self._known())
                 if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
+                    with suppress(Damaged):
+                        self._lost[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in found.news() if piece.stream == arena.CALLS)
                     continue
                 for earlier in self._traced:  # a process has one arena at a time
                     earlier.replaced |= earlier.ids.pid == ids.pid

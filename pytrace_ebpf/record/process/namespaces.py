@@ -9,6 +9,7 @@ from typing import Self
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Identity
 from pytrace_ebpf.record.process.target import living_threads
 
@@ -88,7 +89,7 @@ class Ids:
                 return cls(pid, namespace)
         if {known.get(inside), _user_of(inside)} - {shared.uid, None}:
             return None
-        return cls(inside) if inside in known or not (_watched or _maps(inside)) else None
+        return cls(inside) if inside in known or not (_watched or _runs(inside)) else None
 
     def here(self, tids: set[int], elsewhere: Callable[[int], bool] = lambda tid: False) -> dict[int, int]:
         """Threads, as the process says, to what they are here; UNKNOWN_THREAD where that cannot be found out, or is not its own.
@@ -136,6 +137,12 @@ def _user_of(pid: int) -> int | None:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
     return None
+
+
+def _runs(pid: int) -> bool:
+    with suppress(OSError):
+        return stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.STATE] not in "ZX"
+    return False
 
 
 def _is_alive(tid: int) -> bool:
