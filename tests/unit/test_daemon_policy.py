@@ -16,7 +16,7 @@ from pytrace_ebpf.cli.daemon import _loader
 from pytrace_ebpf.daemon import finding
 from pytrace_ebpf.daemon.configuration import Configuration, load
 from pytrace_ebpf.daemon.policy import ACTIONS, Process, Rule, decide, read
-from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.errors import TargetError, UsageError
 from pytrace_ebpf.record.process import descriptors, matching
 from pytrace_ebpf.record.process.target import NoRoom
 
@@ -243,4 +243,19 @@ def test_what_is_to_be_recorded_is_sampled_too_and_recorded_once(tmp_path: Path,
     assert [pid for pid, _ in looking.there()] == [2] and looking.take_to_record() == []
     there[2] = (2, "1", 1, 3)  # another program
     assert [pid for pid, _ in looking.there()] == [2] and [pid for pid, _ in looking.take_to_record()] == [2]
+    looking.close()
+
+
+def test_nothing_is_said_of_a_process_that_ended_while_it_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[int, matching.Key] = {pid: (pid, "1", 1, pid) for pid in (1, 2)}
+
+    def inspect(pid: int) -> int:
+        now[1] = None
+        raise TargetError(f"process {pid} cannot be sampled, or ended")
+
+    now: dict[int, matching.Key | None] = dict(there)
+    _only(there, monkeypatch, inspect)
+    monkeypatch.setattr(matching, "key_of", now.get)
+    looking = finding.Finding(configured(tmp_path, ""))
+    assert [pid for pid, _ in looking.there()] == [2] and looking.handed == 0
     looking.close()

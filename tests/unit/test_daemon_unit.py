@@ -1,8 +1,10 @@
 """The daemon's systemd unit: what it lets the daemon do, and that systemd reads it."""
 
 import configparser
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,20 @@ def test_the_status_says_what_a_loss_means_and_where_recordings_go() -> None:
     assert "lost: 5 stacks whose native frames are not known, or not all" in lines and "lost: 2 unheard_of" in lines
     assert [line for line in lines if line.startswith("recording process 12 into /r/")] and "\x1b" not in "".join(lines)
     assert any("4 processes are not sampled because there are so many: 2 at most" in line for line in lines)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("dropped", "kept"), [((), ()), ((21,), (38, 39))], ids=["SYS_ADMIN", "BPF and PERFMON"])
+def test_it_may_load_programs_also_where_a_container_gives_it_no_more_than_that(dropped: tuple[int, ...], kept: tuple[int, ...]) -> None:
+    program = f"""
+from pathlib import Path
+from pytrace_ebpf.record.libc import libc
+from pytrace_ebpf.record.rights import capabilities
+for number in {dropped}:
+    libc.prctl(24, number, 0, 0, 0)
+capabilities.keep(capabilities.LOADING)
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd")))
+"""
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=UNIT.parents[2]).stdout
+    others = capabilities.bits(capabilities.LOADING) & ~sum(1 << number for number in dropped)
+    assert int(there, 16) == others | sum(1 << number for number in kept)

@@ -75,6 +75,8 @@ class Looking:
                 self._leave_out(pid, key)
                 continue
             except (TargetError, HostError) as error:
+                if _became_another(pid, key):
+                    continue
                 target = error
             self._judged.add(key)
             if not isinstance(target, NotPython) and self._takes(pid, key, target):
@@ -102,6 +104,14 @@ class Looking:
         if open_frames(target) or key in self._young:
             return True
         self._young.add(key)
+        return False
+
+
+def _became_another(pid: int, key: Key) -> bool:
+    """Whether it has ended, or called exec; what is to be said of it is said of what it is now."""
+    try:
+        return key_of(pid) != key
+    except OSError:
         return False
 
 
