@@ -114,6 +114,10 @@ def _ask(word: str, configuration: "Configuration", as_json: bool) -> int:
     return 0
 
 
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
+
+
 def _lost(by_class: dict[str, int]) -> list[str]:
     """What was lost up to the last window, and what that means."""
     from pytrace_ebpf.view.head import LOST
@@ -131,7 +135,7 @@ def _wait(running: "Running") -> None:
 def _lines(status: dict[str, Any]) -> list[str]:
     said = {name: printable(str(value)) for name, value in status.items()}
     lines = [
-        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {status['sampled']:,} processes sampled, {status['ignored']:,} ignored, "
+        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
         f"{len(status['recordings']['going']):,} recorded",
         f"{status['host_percent']:.2f} % of the host's CPU, {status['rss_bytes'] / 1e6:,.0f} MB of memory",
         f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {status['windows']:,} windows written, {status['samples']:,} samples, {status['lost']:,} events lost",
@@ -147,7 +151,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
             "(max_processes, or what may be open: ulimit -n)"
         )
     if failed := status["recordings"]["failed"]:
-        lines.append(f"{failed:,} recordings ended before their time; what they had recorded until then opens")
+        lines.append(f"{_plural(failed, 'recording')} ended early; what was recorded until then opens")
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(
