@@ -34,7 +34,7 @@ if [ "${1:-}" = --daemon ]; then
 fi
 
 if [ "${1:-}" = --remove ]; then
-    as_owner rm -rf "$unit" "$example" "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
+    as_owner rm -rf "$unit" "$(dirname "$example")" "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
     exit
 fi
 

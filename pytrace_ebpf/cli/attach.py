@@ -19,6 +19,7 @@ from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, s
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.choice.glance import glance
+from pytrace_ebpf.record.process import descriptors
 
 NAME = "attach"
 _INSTEAD = "its stacks alone, by --rootless --sample, or all calls from its start, by pytrace-ebpf run --rootless -- COMMAND"
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     pids = list(dict.fromkeys(pid for each in (*args.pids, *args.pid) for pid in each))
     for pid in pids:
         glance(pid)
+    descriptors.allow_all()
     recording.prepare(applies.source(args))
     if not pids and args.match is None:
         raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")

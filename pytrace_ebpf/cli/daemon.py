@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{len(configuration.rules)} rules, and {configuration.otherwise} for all others")
         return 0
     capabilities.keep(capabilities.LOADING)
+    descriptors.allow_all()
     recording.prepare("sample")
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
@@ -112,6 +114,17 @@ def _ask(word: str, configuration: "Configuration", as_json: bool) -> int:
     return 0
 
 
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
+
+
+def _lost(by_class: dict[str, int]) -> list[str]:
+    """What was lost up to the last window, and what that means."""
+    from pytrace_ebpf.view.head import LOST
+
+    return [f"lost: {count:,} {LOST.get(name, name)}" for name, count in by_class.items()]
+
+
 def _wait(running: "Running") -> None:
     if not select.select([running.descriptor], [], [], _PATIENCE_S)[0]:
         raise HostError(
@@ -122,18 +135,23 @@ def _wait(running: "Running") -> None:
 def _lines(status: dict[str, Any]) -> list[str]:
     said = {name: printable(str(value)) for name, value in status.items()}
     lines = [
-        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {status['sampled']:,} processes sampled, {status['ignored']:,} ignored, "
+        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
         f"{len(status['recordings']['going']):,} recorded",
         f"{status['host_percent']:.2f} % of the host's CPU, {status['rss_bytes'] / 1e6:,.0f} MB of memory",
         f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {status['windows']:,} windows written, {status['samples']:,} samples, {status['lost']:,} events lost",
     ]
+    lines += _lost(status["lost_by_class"])
+    lines += [f"recording process {pid} into {printable(place)}" for pid, place in status["recordings"]["going"].items()]
     if status["windows_not_written"]:
         now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
         lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
     if status["too_many"]:
-        lines.append(f"{status['too_many']:,} processes are not sampled because there are so many (max_processes)")
+        lines.append(
+            f"{status['too_many']:,} processes are not sampled because there are so many: {status['most']:,} at most "
+            "(max_processes, or what may be open: ulimit -n)"
+        )
     if failed := status["recordings"]["failed"]:
-        lines.append(f"{failed:,} recordings ended before their time; what they had recorded until then opens")
+        lines.append(f"{_plural(failed, 'recording')} ended early; what was recorded until then opens")
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(

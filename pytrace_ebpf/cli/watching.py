@@ -22,6 +22,7 @@ from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
+from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
 
@@ -85,6 +86,7 @@ class Watching:
     # -- recording -----------------------------------------------------------------
 
     def _record(self, wanted: dict[str, Any]) -> Ended:
+        descriptors.allow_all()
         recording.prepare("sample")
         from pytrace_ebpf.analyze.live.window import Window
         from pytrace_ebpf.record.options import Options

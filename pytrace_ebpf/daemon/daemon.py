@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ class Daemon:
         self._clock, self._ahead_s = Clock(), 0.0
         self._shut: str | None = None  # why nobody can ask
         self._said = self._said_since = 0
-        self._last = Status(0.0, 0, 0, 0)
+        self._last, self._lost = Status(0.0, 0, 0, 0), Counter[str]()
         self._reloads = 0
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
@@ -78,9 +79,11 @@ class Daemon:
             "why_not_written": store.why_not,
             "samples": self._last.samples,
             "lost": self._last.lost,
+            "lost_by_class": dict(self._lost),
             "sampled": self._finding.handed,
             "ignored": self._finding.ignored,
             "too_many": self._finding.left_out,
+            "most": self._finding.most,
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),
@@ -118,7 +121,7 @@ class Daemon:
         configuration = self.configuration
         self._hours = Hours(configuration.directory, configuration.max_bytes, configuration.max_age_s, self._clock)
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
-        self._finding, self._samples = Finding(configuration), None
+        self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
         self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
         options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
         session = None
@@ -127,6 +130,7 @@ class Daemon:
 
             self._outlets = Outlets(configuration, self._report)
         try:
+            notify("WATCHDOG=1")
             session = Session(options, self._argv, self._take, looking=self._finding)
             session.start()
             if not self._door.is_open:
@@ -167,6 +171,8 @@ class Daemon:
         """Sum a window, and store it."""
         if self._samples is None:
             self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"])
+        for row in closed.tables["losses"].to_pylist() if "losses" in closed.tables else ():
+            self._lost[row["class"]] += row["count"]
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
         self._store.write(closed, table)

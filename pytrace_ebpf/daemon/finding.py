@@ -5,11 +5,15 @@ that a look takes some milliseconds however many there are.
 """
 
 import time
+from collections import deque
 from dataclasses import dataclass
 
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.policy import IGNORE, RECORD, SAMPLE, Rule, decide, read
-from pytrace_ebpf.record.process.matching import Found, Key, Looking, command, key_of, processes
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.process import descriptors
+from pytrace_ebpf.record.process.matching import Key, Looking, command, key_of, processes
+from pytrace_ebpf.record.process.target import Target
 
 _YOUNG_S = 5.0
 _TURNS = 10  # looks in which every process is looked at once
@@ -23,31 +27,24 @@ class _Seen:
 
 
 class Finding(Looking):
-    """Those to sample are handed to the session; those to record are taken by take_to_record()."""
+    """Those to sample are handed to the session; those to record besides are taken by take_to_record()."""
 
     patient = True
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__()
-        self._policy, self._otherwise, self._most = configuration.rules, configuration.otherwise, configuration.max_processes
+        self._policy, self._otherwise = configuration.rules, configuration.otherwise
+        self.most = min(configuration.max_processes, descriptors.enough_for())  # that are sampled
         self._seen: dict[int, _Seen] = {}
         self._turn = 0
         self._handed: dict[int, Key] = {}  # to be sampled
-        self._to_record: list[tuple[int, Rule]] = []
+        self._to_record: deque[tuple[int, Rule]] = deque()
+        self._recorded: set[Key] = set()
         self._left_out: dict[int, Key] = {}  # not sampled because there are so many, the first of them first
-
-    def there(self) -> list[Found]:
-        """As Looking's."""
-        return self._sorted(super().there())
-
-    def newcomers(self) -> list[Found]:
-        """As Looking's."""
-        return self._sorted(super().newcomers())
 
     def take_to_record(self) -> list[tuple[int, Rule]]:
         """Processes that came to be recorded since the last call, and by which rule."""
-        taken, self._to_record = self._to_record, []
-        return taken
+        return [self._to_record.popleft() for _ in range(len(self._to_record))]
 
     @property
     def handed(self) -> int:
@@ -64,20 +61,21 @@ class Finding(Looking):
         """Processes that the policy leaves out, of whatever kind."""
         return sum(seen.rule.action == IGNORE for seen in list(self._seen.values()))
 
-    def _sorted(self, found: list[Found]) -> list[Found]:
-        out = []
-        for pid, target in found:
-            seen = self._seen.get(pid)
-            if seen is None or seen.key is None:
-                continue
-            if seen.rule.action == RECORD:
-                self._to_record += [] if isinstance(target, Exception) else [(pid, seen.rule)]
-            elif len(self._handed) < self._most:
-                self._handed[pid] = seen.key
-                out.append((pid, target))
-            else:
-                self._left_out[pid] = seen.key
-        return out
+    def _takes(self, pid: int, key: Key, found: Target | TargetError | HostError) -> bool:
+        rule = self._seen[pid].rule
+        if isinstance(found, Exception):
+            return True
+        if rule.action == RECORD and key not in self._recorded:
+            self._recorded.add(key)
+            self._to_record.append((pid, rule))
+        if len(self._handed) >= self.most:
+            self._left_out[pid] = key
+            return False
+        self._handed[pid] = key
+        return True
+
+    def _leave_out(self, pid: int, key: Key) -> None:
+        self._left_out[pid] = key
 
     def _fitting(self) -> dict[int, Key]:
         now, there = time.monotonic(), processes()
@@ -90,7 +88,8 @@ class Finding(Looking):
         self._seen = seen
         self._handed = {pid: key for pid, key in self._handed.items() if pid in seen and seen[pid].key == key}
         self._left_out = {pid: key for pid, key in self._left_out.items() if pid in seen and seen[pid].key == key}
-        for pid in list(self._left_out)[: self._most - len(self._handed)]:  # others ended: they are looked at again
+        self._recorded = {key for key in self._recorded if key[0] in seen and seen[key[0]].key == key}
+        for pid in list(self._left_out)[: max(self.most - len(self._handed), 0)]:  # others ended: they are looked at again
             self._judged.discard(self._left_out.pop(pid))
         return {pid: each.key for pid, each in seen.items() if each.key}
 

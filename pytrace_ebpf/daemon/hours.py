@@ -90,7 +90,10 @@ class Hours:
 
     def tidy(self, open_name: str | None, open_bytes: int) -> None:
         """Remove the oldest traces that are too old, or too many; that which is being written stays, and counts."""
-        names = [name for name in self.names() if name != open_name]
+        try:
+            names = [name for name in self.names() if name != open_name]
+        except OSError:  # nothing can be opened just now: the next time
+            return
         sizes = {name: self._sizes.get(name) or self._size(name) for name in names}
         oldest = name_of(self._clock.now_s() - self._max_age_s)
         total = sum(sizes.values()) + open_bytes

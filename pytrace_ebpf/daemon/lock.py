@@ -34,6 +34,7 @@ class Lock:
             raise HostError(f"a daemon runs already, as process {_pid(self._file)}: pytrace-ebpf daemon status says more") from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        self._forget()  # what one that was killed said
 
     def publish(self, status: dict[str, Any]) -> None:
         """Let status() say this from now on."""
@@ -46,10 +47,13 @@ class Lock:
 
     def close(self) -> None:
         """Let another one run."""
-        with suppress(FileNotFoundError):
-            os.unlink(_STATUS, dir_fd=self._directory)
+        self._forget()
         os.close(self._file)
         os.close(self._directory)
+
+    def _forget(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(_STATUS, dir_fd=self._directory)
 
 
 class Running:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -14,6 +15,7 @@ from pytrace_ebpf.view.metrics import CONTENT_TYPE
 ADDRESS = "127.0.0.1"
 _TIMEOUT_S = 2.0  # for whoever connects: requests are answered one after the other
 _ENDS_S = 5.0
+_PAUSE_S = 0.2
 _HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -46,6 +48,14 @@ class _Server(TCPServer):
     text: Callable[[], str]
     allow_reuse_address = True
     request_queue_size = 16
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Who connects, while files can be opened; else later, without asking again and again."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_S)
+            raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asks may go at any moment."""

@@ -59,11 +59,11 @@ def decide(rules: Sequence[Rule], otherwise: str, process: Process) -> Rule:
 
 
 def read(pid: int, command: bytes) -> Process | None:
-    """What /proc says of a process; None where it has ended."""
+    """What /proc says of a process; None where it has ended. Raises OSError where that cannot be seen."""
     folder = Path(f"/proc/{pid}")
     try:
         status, cgroups = (_content(folder / name) for name in ("status", "cgroup"))
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The kernel escapes line breaks in the name, which comes before.
     uid = re.search(rb"^Uid:\t(\d+)", status, re.MULTILINE)

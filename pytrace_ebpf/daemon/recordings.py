@@ -27,7 +27,7 @@ class Recordings:
         self.begun = self.failed = self.refused = 0
 
     def begin(self, pid: int, options: Sequence[str]) -> None:
-        """Record a process. Raises HostError where the directory cannot be had."""
+        """Record a process. Raises HostError where the directory cannot be had, or nothing more can be started."""
         self._settle()
         if pid in self._running:
             return
@@ -40,7 +40,11 @@ class Recordings:
             raise HostError(f"recordings cannot be written to {self._directory} ({error.strerror})") from error
         output = self._directory / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{pid}"
         words = itself.command("attach", "--pid", str(pid), "--quiet", *(options or DEFAULT_OPTIONS), "-o", str(output))
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with(os.getpid()))
+        try:
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with(os.getpid()))
+        except OSError as error:
+            self.failed += 1
+            raise HostError(f"process {pid} is not recorded: nothing more can be started ({error.strerror})") from error
         self._running[pid] = child, output
         self.begun += 1
 

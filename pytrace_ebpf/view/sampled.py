@@ -130,15 +130,17 @@ def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
         return None
     modules = [str(module) for module in sure.index]
     share = int(sure["self_ns"].sum()) / whole
-    return {"modules": modules, "share_percent": round(100 * share), "command": command(_manifest_of(trace), modules)}
+    return {"modules": modules, "share_percent": round(100 * share), "command": command(_manifest_of(trace, modules), modules)}
 
 
-def _manifest_of(trace: Any) -> dict[str, Any]:
-    """The manifest; what a daemon sampled is recorded by attach to the process that is shown, or the first."""
+def _manifest_of(trace: Any, modules: list[str]) -> dict[str, Any]:
+    """The manifest; what a daemon sampled is recorded by attach to the processes that have much of the time in these modules."""
     if not is_summed(trace):
         return dict(trace.manifest)
-    pid = getattr(trace, "pid", None) or trace.manifest["target"]["pid"]
-    return trace.manifest | {"argv": ["pytrace-ebpf", "attach", str(pid)]}
+    tree = nodes(trace, native=False)
+    own = tree[tree["func_id"].map(functions_of(trace)).isin(modules)].groupby("pid")["self_ns"].sum().sort_values(ascending=False)
+    pids = own[own > _LEAST_SHARE * own.sum()].head(_MOST_NAMED).index
+    return trace.manifest | {"argv": ["pytrace-ebpf", "attach", ",".join(map(str, pids))]}
 
 
 def command(manifest: dict[str, Any], modules: list[str]) -> str:

@@ -112,6 +112,7 @@ def test_processes_of_two_users_are_found_sampled_and_untouched_whatever_happens
     assert running.ask("reload").returncode == 0
     wait_until(lambda: "hidden" in running.functions().get(hidden.pid, set()))
     wait_until(lambda: bool(list((running.folder / "rec").glob("*/events/*.parquet"))))
+    wait_until(lambda: f"recording process {exact.pid} into {running.folder / 'rec'}" in running.ask("status").stdout)
     assert running.ask("stop").returncode == 0
     assert running.process.wait(PATIENCE_S) == 0
     assert all(each.poll() is None for each in (first, later, hidden, imitator, exact))
@@ -119,7 +120,7 @@ def test_processes_of_two_users_are_found_sampled_and_untouched_whatever_happens
     assert recorded.manifest["state"] == "complete", "it ends with the daemon"
     assert "work" in set(recorded.calls(["func_id"]).merge(recorded.functions(), on="func_id")["name"])
     trace = pytrace_ebpf.open(running.profile)
-    assert set(trace.processes()["pid"]) == {first.pid, later.pid, hidden.pid}
+    assert set(trace.processes()["pid"]) == {first.pid, later.pid, hidden.pid, exact.pid}, "what is recorded is sampled, too"
     report = subprocess.run([*COMMAND, "report", str(running.profile), "--pid", str(later.pid)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert report.returncode == 0 and "later" in report.stdout and "WRONG" not in report.stdout
     assert (running.profile.stat().st_mode & 0o777, (running.folder / "run" / "daemon.lock").stat().st_mode & 0o777) == (0o700, 0o600)

@@ -66,7 +66,7 @@ def test_a_recording_by_rule_is_killed(scene: Scene) -> None:
     wait_until(lambda: daemon.status()["recordings"]["failed"] == 1)
     trace = pytrace_ebpf.open(next((scene.folder / "rec").iterdir()))
     assert trace.manifest["state"] == "recording" and len(trace.calls())
-    scene.says(next(line for line in daemon.ask("status").stdout.splitlines() if "recording" in line and "ended before" in line))
+    scene.says(next(line for line in daemon.ask("status").stdout.splitlines() if "recording" in line and "ended early" in line))
     scene.lose(s_of_calls=max(0.0, time.monotonic() - trace.end_ns / 1e9))
 
 

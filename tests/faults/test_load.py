@@ -1,9 +1,14 @@
 """More than is usual: processes, threads, programs that start; and an interpreter that is replaced."""
 
+import resource
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from tests.bpf.conftest import wait_until
-from tests.faults.scene import Scene
+from tests.bpf.conftest import COMMAND, wait_until
+from tests.conftest import PATIENCE_S
+from tests.faults.scene import PYTHON, WINDOW_NS, Scene
 
 # Starts a program again and again for some seconds; says how many a second.
 EXECS = """
@@ -36,7 +41,7 @@ sys.stdin.read()
 FAMILY = """
 import os, select, sys
 children = []
-for _ in range(199):
+for _ in range(int(sys.argv[1])):
     child = os.fork()
     if not child: break
     children.append(child)
@@ -62,9 +67,14 @@ for each in threads: each.join()
 """
 
 
+def descriptors_of(pid: int) -> int:
+    """How many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 def test_200_processes(scene: Scene) -> None:
     """200 processes run"""
-    process = scene.program(FAMILY)
+    process = scene.program(FAMILY, PYTHON, "199")
     daemon = scene.daemon()
     wait_until(lambda: daemon.status()["sampled"] == 200)
     scene.sampled(daemon, 4)
@@ -97,3 +107,51 @@ def test_2000_threads(scene: Scene) -> None:
     scene.sampled(daemon, 4)
     assert "work" in daemon.functions()[process.pid]
     scene.lose(events=daemon.status()["lost"], s_of_samples=scene.gap_s(process, daemon))
+
+
+def test_few_files_may_be_open(scene: Scene) -> None:
+    """The daemon may have 200 files open, and 60 processes run"""
+    process = scene.program(FAMILY, PYTHON, "59")
+    daemon = scene.daemon(within=("prlimit", "--nofile=200"))
+    wait_until(lambda: daemon.status()["sampled"] + daemon.status()["too_many"] == 60)
+    scene.sampled(daemon)
+    status = daemon.status()
+    assert 0 < status["sampled"] == status["most"] < 60 and not status["not_sampled"]
+    wait_until(lambda: len(daemon.functions()) == status["most"])
+    scene.says(next(line for line in daemon.ask("status").stdout.splitlines() if "at most" in line))
+    scene.lose(processes=status["too_many"], windows=status["windows_not_written"])
+    assert process.poll() is None and status["windows_not_written"] == 0
+
+
+def test_nothing_can_be_opened(scene: Scene) -> None:
+    """The daemon can open no file for a while"""
+    first = scene.program()
+    daemon = scene.daemon()
+    scene.sampled(daemon)
+    log, before = scene.folder / "log", descriptors_of(daemon.process.pid)
+    limits = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    second = scene.program()
+    wait_until(lambda: "Too many open files" in log.read_text())
+    asked = [
+        *COMMAND,
+        "trace",
+        "--socket",
+        scene.folder / "run" / "daemon.sock",
+        "--pid",
+        str(first.pid),
+        "--duration",
+        "1",
+        "-o",
+        scene.folder / "asked",
+    ]
+    waiting = subprocess.Popen(asked, stderr=subprocess.PIPE, text=True)  # in the line of those who connect
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limits)
+    assert waiting.communicate(timeout=PATIENCE_S) and waiting.returncode == 0
+    wait_until(lambda: daemon.status()["sampled"] == 2 and daemon.status()["why_not_written"] is None)
+    wait_until(lambda: "fib" in daemon.functions().get(second.pid, ()))
+    scene.says(next(line for line in log.read_text().splitlines() if "Too many open files" in line))
+    missing = daemon.status()["windows_not_written"]
+    assert missing > 0 and scene.gap_s(first, daemon) >= missing * WINDOW_NS / 1e9
+    scene.lose(windows=missing)
+    wait_until(lambda: descriptors_of(daemon.process.pid) <= before + 16)  # one more process is sampled

@@ -81,7 +81,7 @@ def test_the_socket_is_removed(scene: Scene) -> None:
     daemon = scene.daemon()
     place = scene.folder / "run" / "daemon.sock"
     place.unlink()
-    wait_until(place.exists)
+    wait_until(lambda: place.exists() and (scene.folder / "log").read_text())
     scene.says((scene.folder / "log").read_text().splitlines()[-1])
     assert asks(scene, process.pid, "again", 1).wait(PATIENCE_S) == 0
     scene.sampled(daemon)

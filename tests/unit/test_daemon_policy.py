@@ -1,9 +1,12 @@
 """Which process is sampled, recorded or ignored, and what is wrong with a configuration."""
 
+import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -13,8 +16,9 @@ from pytrace_ebpf.cli.daemon import _loader
 from pytrace_ebpf.daemon import finding
 from pytrace_ebpf.daemon.configuration import Configuration, load
 from pytrace_ebpf.daemon.policy import ACTIONS, Process, Rule, decide, read
-from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.record.process import matching
+from pytrace_ebpf.errors import TargetError, UsageError
+from pytrace_ebpf.record.process import descriptors, matching
+from pytrace_ebpf.record.process.target import NoRoom
 
 DOCKER = "a1" * 32
 SHOP = Process(7, "/usr/bin/python3 -m gunicorn shop:app", 1000, (f"/system.slice/docker-{DOCKER}.scope",))
@@ -175,14 +179,19 @@ def test_a_process_name_with_line_breaks_forges_no_user() -> None:
     assert read(child.pid, b"") is None
 
 
-def test_who_was_left_out_is_sampled_once_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {pid: (pid, "1", 1, pid) for pid in (1, 2, 3, 4, 5)}
+def _only(there: dict[int, matching.Key], monkeypatch: pytest.MonkeyPatch, inspect: Callable[[int], int] = lambda pid: pid) -> None:
+    """These are all processes that there are, and Pythons."""
     monkeypatch.setattr(finding, "processes", lambda: sorted(there))
     monkeypatch.setattr(finding, "key_of", there.get)
     monkeypatch.setattr(finding, "command", lambda pid: b"python")
     monkeypatch.setattr(finding, "read", lambda pid, words: Process(pid, "python", 0, ()))
-    monkeypatch.setattr(matching, "inspect", lambda pid: pid)
+    monkeypatch.setattr(matching, "inspect", inspect)
     monkeypatch.setattr(matching, "is_ours", lambda pid: False)
+
+
+def test_who_was_left_out_is_sampled_once_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {pid: (pid, "1", 1, pid) for pid in (1, 2, 3, 4, 5)}
+    _only(there, monkeypatch)
     looking = finding.Finding(configured(tmp_path, "max_processes = 2"))
     looked = [[pid for pid, _ in looking.there()]]
     for ended in ((), (3,), (1,), (2, 4)):
@@ -191,4 +200,62 @@ def test_who_was_left_out_is_sampled_once_others_end(tmp_path: Path, monkeypatch
         looked.append([pid for pid, _ in looking.there()])
         assert looking.handed + looking.left_out == len(there)
     assert looked == [[1, 2], [], [], [4], [5]] and looking.left_out == 0
+    looking.close()
+
+
+def test_what_could_not_be_opened_is_counted_and_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {pid: (pid, "1", 1, pid) for pid in (1, 2, 3)}
+    opens = {1, 2}
+
+    def inspect(pid: int) -> int:
+        if pid not in opens:
+            raise NoRoom(f"process {pid} cannot be looked at (Too many open files)")
+        return pid
+
+    _only(there, monkeypatch, inspect)
+    looking = finding.Finding(configured(tmp_path, ""))
+    assert ([pid for pid, _ in looking.there()], looking.handed, looking.left_out) == ([1, 2], 2, 1)
+    with monkeypatch.context() as nothing:
+        nothing.setattr(finding, "processes", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert (looking.there(), looking.handed, looking.left_out) == ([], 2, 1)
+    opens.add(3)
+    assert ([pid for pid, _ in looking.there()], looking.handed, looking.left_out) == ([3], 3, 0)
+    looking.close()
+
+
+def test_no_more_processes_are_sampled_than_files_may_be_open_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "most", lambda: 1024)
+    few = finding.Finding(configured(tmp_path, ""))
+    monkeypatch.setattr(descriptors, "most", lambda: 65536)
+    many = finding.Finding(configured(tmp_path, ""))
+    assert (few.most, many.most) == (73, 1000)
+    few.close()
+    many.close()
+
+
+def test_what_is_to_be_recorded_is_sampled_too_and_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {pid: (pid, "1", 1, pid) for pid in (1, 2)}
+    _only(there, monkeypatch)
+    looking = finding.Finding(configured(tmp_path, 'max_processes = 1\n[[rule]]\npid = [1, 2]\naction = "record"'))
+    assert [pid for pid, _ in looking.there()] == [1]
+    assert [pid for pid, _ in looking.take_to_record()] == [1, 2]
+    del there[1]
+    assert [pid for pid, _ in looking.there()] == [2] and looking.take_to_record() == []
+    there[2] = (2, "1", 1, 3)  # another program
+    assert [pid for pid, _ in looking.there()] == [2] and [pid for pid, _ in looking.take_to_record()] == [2]
+    looking.close()
+
+
+def test_nothing_is_said_of_a_process_that_ended_while_it_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[int, matching.Key] = {pid: (pid, "1", 1, pid) for pid in (1, 2)}
+
+    def inspect(pid: int) -> int:
+        now[1] = None
+        raise TargetError(f"process {pid} cannot be sampled, or ended")
+
+    now: dict[int, matching.Key | None] = dict(there)
+    _only(there, monkeypatch, inspect)
+    monkeypatch.setattr(matching, "key_of", now.get)
+    looking = finding.Finding(configured(tmp_path, ""))
+    assert [pid for pid, _ in looking.there()] == [2] and looking.handed == 0
     looking.close()

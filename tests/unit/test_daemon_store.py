@@ -121,6 +121,17 @@ def test_what_sums_cannot_say_is_refused(tmp_path: Path, words: tuple[str, ...],
     assert ("a daemon's sums" in capsys.readouterr().err) is (code == 2)
 
 
+def test_the_advice_names_the_processes_that_it_is_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    life = Life(tmp_path / "d", "main")
+    for _ in range(8):
+        life.window()
+    for _ in range(8):
+        life.window((42,))
+    life.close()
+    assert main(["report", str(tmp_path / "d")]) == 0
+    assert "pytrace-ebpf attach 42,41 --include " in capsys.readouterr().out
+
+
 def test_one_hour_is_a_trace_by_itself(tmp_path: Path) -> None:
     life = Life(tmp_path / "d", "main")
     for _ in range(70):
@@ -275,6 +286,8 @@ def test_a_directory_without_hours_is_no_trace(tmp_path: Path) -> None:
 def test_one_daemon_at_a_time_and_it_can_be_asked(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="no daemon runs"):
         Running(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "status.json").write_text('{"pid": 2}')  # of one that was killed
     lock = Lock(tmp_path / "run")
     with pytest.raises(HostError, match=f"runs already, as process {os.getpid()}"):
         Lock(tmp_path / "run")

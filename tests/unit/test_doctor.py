@@ -1,11 +1,13 @@
 """The doctor: its findings are whole sentences, its exit codes the contract's, its output plain in a pipe."""
 
 import argparse
+import errno
 import json
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,19 @@ def test_a_process_that_is_no_python_is_the_targets_problem() -> None:
         process.wait()
     assert [finding.ok for finding in found] == ["problem"]
     assert "not a Python" in found[0].sentence
+
+
+def test_folders_that_only_root_may_look_into_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, closed = os.stat, tuple(f"{folder}/" for folder in (host.TRACEFS, "/sys/kernel/debug", host.SYSTEM_HEADERS))
+
+    def stat(path: Any, *others: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(closed):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *others, **more)
+
+    before = [(each.subject, each.ok) for each in host.findings() if each.subject != "headers"]
+    monkeypatch.setattr(os, "stat", stat)
+    assert [(each.subject, each.ok) for each in host.findings() if each.subject != "headers"] == before
 
 
 def test_the_first_problem_stops_recording(monkeypatch: pytest.MonkeyPatch) -> None:

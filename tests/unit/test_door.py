@@ -4,6 +4,7 @@ import argparse
 import grp
 import os
 import pwd
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_lines_come_in_any_pieces_with_their_descriptor(pair: tuple[protocol.Lin
     os.close(only)
     theirs.shutdown(socket.SHUT_WR)
     assert lines.receive(1) is None
+
+
+def test_a_descriptor_for_which_there_is_no_room_is_noticed(pair: tuple[protocol.Lines, socket.socket]) -> None:
+    lines, theirs = pair
+    socket.send_fds(theirs, [b"{}\n"], [theirs.fileno()])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert lines.receive(1) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert lines.lacks_room and lines.take_descriptors() == []
 
 
 @pytest.mark.parametrize("content", [b"x" * 1001 + b"\n", b"x" * 5000, b"[]\n", b"\n", b"{\n", b"\xff\n", b"[" * 900 + b"\n", b"1" * 900 + b"\n"])

@@ -52,18 +52,13 @@ class Door:
         self._make_folder()
         if _file_of(self._path) and not stat.S_ISSOCK(self._path.lstat().st_mode):
             raise HostError(f"the daemon cannot listen at {self._path}: something else is there; remove it")
-        with socket.socket(socket.AF_UNIX) as other, suppress(OSError):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as other:
             other.settimeout(_ANSWER_S)
             other.connect(str(self._path))
             raise HostError(f"a daemon listens at {self._path} already; pytrace-ebpf daemon status asks it how it is")
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path.unlink(missing_ok=True)
-            listener.bind(str(self._path))
-            self._path.chmod(0o666)  # who may ask for what is judged by who asks
-            listener.listen(_WAITING)
+            listener = _listening(self._path)
         except OSError as error:
-            listener.close()
             raise HostError(f"the daemon cannot listen at {self._path} ({error.strerror or error})") from error
         before, self._listener, self._at = self._listener, listener, _file_of(self._path)
         if before is not None:
@@ -176,6 +171,8 @@ class Door:
         pid, words, output, caller = _checked(request, peer)
         descriptors = lines.take_descriptors()
         try:
+            if lines.lacks_room:
+                raise HostError("the daemon can open no more files just now; try again later")
             if len(descriptors) != 1:
                 raise UsageError("a trace is asked for with the descriptor of the directory that it is to be written to")
             limits = {} if peer.uid == 0 else {"longest_s": permission.longest_s, "options": permission.options}
@@ -217,6 +214,20 @@ def _file_of(path: Path) -> tuple[int, int] | None:
         found = path.lstat()
         return found.st_dev, found.st_ino
     return None
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket there that everybody may connect to. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o666)  # who may ask for what is judged by who asks
+        listener.listen(_WAITING)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _hang_up(listener: socket.socket) -> None:

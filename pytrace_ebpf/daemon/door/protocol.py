@@ -55,6 +55,7 @@ class Lines:
         self.connection, self._most = connection, most
         self._left = bytearray()
         self._descriptors: list[int] = []
+        self.lacks_room = False  # for descriptors that came
 
     def receive(self, seconds: float | None) -> dict[str, Any] | None:
         """The next object; None at the end of the connection. The whole line has so many seconds; None: any.
@@ -76,7 +77,8 @@ class Lines:
         if left is not None and left <= 0:
             raise TimeoutError
         self.connection.settimeout(left)
-        content, descriptors, _, _ = socket.recv_fds(self.connection, _CHUNK, MOST_DESCRIPTORS)  # the kernel closes more than these
+        content, descriptors, flags, _ = socket.recv_fds(self.connection, _CHUNK, MOST_DESCRIPTORS)  # the kernel closes more than these
+        self.lacks_room |= bool(flags & socket.MSG_CTRUNC) and not descriptors
         for number in descriptors[max(MOST_DESCRIPTORS - len(self._descriptors), 0) :]:
             os.close(number)
         self._descriptors += descriptors[: max(MOST_DESCRIPTORS - len(self._descriptors), 0)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytrace_ebpf
+from pytrace_ebpf.errors import HostError
 
 Key = tuple[object, ...]
 MOST_MESSAGE = 256 << 10  # bytes between the daemon and such a process: a request and what the daemon says of who asks
@@ -37,14 +38,17 @@ class Recordings:
     def serve(self, key: Key, message: Mapping[str, Any], descriptors: Sequence[int], seconds: float | None) -> bool:
         """Have a request answered by such a process, and wait until it has been; False where that process ended before, or took longer than that.
 
-        `key`: only requests of the same key may be recorded together. A process that takes longer is killed.
+        `key`: only requests of the same key may be recorded together. A process that takes longer is killed. Raises HostError where none can be started.
         """
         tried: set[_Recording] = set()
         while (recording := self._next(key, tried)) is not None:
             tried.add(recording)
             if recording.ask(message, descriptors) == "taken":
                 return recording.wait(message["id"], seconds)
-        recording = _Recording(self._command, lambda ended: self._forget(key, ended))
+        try:
+            recording = _Recording(self._command, lambda ended: self._forget(key, ended))
+        except OSError as error:
+            raise HostError(f"the daemon cannot begin one more recording ({error.strerror}); try again later") from error
         with self._lock:
             self._running.setdefault(key, []).append(recording)
         return recording.ask(message, descriptors) == "taken" and recording.wait(message["id"], seconds)

@@ -41,7 +41,9 @@ class FibChild:
                 raise ValueError
             self._child.stdin.write(b"go\n")
             self._child.stdin.flush()
-            if not select.select([self._child.stdout], [], [], _PATIENCE_S)[0]:
+            poll = select.poll()  # of any number, which select() is not
+            poll.register(self._child.stdout, select.POLLIN)
+            if not poll.poll(1000 * _PATIENCE_S):
                 raise ValueError
             measured = float(os.read(self._child.stdout.fileno(), _LONGEST))
         except (OSError, ValueError):

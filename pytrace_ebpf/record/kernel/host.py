@@ -59,13 +59,13 @@ def header_tree() -> Path | None:
     named = os.environ.get("BCC_KERNEL_SOURCE")
     if named:
         return Path(named)
-    if _modules_tree().is_dir():
+    if _is_folder(_modules_tree()):
         return None
     trees = [SYSTEM_HEADERS]
     if os.geteuid():  # what root compiles must be root's, and HOME can be that of the user who called sudo
         trees.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytrace-ebpf" / "headers")
     for tree in trees:
-        if (tree / "include" / "linux").is_dir():
+        if _is_folder(tree / "include" / "linux"):
             return tree
     return None
 
@@ -198,7 +198,8 @@ def _many_uprobes() -> Finding:
 
 
 def _tracefs() -> Finding:
-    if any((place / "events").is_dir() for place in (TRACEFS, Path("/sys/kernel/debug/tracing"))):
+    # Only root may look into it, as a rule.
+    if any(_is_folder(place / "events") or os.path.ismount(place) for place in (TRACEFS, Path("/sys/kernel/debug/tracing"))):
         return Finding("tracefs", "ok", "the kernel's list of tracepoints is mounted (tracefs)")
     return Finding("tracefs", "warning", f"tracefs is not mounted at {TRACEFS}, so --faults does not see how resident memory grows", FIX)
 
@@ -220,7 +221,7 @@ def _bcc() -> Finding:
 
 def _headers() -> Finding:
     tree = header_tree() or _modules_tree()
-    if tree.is_dir():
+    if _is_folder(tree):
         return Finding("headers", "ok", f"kernel headers are in {tree}")
     if PACKED_HEADERS.exists():
         # BCC would unpack them to /tmp, and take a folder of that name which somebody else made (CVE-2024-2314).
@@ -239,6 +240,11 @@ def _packages() -> Finding:
 
 def _modules_tree() -> Path:
     return Path("/lib/modules") / platform.release() / "build"
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether this user finds a folder there: Path.is_dir() raises where that user may not look."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def _line(path: str) -> str:

@@ -83,6 +83,10 @@ class Confined:
                 self._end()
             began = time.monotonic()
             try:
+                self._connect()
+            except OSError as error:  # nothing can be opened just now, which is not attributed to a target
+                raise UnansweredError(f"the process that reads such things cannot be started ({error.strerror})") from None
+            try:
                 answer = json.loads(self._exchange(json.dumps([task, encode(given)]).encode(), files, began + seconds))
                 if "refused" not in answer:
                     return decode(kind, answer["value"])

@@ -15,10 +15,11 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
-from pytrace_ebpf.record.process.target import Ended, NotPython, Target, inspect
+from pytrace_ebpf.record.process.target import Ended, NoRoom, NotPython, Target, inspect
 
 _LOOK_S = 1.0
 _LONGEST = 4096  # bytes of a command line that are looked at
+_GONE = FileNotFoundError, ProcessLookupError, PermissionError  # or another user's, without root
 Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
 
 Found = tuple[int, Target | TargetError | HostError]
@@ -56,30 +57,45 @@ class Looking:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self, ready: bool) -> list[Found]:
-        found, fitting = list[Found](), self._fitting()
+        found = list[Found]()
+        try:
+            fitting = self._fitting()
+        except OSError:  # nothing can be opened just now
+            return found
         for pid, key in fitting.items():
             if key in self._judged or is_ours(pid):
                 continue
             try:
-                target = inspect(pid)
-                if ready and not self._is_ready(target, key):
+                target: Target | TargetError | HostError = inspect(pid)
+                if ready and isinstance(target, Target) and not self._is_ready(target, key):
                     continue
-                found.append((pid, target))
-            except NotPython:
-                pass
             except Ended:
                 continue
+            except NoRoom:
+                self._leave_out(pid, key)
+                continue
             except (TargetError, HostError) as error:
-                found.append((pid, error))
+                if _became_another(pid, key):
+                    continue
+                target = error
             self._judged.add(key)
+            if not isinstance(target, NotPython) and self._takes(pid, key, target):
+                found.append((pid, target))
         keys = set(fitting.values())
         self._judged &= keys
         self._young &= keys
         return found
 
     def _fitting(self) -> dict[int, Key]:
-        """The processes that are wanted, if they are Pythons, in the order in which they are to be looked at."""
+        """The processes that are wanted, if they are Pythons, in the order in which they are to be looked at. Raises OSError where that cannot be seen."""
         raise NotImplementedError
+
+    def _takes(self, pid: int, key: Key, found: Target | TargetError | HostError) -> bool:
+        """Whether a Python is handed out; what is not is let go of at once, and with it the files that are open for it."""
+        return True
+
+    def _leave_out(self, pid: int, key: Key) -> None:
+        """It could not be looked at, and will be once more."""
 
     def _is_ready(self, target: Target, key: Key) -> bool:
         """Whether it runs code of its own; one that is up and runs none has it from elsewhere, and is taken the second time."""
@@ -88,6 +104,14 @@ class Looking:
         if open_frames(target) or key in self._young:
             return True
         self._young.add(key)
+        return False
+
+
+def _became_another(pid: int, key: Key) -> bool:
+    """Whether it has ended, or called exec; what is to be said of it is said of what it is now."""
+    try:
+        return key_of(pid) != key
+    except OSError:
         return False
 
 
@@ -109,18 +133,18 @@ def processes() -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    """The beginning of its command line, with blanks between the words; empty of a thread of the kernel, and where it has ended."""
+    """The beginning of its command line, with blanks between the words; empty of a thread of the kernel, and where it has ended. Raises OSError otherwise."""
     try:
         with Path(f"/proc/{pid}/cmdline").open("rb") as file:
             return file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
-    except OSError:
+    except _GONE:
         return b""
 
 
 def key_of(pid: int) -> Key | None:
-    """None where it has ended, or is a thread of the kernel."""
+    """None where it has ended, or is a thread of the kernel. Raises OSError where that cannot be seen."""
     try:
         program = Path(f"/proc/{pid}/exe").stat()
         return pid, stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.START], program.st_dev, program.st_ino
-    except OSError:
+    except _GONE:
         return None

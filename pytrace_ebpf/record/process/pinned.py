@@ -152,8 +152,10 @@ class Pinned:
         """Whether there is nothing left of it but what was learned when it was pinned."""
         try:
             return self.stat_fields()[stat.STATE] in "ZX"
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
+        except OSError:  # nothing can be opened just now
+            return False
 
     @contextmanager
     def pidfd(self) -> Iterator[int]:

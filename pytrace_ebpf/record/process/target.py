@@ -4,6 +4,7 @@ Everything is read from /proc and from the mapped files, never from a path on di
 replaced that file since the process started. The process is not stopped and nothing in it changes.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -30,6 +31,10 @@ class NotPython(TargetError):  # noqa: N818 - says what it is
 
 class Ended(TargetError):  # noqa: N818
     """There is no such process, or none any more."""
+
+
+class NoRoom(HostError):  # noqa: N818
+    """This process can open no more files just now."""
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -165,6 +170,9 @@ def _in_words(pid: int) -> Iterator[None]:
         raise Ended(f"process {pid} does not exist, or ended while it was looked at") from None
     except PermissionError:
         raise HostError(why_refused(pid)) from None
+    except OSError as error:
+        kind = NoRoom if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) else TargetError
+        raise kind(f"process {pid} cannot be looked at ({error.strerror})") from None
 
 
 @contextmanager

@@ -1,27 +1,30 @@
 """The capabilities that recording needs (capabilities(7)): all others are given up, for good and for what is started, too."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.rights import thread_rights
 
-_DROP, _AMBIENT, _CLEAR_ALL, _LAST = 24, 47, 4, 63  # PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
+_READ, _DROP, _AMBIENT, _CLEAR_ALL, _LAST = 23, 24, 47, 4, 63  # PR_CAPBSET_READ and _DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
 NUMBERS = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "SYS_CHROOT": 18, "SYS_PTRACE": 19, "SYS_ADMIN": 21,
+    "PERFMON": 38, "BPF": 39,
 }  # fmt: skip
 # Each of these was taken away by itself, and something failed: probes (SYS_ADMIN, which covers BPF and PERFMON), the agent's directories (CHOWN, FOWNER),
 # looking into processes (SYS_PTRACE, DAC_OVERRIDE), processes with fewer rights (SETUID, SETGID, SETPCAP, SYS_CHROOT) and ending those (KILL).
-LOADING = tuple(NUMBERS)
+LOADING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT", "SYS_PTRACE", "SYS_ADMIN")
+_INSTEAD = ("PERFMON", "BPF")  # of SYS_ADMIN, in a container that was not given that
 RECORDING = ("DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_PTRACE")  # where nothing new is to be attached to
 
 
-def keep(names: Iterable[str]) -> None:
+def keep(names: Collection[str]) -> None:
     """Keep these, as far as they are there, in this thread and what it starts from now on. Raises HostError where others cannot be given up.
 
     Other threads that run keep theirs: call it before there are any.
     """
-    wanted = bits(names)
+    instead = "SYS_ADMIN" in names and libc.prctl(_READ, NUMBERS["SYS_ADMIN"], 0, 0, 0) == 0
+    wanted = bits((*names, *_INSTEAD) if instead else names)
     try:
         for capability in range(_LAST + 1):
             if not wanted >> capability & 1:
@@ -32,6 +35,6 @@ def keep(names: Iterable[str]) -> None:
         raise HostError(f"capabilities that are not needed cannot be given up ({error.strerror})") from error
 
 
-def bits(names: Iterable[str]) -> int:
+def bits(names: Collection[str]) -> int:
     """As /proc/PID/status has them."""
     return sum(1 << NUMBERS[name] for name in names)

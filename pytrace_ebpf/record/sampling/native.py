@@ -25,6 +25,7 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.native.unwinding import EVAL, FUNCTION_BYTES, ROW_BYTES, Unwinding
 from pytrace_ebpf.record.parsing.confined import native_parsers
 from pytrace_ebpf.record.parsing.elf_file import Segment
+from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Mapping as Mapped
 from pytrace_ebpf.record.process.target import Target, as_text, identity, mapped_file, parse_mappings
@@ -33,7 +34,7 @@ from pytrace_ebpf.trace.layers import NUMBERS
 FRAME_NATIVE = 1 << 63  # events.h
 _PATIENCE_S, _AT_ONCE_S = 10.0, 0.2  # for one file; for reading files between two drains
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 30.0  # between two looks at a process that runs where nothing is known to be: code that it made itself
-_MOST_FILES = 400  # open all the while, for the names of their functions
+_MOST_FILES, _OF_ALL_FILES = 400, 8  # open all the while, for the names of their functions: so many, or that part of what may be open
 _MOST_ROWS, _MOST_SPANS = 1 << 23, 4096  # rows of a file; both as in samples.c
 _MOST_IN_ALL = 1 << 24  # rows of all files, 8 bytes each
 # By what the interpreter calls anything: these say nothing of what is called.
@@ -97,7 +98,7 @@ class NativeCode:
         self._by_number: dict[int, _File] = {}
         self._seen: dict[int, _Seen] = {}  # by the program's number
         self._unread: list[_File] = []
-        self._room = _MOST_IN_ALL
+        self._room, self._most_files = _MOST_IN_ALL, min(_MOST_FILES, descriptors.most() // _OF_ALL_FILES)
         native_parsers.start()
 
     def begin(self, number: int, target: Target) -> None:
@@ -176,7 +177,7 @@ class NativeCode:
         except OSError:
             return None
         if key not in self._files:
-            if len(self._files) == _MOST_FILES:
+            if len(self._files) >= self._most_files:
                 return None
             self._add(key, _File(len(self._files) + 1, file, as_text(mapping.path), ("unwinding", *target.process.key)))
         return self._files[key]
