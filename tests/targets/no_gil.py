@@ -45,7 +45,7 @@ def waits(together, thread, rounds):
 
 
 if __name__ == "__main__":
-    threads, rounds = [int(word) for word in words()[:2]] or (4, 20000)
+    threads, rounds = [int(word) for word in words()[:2]] or (4, 8000)
     together = threading.Barrier(threads)
     ready()
     running = [threading.Thread(target=waits, args=(together, thread, rounds)) for thread in range(threads)]
