@@ -29,7 +29,7 @@ demo: setup ## trace a small multi-threaded service and report where its time we
 test: setup ## run the tests on this host's own Python
 	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch $(ARGS)
 
-test-matrix: setup ## run them on Debian's 3.9 to 3.15 and pyenv's 3.8 to 3.13, and write docs/matrix.md (builds root filesystems, once)
+test-matrix: setup ## run them on Debian's 3.9 to 3.15, pyenv's 3.8 to 3.13, and without a GIL, and write docs/matrix.md (builds root filesystems, once)
 	@scripts/roots.sh
 	@rm -f .build/matrix.xml
 	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch --matrix --junitxml .build/matrix.xml $(ARGS); code=$$?; \

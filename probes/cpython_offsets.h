@@ -12,6 +12,8 @@
 
 #define CPYTHON_OFFSETS(OFFSET) \
     /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(object_type,                 8,    8,    8,    8,    8,    8,    8,    8) /* PyObject */ \
+    OFFSET(int_digit,                  24,   24,   24,   24,   24,   24,   24,   24) /* PyLongObject: the lowest one */ \
     OFFSET(runtime_main_interpreter,   40,   40,   40,   48,   48,  640,  816,  944) /* _PyRuntimeState */ \
     OFFSET(runtime_initialized,        12,   12,   12,   16,   16,  600,  776,  904) /* an int: not 0 from before `site` is imported until it is finalized, as Py_IsInitialized() says */ \
     OFFSET(runtime_gil,              1168,  368,  368,  376, NONE, NONE, NONE, NONE) /* first byte of the GIL's locks, up to 3.11 */ \
@@ -44,7 +46,8 @@
     OFFSET(code_qualname,            NONE, NONE, NONE,  128,  128,  128,  128,  128) \
     OFFSET(code_first_line,            40,   40,   40,   72,   68,   68,   68,   68) \
     OFFSET(code_flags,                 36,   36,   36,   48,   48,   48,   48,   48) \
-    OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive; _co_firsttraceable is 16 bytes before it */ \
+    OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive */ \
+    OFFSET(code_traceable,           NONE, NONE, NONE,  168,  176,  184,  192,  192) /* _co_firsttraceable: an int, in code units */ \
     OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
     OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
     OFFSET(code_arguments,             16,   16,   16,   56,   52,   52,   52,   52) /* co_argcount; from here to tuple_items for who reads arguments */ \
@@ -70,6 +73,38 @@
     OFFSET(string_state,               32,   32,   32,   32,   32,   32,   32,   32) \
     OFFSET(string_data,                48,   48,   48,   48,   40,   40,   40,   40) /* characters of an ASCII one */ \
     OFFSET(string_data_wide,           72,   72,   72,   72,   56,   56,   56,   56) /* of any other compact one */
+
+/* What is elsewhere in builds without a GIL (--disable-gil). */
+#define CPYTHON_FREE_THREADED_FIRST 13
+#define CPYTHON_FREE_THREADED_LAST 13
+#define CPYTHON_FREE_THREADED_OFFSETS(OFFSET) \
+    /*                               3.13t */ \
+    OFFSET(object_type,                 24) \
+    OFFSET(int_digit,                   40) \
+    OFFSET(interpreter_modules,       7664) \
+    OFFSET(gil_holder,                  16) \
+    OFFSET(object_frame,                40) \
+    OFFSET(code_file,                  128) \
+    OFFSET(code_name,                  136) \
+    OFFSET(code_qualname,              144) \
+    OFFSET(code_first_line,             84) \
+    OFFSET(code_flags,                  64) \
+    OFFSET(code_start,                 216) \
+    OFFSET(code_traceable,             200) \
+    OFFSET(code_lines,                 152) \
+    OFFSET(code_arguments,              68) \
+    OFFSET(code_keyword_only,           76) \
+    OFFSET(code_variables,             112) \
+    OFFSET(code_kinds,                 120) \
+    OFFSET(tuple_items,                 40) \
+    OFFSET(type_cached_keys,           896) \
+    OFFSET(task_coro,                  136) \
+    OFFSET(task_name,                  144) \
+    OFFSET(generator_frame,             88) \
+    OFFSET(string_length,               32) \
+    OFFSET(string_state,                48) \
+    OFFSET(string_data,                 56) \
+    OFFSET(string_data_wide,            72)
 
 /* From 3.13 on a process carries its own table, _Py_DebugOffsets at the start of _PyRuntime, which is right for every build: where
  * in it each offset stands. For the tracer alone. */

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 WAYS = {"test_calls_equal_what_the_interpreter_counts": "attached", "test_calls_of_a_launched_program_too": "launched"}
 BUILDS = {"python": "Debian", "built": "pyenv"}
-CASE = re.compile(r"(?P<test>\w+)\[(?P<build>[a-z]+)(?P<version>3\.\d+)-(?P<source>usdt|agent)-(?P<program>\w+)\]")
+CASE = re.compile(r"(?P<test>\w+)\[(?P<build>[a-z]+)(?P<version>3\.\d+t?)-(?P<source>usdt|agent)-(?P<program>\w+)\]")
 NOT_EQUAL = {"failure", "error", "skipped"}
 COLUMNS = [(source, way) for source in ("usdt", "agent") for way in ("attached", "launched")]
 TEXT = """\
@@ -44,8 +44,9 @@ def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str,
         match = CASE.fullmatch(case.get("name", ""))
         if match is None or match["test"] not in WAYS:
             continue
-        version = tuple(map(int, match["version"].split(".")))
-        result = found[version, BUILDS[match["build"]]][match["source"], WAYS[match["test"]]]
+        major, minor, without_gil = re.fullmatch(r"(\d+)\.(\d+)(t?)", match["version"]).groups()  # type: ignore[union-attr]
+        build = "free-threaded" if without_gil else BUILDS[match["build"]]
+        result = found[(int(major), int(minor)), build][match["source"], WAYS[match["test"]]]
         result.tried.add(match["program"])
         result.equal.discard(match["program"])
         if NOT_EQUAL.isdisjoint(part.tag for part in case):

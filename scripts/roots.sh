@@ -3,6 +3,7 @@
 #
 #   bullseye  Python 3.9, with function probes     trixie  3.13, without
 #   sid       Python 3.15, with function probes, and 3.14, without
+#   3.13t     no root filesystem but an interpreter without a GIL, which Debian has none of: built from its sources (some minutes)
 set -euo pipefail
 
 ROOTS=${PYTRACE_ROOTS:-/var/lib/pytrace-ebpf/roots}
@@ -18,17 +19,23 @@ mirror() {
     apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sort -u | head -n 1
 }
 
+apt_has_mirror() {
+    [ -z "$(mirror)" ] || return 0
+    say "asking apt for its lists"
+    as_root apt-get -q update >/dev/null || true
+    [ -n "$(mirror)" ] || { say "apt on this host knows no Debian mirror to build from"; exit 1; }
+}
+
 build() { # SUITE PYTHON [MMDEBSTRAP-OPTION...]
     local suite=$1 python=$2 from
     shift 2
     [ ! -x "$ROOTS/$suite/usr/bin/$python" ] || return 0
-    if ! command -v mmdebstrap >/dev/null || [ -z "$(mirror)" ]; then
+    apt_has_mirror
+    if ! command -v mmdebstrap >/dev/null; then
         say "installing mmdebstrap by apt"
-        as_root apt-get -q update >/dev/null || true
         as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install mmdebstrap >/dev/null
     fi
     from=$(mirror)
-    [ -n "$from" ] || { say "apt on this host knows no Debian mirror to build from"; exit 1; }
     say "building $ROOTS/$suite with $python (about 200 MB)"
     as_root rm -rf "$ROOTS/$suite.new"
     as_root mkdir -p "$ROOTS"
@@ -36,7 +43,33 @@ build() { # SUITE PYTHON [MMDEBSTRAP-OPTION...]
     as_root mv -T "$ROOTS/$suite.new" "$ROOTS/$suite"
 }
 
+free_threaded() { # SUITE VERSION
+    local suite=$1 version=$2 prefix=$ROOTS/$2t work
+    [ ! -x "$prefix/bin/python${version}t" ] || return 0
+    apt_has_mirror
+    say "building $prefix (some minutes)"
+    work=$(mktemp -d)
+    mkdir -p "$work/lists/partial"
+    echo "deb-src $(mirror) $suite main" >"$work/sources.list"
+    (
+        cd "$work"
+        # Lists of its own: what apt on this host knows stays as it is.
+        there=(-q -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/lists"
+            -o "Dir::Cache=$work" -o APT::Sandbox::User=root)
+        as_root apt-get "${there[@]}" update >/dev/null
+        as_root apt-get "${there[@]}" source --download-only "python$version" >/dev/null
+        mkdir build source
+        tar -xf "python${version}"_*.orig.tar.xz -C source --strip-components 1
+        cd build
+        ../source/configure -q --prefix="$prefix" --disable-gil --disable-test-modules --without-ensurepip OPT=-O2 >/dev/null
+        nice make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 20 make.log >&2; exit 1; }
+        as_root make -s altinstall >install.log 2>&1 || { tail -n 20 install.log >&2; exit 1; }
+    )
+    as_root rm -rf "$work"
+}
+
 build bullseye python3.9 --include=python3
 build trixie python3.13 --include=python3
 # A mirror's copy of sid can have passed its date; its signatures are still checked.
 build sid python3.15 --include=python3,python3.15 --aptopt='Acquire::Check-Valid-Until "false"'
+free_threaded trixie 3.13

@@ -36,7 +36,7 @@ PATIENCE_S = int(
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter: the host's own, one in a root filesystem, or one that was built elsewhere."""
+    """An interpreter: the host's own, one in a root filesystem, or one that was built elsewhere; `version` ends with a t where it has no GIL."""
 
     version: str
     root: Path | None = None
@@ -50,7 +50,7 @@ class Python:
     @property
     def minor(self) -> int:
         """The second number of its version."""
-        return int(self.version.split(".")[1])
+        return int(self.version.split(".")[1].rstrip("t"))
 
     def __str__(self) -> str:
         return f"{'built' if self.path else 'python'}{self.version}"
@@ -256,13 +256,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def built_pythons() -> list[Python]:
-    """The newest of each minor version that pyenv has, from 3.8 to 3.15."""
+    """The newest of each minor version that pyenv has, from 3.8 to 3.15, then those without a GIL."""
     newest: dict[int, Path] = {}
     for folder in sorted(PYENV.glob("3.*"), key=lambda folder: [int(part) for part in re.findall(r"\d+", folder.name)]):
         minor = int(folder.name.split(".")[1])
         if 8 <= minor <= 15 and re.fullmatch(r"[\d.]+", folder.name) and (folder / "bin" / "python3").exists():
             newest[minor] = folder / "bin" / f"python3.{minor}"
-    return [Python(f"3.{minor}", path=path) for minor, path in sorted(newest.items())]
+    return [Python(f"3.{minor}", path=path) for minor, path in sorted(newest.items())] + free_threaded_pythons()
+
+
+def free_threaded_pythons() -> list[Python]:
+    """The builds without a GIL that scripts/roots.sh makes."""
+    return [Python(folder.name, path=folder / "bin" / f"python{folder.name}") for folder in sorted(ROOTS.glob("3.*t"))]
 
 
 def pytest_configure(config: pytest.Config) -> None:

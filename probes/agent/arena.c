@@ -40,17 +40,18 @@ static bool patient; /* the tracer came in time when it was last waited for */
 static struct writer *writers;
 static bool have_key;
 static pthread_key_t key;
-static int unmapping; /* a lock: a thread that ends gives its chunk back without the GIL */
+static int locked;
+static struct arena *refused; /* its first page: the tracer may not have seen it yet, and believes it of who has it mapped */
 
-static void lock(void)
+void arena_lock(void)
 {
-    while (__atomic_exchange_n(&unmapping, 1, __ATOMIC_ACQUIRE))
+    while (__atomic_exchange_n(&locked, 1, __ATOMIC_ACQUIRE))
         sched_yield();
 }
 
-static void unlock(void)
+void arena_unlock(void)
 {
-    __atomic_store_n(&unmapping, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&locked, 0, __ATOMIC_RELEASE);
 }
 
 /* Give part of the arena that nobody has written to its memory now, so that no later store can fail: on a full file system
@@ -75,6 +76,9 @@ bool arena_open(uint32_t python, uint32_t forked_from)
 {
     uint32_t chunk_bytes = (options.chunk_records * sizeof(struct event) + PAGE - 1) / PAGE * PAGE;
     uint64_t chunks = options.arena_bytes / chunk_bytes;
+    if (refused)
+        munmap(refused, PAGE);
+    refused = NULL;
     chunk_limit = chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
     arena_size = CHUNKS_START + (size_t)chunk_limit * chunk_bytes;
     int fd = -1;
@@ -124,14 +128,14 @@ void arena_say(struct arena *of, uint32_t state)
 
 struct ended arena_detach(void)
 {
-    lock();
+    arena_lock();
     struct ended ended = {arena, arena_size};
     arena = NULL;
     for (struct writer *w = writers; w; w = w->link) {
         w->session = NO_SESSION;
         w->over |= w->thread != 0; /* kept for a thread that never came */
     }
-    unlock();
+    arena_unlock();
     return ended;
 }
 
@@ -140,12 +144,14 @@ void arena_end(struct ended ended, uint32_t state, const char *message)
     if (message)
         snprintf(ended.arena->message, sizeof ended.arena->message, "%s", message);
     arena_say(ended.arena, state);
-    munmap(ended.arena, ended.size);
+    if (message)
+        refused = ended.arena;
+    munmap((char *)ended.arena + (message ? PAGE : 0), ended.size - (message ? PAGE : 0));
 }
 
 void writers_after_fork(void)
 {
-    unmapping = 0; /* who held it is not here */
+    locked = 0;
     for (struct writer *w = writers; w; w = w->link)
         w->over = w != this_writer;
 }
@@ -225,61 +231,79 @@ static struct chunk *free_chunk(uint32_t most)
     return fresh;
 }
 
+/* The same, made this thread's for records of a stream, of which it has written `first`. */
+static struct chunk *take_chunk(uint32_t most, const struct writer *w, uint32_t stream, uint32_t record_bytes, uint64_t first)
+{
+    arena_lock();
+    struct chunk *chunk = free_chunk(most);
+    if (chunk) {
+        chunk->tid = w->tid;
+        chunk->count = 0;
+        chunk->order = ++order;
+        chunk->stream = stream;
+        chunk->record_bytes = record_bytes;
+        chunk->first = first;
+        chunk->thread = w->number;
+        __atomic_store_n(&chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
+    }
+    arena_unlock();
+    return chunk;
+}
+
+static struct chunk *take_chunk_for_calls(const struct writer *w)
+{
+    return take_chunk(chunk_limit, w, STREAM_CALLS, sizeof(struct event), w->before);
+}
+
 void arena_wait_no_more(void)
 {
     may_wait = false;
 }
 
-static struct chunk *wait_for_chunk(void)
+static struct chunk *wait_for_chunk(const struct writer *w)
 {
     struct timespec pause = {0, WAIT_NS};
     uint64_t since = clock_ns();
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
-     * not come. */
-    while (may_wait && patient && !(chunk = free_chunk(chunk_limit)) && clock_ns() - since < options.wait_ns)
+     * not come. Without one it is this thread alone. */
+    while (may_wait && patient && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
     patient = chunk != NULL;
-    arena->waited_ns += clock_ns() - since;
+    __atomic_fetch_add(&arena->waited_ns, clock_ns() - since, __ATOMIC_RELAXED);
     return chunk;
-}
-
-static void begin_chunk(const struct writer *w, struct chunk *chunk, uint32_t stream, uint32_t record_bytes, uint64_t first)
-{
-    chunk->tid = w->tid;
-    chunk->count = 0;
-    chunk->order = ++order;
-    chunk->stream = stream;
-    chunk->record_bytes = record_bytes;
-    chunk->first = first;
-    chunk->thread = w->number;
-    __atomic_store_n(&chunk->state, CHUNK_WRITING, __ATOMIC_RELEASE);
 }
 
 bool writer_make_room(struct writer *w)
 {
+    if (w->session != recording) /* writer_close */
+        return false;
     if (w->chunk) {
         w->before += w->chunk->count;
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
     }
     w->chunk = NULL;
     if (w->turned_away++ % LOOK_EVERY == 0) {
-        w->chunk = free_chunk(chunk_limit);
+        w->chunk = take_chunk_for_calls(w);
         if (!w->chunk && options.wait_ns)
-            w->chunk = wait_for_chunk();
+            w->chunk = wait_for_chunk(w);
         else if (w->chunk)
             patient = true;
     }
     if (!w->chunk) {
         w->next = w->end = NULL;
-        arena->dropped++;
+        arena_dropped();
         return false;
     }
     w->turned_away = 0;
-    begin_chunk(w, w->chunk, STREAM_CALLS, sizeof(struct event), w->before);
     w->next = (struct event *)((char *)arena + events_at(w->chunk - chunk_at(0)));
     w->end = w->next + options.chunk_records;
     return true;
+}
+
+void writer_close(struct writer *w)
+{
+    w->end = w->next;
 }
 
 /* Values never wait, and leave half of the chunks to the events. */
@@ -291,13 +315,12 @@ struct value *room_for_values(struct writer *w, uint32_t count)
             w->values_before += w->values->count;
             __atomic_store_n(&w->values->state, CHUNK_FULL, __ATOMIC_RELEASE);
         }
-        w->values = count > most || values_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        w->values = count > most || values_turned_away++ % LOOK_EVERY ? NULL : take_chunk(chunk_limit / 2, w, STREAM_VALUES, sizeof(struct value), w->values_before);
         if (!w->values) {
             arena->values_dropped += count;
             return NULL;
         }
         values_turned_away = 0;
-        begin_chunk(w, w->values, STREAM_VALUES, sizeof(struct value), w->values_before);
     }
     struct value *values = (struct value *)((char *)arena + events_at(w->values - chunk_at(0))) + w->values->count;
     for (uint32_t i = 0; i < count; i++)
@@ -314,13 +337,12 @@ struct allocations *room_for_allocations(struct writer *w)
             w->allocations_before += w->allocations->count;
             __atomic_store_n(&w->allocations->state, CHUNK_FULL, __ATOMIC_RELEASE);
         }
-        w->allocations = allocations_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        w->allocations = allocations_turned_away++ % LOOK_EVERY ? NULL : take_chunk(chunk_limit / 2, w, STREAM_ALLOCATIONS, sizeof(struct allocations), w->allocations_before);
         if (!w->allocations) {
             arena->allocations_dropped++;
             return NULL;
         }
         allocations_turned_away = 0;
-        begin_chunk(w, w->allocations, STREAM_ALLOCATIONS, sizeof(struct allocations), w->allocations_before);
     }
     return (struct allocations *)((char *)arena + events_at(w->allocations - chunk_at(0))) + w->allocations->count;
 }
@@ -331,12 +353,11 @@ struct opcode *arena_add_opcode(void)
     uint32_t most = arena->chunk_bytes / sizeof(struct opcode);
     if (!opcodes || opcodes->count == most) {
         struct writer whoever = {.tid = arena->pid};
-        struct chunk *fresh = opcodes_turned_away++ % LOOK_EVERY ? NULL : free_chunk(chunk_limit / 2);
+        struct chunk *fresh = opcodes_turned_away++ % LOOK_EVERY ? NULL : take_chunk(chunk_limit / 2, &whoever, STREAM_OPCODES, sizeof(struct opcode), 0);
         if (!fresh)
             return NULL;
         opcodes = fresh;
         opcodes_turned_away = 0;
-        begin_chunk(&whoever, opcodes, STREAM_OPCODES, sizeof(struct opcode), 0);
     }
     return (struct opcode *)((char *)arena + events_at(opcodes - chunk_at(0))) + opcodes->count;
 }
@@ -357,7 +378,7 @@ static void thread_ends(void *writer)
 {
     struct writer *w = writer;
     this_writer = &nobody;
-    lock();
+    arena_lock();
     bool good = w->session == recording || w->session == AWAITING;
     if (good && w->chunk)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
@@ -367,31 +388,38 @@ static void thread_ends(void *writer)
         __atomic_store_n(&w->allocations->state, CHUNK_FULL, __ATOMIC_RELEASE);
     w->session = NO_SESSION;
     __atomic_store_n(&w->over, true, __ATOMIC_RELEASE);
-    unlock();
+    arena_unlock();
+}
+
+/* One that nobody has; NULL where there is no memory. */
+static struct writer *spare_writer(void)
+{
+    struct writer *w = writers;
+    while (w && !w->over)
+        w = w->link;
+    if (w)
+        return w;
+    struct writer *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return NULL;
+    for (size_t i = 0; i < PAGE / sizeof *page; i++) {
+        page[i].session = NO_SESSION;
+        page[i].over = true;
+        page[i].link = writers;
+        writers = page + i;
+    }
+    return writers;
 }
 
 struct writer *writer_new(uint32_t tid, uint64_t thread)
 {
-    if (!have_key && pthread_key_create(&key, thread_ends))
-        return NULL;
-    have_key = true;
-    struct writer *w = writers, *link;
-    while (w && !__atomic_load_n(&w->over, __ATOMIC_ACQUIRE))
-        w = w->link;
-    if (!w) {
-        struct writer *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (page == MAP_FAILED)
-            return NULL;
-        for (size_t i = 0; i < PAGE / sizeof *page; i++) {
-            page[i].session = NO_SESSION;
-            page[i].over = true;
-            page[i].link = writers;
-            writers = page + i;
-        }
-        w = writers;
-    }
-    link = w->link;
-    *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room, .marks = w->marks};
+    arena_lock();
+    if (!have_key)
+        have_key = !pthread_key_create(&key, thread_ends);
+    struct writer *w = have_key ? spare_writer() : NULL;
+    if (w)
+        *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = w->link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room, .marks = w->marks};
+    arena_unlock();
     return w;
 }
 
@@ -399,17 +427,19 @@ void writer_take(struct writer *w)
 {
     w->thread = 0;
     if (this_writer != &nobody)
-        this_writer->over = true; /* of an earlier session */
+        __atomic_store_n(&this_writer->over, true, __ATOMIC_RELEASE); /* of an earlier session */
     this_writer = w;
     pthread_setspecific(key, w);
 }
 
 struct writer *writer_kept(uint32_t tid, uint64_t thread)
 {
-    for (struct writer *w = writers; w; w = w->link)
-        if (w->thread == thread && w->tid == tid && w->session == recording && !w->over)
-            return w;
-    return NULL;
+    arena_lock();
+    struct writer *w = writers;
+    while (w && !(w->thread == thread && w->tid == tid && w->session == recording && !w->over))
+        w = w->link;
+    arena_unlock();
+    return w;
 }
 
 struct writer *writer_of(uint32_t tid)

@@ -36,7 +36,7 @@ struct mark {
     uint64_t freed_bytes;
 };
 
-/* Where a thread writes. Belongs to the thread; made and given back under the GIL. */
+/* Where a thread writes. Belongs to the thread. */
 struct writer {
     uint64_t session; /* it is good while this equals `recording` */
     struct event *next, *end;
@@ -101,6 +101,10 @@ static inline uint64_t stamp_of(uint32_t clock)
     return clock_ns();
 }
 
+/* Around what several threads may do at once: where there is no GIL, and where a thread ends, which is without it. Whoever holds the lock asks
+ * nothing of the interpreter, so that he cannot be stopped with it, and nobody waits for it long. */
+void arena_lock(void);
+void arena_unlock(void);
 /* Creates and maps the arena of this process; false where that is impossible. */
 bool arena_open(uint32_t python, uint32_t forked_from);
 /* Set its state, and wake who waits for it. */
@@ -121,6 +125,8 @@ const struct function *arena_function_at(uint64_t offset);
 
 /* A writer without a chunk for `tid`; NULL where there is no memory. `thread` is not 0: to be adopted by that thread. */
 struct writer *writer_new(uint32_t tid, uint64_t thread);
+/* While no thread runs Python: nothing more is written by it to this arena. */
+void writer_close(struct writer *writer);
 /* Make it the calling thread's own. */
 void writer_take(struct writer *writer);
 /* The one that was kept for this thread; NULL = none. */
@@ -139,6 +145,12 @@ void writers_each(void (*act)(struct writer *));
 void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */
 bool writer_make_room(struct writer *writer);
+
+/* An event had no room. */
+static inline void arena_dropped(void)
+{
+    __atomic_fetch_add(&arena->dropped, 1, __ATOMIC_RELAXED);
+}
 
 /* An event was looked at that is not to be written. */
 static inline void arena_passed(void)

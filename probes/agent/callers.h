@@ -7,13 +7,13 @@
 #include "functions.h"
 
 #define PLACES 4096 /* that are remembered */
-#define NO_CALLER UINT32_MAX /* place.line: the frame is the interpreter's own, and the caller is the one behind it */
+#define NO_CALLER UINT32_MAX /* as a line: the frame is the interpreter's own, and the caller is the one behind it */
 
-/* An instruction of a code object, and its line. */
+/* An instruction of a code object, and its line. Written and read by several threads at once where there is no GIL: what of it is not of one
+ * piece shows, as `check` is both words exclusive-or'd (R. Hyatt, T. Mann: A Lockless Transposition-Table Implementation, 2002). */
 struct place {
-    uint64_t instruction;
-    uint32_t line;
-    uint32_t generation; /* it holds while this equals functions_generation */
+    uint64_t check; /* instruction ^ known */
+    uint64_t known; /* the line, and in the high half the generation: it holds while that equals functions_generation */
 };
 extern struct place places[PLACES];
 
@@ -28,13 +28,14 @@ static inline uint64_t instruction_of(const void *frame)
     return (uint64_t)(uintptr_t)pointer_at(frame, at->frame_code) << 17 ^ *(const uint32_t *)((const char *)frame + at->frame_position);
 }
 
-/* The line that a frame stands at; 0 = not known; NO_CALLER: see place.line. GIL held. */
+/* The line that a frame stands at; 0 = not known; NO_CALLER: see there. GIL held. */
 static inline uint32_t line_of(const void *frame)
 {
     uint64_t instruction = instruction_of(frame);
     struct place *place = &places[(instruction * 0x9e3779b97f4a7c15ull) >> 52];
-    bool holds = LIKELY(place->instruction == instruction && place->generation == functions_generation);
-    return holds ? place->line : line_of_frame(place, instruction, (void *)frame);
+    uint64_t known = __atomic_load_n(&place->known, __ATOMIC_RELAXED), check = __atomic_load_n(&place->check, __ATOMIC_RELAXED);
+    bool holds = LIKELY((check ^ known) == instruction && known >> 32 == functions_generation);
+    return holds ? (uint32_t)known : line_of_frame(place, instruction, (void *)frame);
 }
 
 /* The line that `frame`, which was entered just now, was called from; 0 = not known, or by what is not recorded. GIL held. */

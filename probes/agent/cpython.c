@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "build.h"
+#include "options.h"
 
 struct cpython py;
 const struct offsets *at;
@@ -24,14 +25,21 @@ CPYTHON_OFFSETS(HAS_ALL)
 #define ROW(name, ...) {__VA_ARGS__},
 static const int table[][CPYTHON_VERSIONS] = {CPYTHON_OFFSETS(ROW)};
 static struct offsets offsets;
+#define FREE_THREADED_VERSIONS (CPYTHON_FREE_THREADED_LAST - CPYTHON_FREE_THREADED_FIRST + 1)
 
 /* Puts a version's column of the table into `offsets`; NULL where there is none. */
-static const struct offsets *offsets_of(uint32_t minor)
+static const struct offsets *offsets_of(uint32_t minor, bool free_threaded)
 {
     if (minor < CPYTHON_FIRST || minor > CPYTHON_LAST)
         return NULL;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         ((int *)&offsets)[i] = table[i][minor - CPYTHON_FIRST];
+    if (!free_threaded)
+        return &offsets;
+    if (minor < CPYTHON_FREE_THREADED_FIRST || minor > CPYTHON_FREE_THREADED_LAST)
+        return NULL;
+#define ELSEWHERE(name, ...) offsets.name = (const int[FREE_THREADED_VERSIONS]){__VA_ARGS__}[minor - CPYTHON_FREE_THREADED_FIRST];
+    CPYTHON_FREE_THREADED_OFFSETS(ELSEWHERE)
     return &offsets;
 }
 
@@ -95,9 +103,23 @@ bool cpython_find(void)
     uint32_t version = version_of(py.Py_GetVersion()), minor = version >> 16 & 255;
     if (version >> 24 != 3 || minor < CPYTHON_FIRST || !py._PyEval_RequestCodeExtraIndex || !py._PyCode_SetExtra)
         return false;
-    at = offsets_of(minor);
+    py.free_threaded = strstr(py.Py_GetVersion(), "free-threading") != NULL;
+    at = offsets_of(minor, py.free_threaded);
     py.version = version;
     return true;
+}
+
+/* What reads objects that another thread may be changing, or counts in one place for all threads. */
+static const char *needs_gil(void)
+{
+#define NEEDS_GIL(option) "Without a GIL " option " is not made yet: leave it out, or run the program with a build that has a GIL."
+    if (options.args)
+        return NEEDS_GIL("--args");
+    if (options.c_calls)
+        return NEEDS_GIL("--c-calls");
+    if (options.opcodes)
+        return NEEDS_GIL("--opcodes exact");
+    return options.memory ? NEEDS_GIL("--memory") : NULL;
 }
 
 const char *cpython_unfit(void)
@@ -105,10 +127,12 @@ const char *cpython_unfit(void)
 #if !defined(__x86_64__)
     return "The agent knows CPython's structures on x86-64 only.";
 #endif
+    if (!at && py.free_threaded)
+        return "Of CPython without a GIL the agent knows 3." TEXT(CPYTHON_FREE_THREADED_LAST) " alone: run the program with that, or with a build that has a GIL.";
     if (!at)
         return "The agent knows CPython 3." TEXT(CPYTHON_FIRST) " to 3." TEXT(CPYTHON_LAST) "; this is a later version.";
-    if (strstr(py.Py_GetVersion(), "free-threading"))
-        return "This is a free-threaded build of CPython, and the agent needs the GIL: run the program with a build that has it.";
+    if (py.free_threaded && needs_gil())
+        return needs_gil();
     if (py.PySys_GetObject("getobjects"))
         return "This CPython was built with Py_TRACE_REFS, which moves its structures: run the program with an ordinary build.";
     if (thread_id_of(py._PyThreadState_UncheckedGet()) != (uint32_t)syscall(SYS_gettid))
@@ -151,6 +175,18 @@ PyObject *imported_module(const char *name)
     return module == py.none ? NULL : module;
 }
 
+PyObject *import_unseen(const char *name)
+{
+    bool there = imported_module(name) != NULL;
+    PyObject *module = py.PyImport_ImportModule(name), *modules = py.PySys_GetObject("modules"), *popped = NULL;
+    if (module && modules && !there)
+        popped = py.PyObject_CallMethod(modules, "pop", "sO", name, py.none);
+    if (popped)
+        py.Py_DecRef(popped);
+    py.PyErr_Clear();
+    return module;
+}
+
 PyObject *new_function(struct method *method)
 {
     method->flags = METH_FASTCALL;
@@ -163,5 +199,5 @@ PyObject *code_of_frame(void *frame)
         return NULL;
     /* From 3.14 on the low bits are a tag. */
     PyObject *code = (PyObject *)((uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3);
-    return code && code->type == py.code_type ? code : NULL;
+    return code && type_of(code) == py.code_type ? code : NULL;
 }

@@ -1,4 +1,5 @@
-/* The part of CPython's interface that the agent uses, declared by hand: one library serves 3.8 to 3.15. */
+/* The part of CPython's interface that the agent uses, declared by hand: one library serves 3.8 to 3.15,
+ * with a GIL and without. */
 #ifndef PYTRACE_CPYTHON_H
 #define PYTRACE_CPYTHON_H
 
@@ -8,10 +9,12 @@
 
 #include "../cpython_offsets.h"
 
+/* As it is in builds with a GIL; without one it is larger, and type_of() knows where its type is. */
 typedef struct {
     intptr_t references;
     void *type;
 } PyObject;
+#define LARGEST_OBJECT 32
 typedef intptr_t Py_ssize_t;
 typedef PyObject *(*fast_call)(PyObject *, PyObject *const *, Py_ssize_t);
 typedef int (*profile_function)(PyObject *, PyObject *, int, PyObject *);
@@ -56,6 +59,8 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(int, PySys_AddAuditHook, (audit_function, void *)) \
     NEEDED(int, PyGILState_Ensure, (void)) \
     NEEDED(void, PyGILState_Release, (int)) \
+    NEEDED(void *, PyEval_SaveThread, (void)) \
+    NEEDED(void, PyEval_RestoreThread, (void *)) \
     NEEDED(void *, PyInterpreterState_Main, (void)) \
     NEEDED(void *, PyInterpreterState_ThreadHead, (void *)) \
     NEEDED(void *, PyThreadState_Next, (void *)) \
@@ -116,6 +121,7 @@ struct cpython {
     PyObject *true_, *false_;
     void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
+    bool free_threaded; /* built without a GIL; it may have one nevertheless (-X gil=1) */
 };
 extern struct cpython py;
 
@@ -137,11 +143,16 @@ static inline void *frame_behind(const void *frame)
     return pointer_at(frame, at->frame_previous);
 }
 
+static inline void *type_of(const PyObject *object)
+{
+    return pointer_at(object, at->object_type);
+}
+
 /* From 3.11 on, whether a position (bytes) in the code is behind where the function's own code begins
  * (_co_firsttraceable, in words): a frame that is entered there had yielded. */
 static inline bool is_behind_start(const void *code, int64_t position)
 {
-    return position > 2 * (int64_t) * (const int32_t *)((const char *)code + at->code_start - 16);
+    return position > 2 * (int64_t) * (const int32_t *)((const char *)code + at->code_traceable);
 }
 
 /* NULL = not a Python frame. */
@@ -149,7 +160,7 @@ PyObject *code_of_frame(void *frame);
 
 /* Resolves everything; false where this is no Python that the agent knows. May be called at any time. */
 bool cpython_find(void);
-/* NULL, or the sentence that says why this build cannot be traced. GIL held. */
+/* NULL, or the sentence that says why this build cannot be traced, or not with these options. GIL held. */
 const char *cpython_unfit(void);
 bool cpython_finalizing(void);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
@@ -159,6 +170,8 @@ uint64_t thread_number_of(void *thread_state);
 long long_attribute(PyObject *object, const char *name);
 /* A module that was imported already, borrowed; NULL = it was not. */
 PyObject *imported_module(const char *name);
+/* A module of the interpreter's own, and sys.modules as it was: a program that has no use for it shall not have it. NULL = there is none; leaves no exception. */
+PyObject *import_unseen(const char *name);
 /* Object of a C function; NULL with an exception set. */
 PyObject *new_function(struct method *method);
 

@@ -6,16 +6,16 @@
 
 #include "arena.h"
 #include "options.h"
+#include "world.h"
 
 #define LONGEST 4096
 #define MOST_NAMES (1 << 16) /* of arguments and types: a program may make any number of types */
 #define SLAB (64 << 10)
 #define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
-struct function_slot *function_slots;
+struct function_table *functions;
 void (*function_seen)(const char *file);
 void (*function_executes)(struct function_entry *), (*function_dies)(struct function_entry *);
-size_t function_mask;
 uint32_t functions_generation = 1;
 static size_t slots_used;
 static struct function_entry *spare;
@@ -37,28 +37,57 @@ static void *map(size_t size)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-static struct function_slot *slot_for(PyObject *code)
+static size_t slot_for(const struct function_table *table, PyObject *code)
 {
-    size_t i = function_slot_of(code);
-    while (function_slots[i].code && function_slots[i].code != code)
-        i = (i + 1) & function_mask;
-    return &function_slots[i];
+    size_t i = function_slot_of(table, code);
+    while (table->slot[i] && table->slot[i]->code != code)
+        i = (i + 1) & table->mask;
+    return i;
+}
+
+static struct function_entry *entry_of(PyObject *code)
+{
+    return functions->slot[slot_for(functions, code)];
+}
+
+static void set_slot(struct function_table *table, size_t i, struct function_entry *entry)
+{
+    __atomic_store_n(&table->slot[i], entry, __ATOMIC_RELEASE);
+}
+
+static size_t bytes_of_table(size_t slots)
+{
+    return sizeof(struct function_table) + slots * sizeof(struct function_entry *);
 }
 
 static bool grow_slots(void)
 {
-    size_t size = function_slots ? 2 * (function_mask + 1) : 4096, old_size = function_slots ? function_mask + 1 : 0;
-    struct function_slot *old = function_slots, *bigger = map(size * sizeof *bigger);
+    size_t old_size = functions ? functions->mask + 1 : 0, size = functions ? 2 * old_size : 4096;
+    struct function_table *old = functions, *bigger = map(bytes_of_table(size));
     if (!bigger)
         return false;
-    function_slots = bigger;
-    function_mask = size - 1;
+    bigger->mask = size - 1;
     for (size_t i = 0; i < old_size; i++)
-        if (old[i].code)
-            *slot_for(old[i].code) = old[i];
-    if (old)
-        munmap(old, old_size * sizeof *old);
+        if (old->slot[i])
+            set_slot(bigger, slot_for(bigger, old->slot[i]->code), old->slot[i]);
+    __atomic_store_n(&functions, bigger, __ATOMIC_RELEASE);
+    if (old && !py.free_threaded) /* else another thread may be reading it; all of these together are smaller than the one in use */
+        munmap(old, bytes_of_table(old_size));
     return true;
+}
+
+static void take_from_table(struct function_table *table, size_t hole)
+{
+    for (size_t i = hole;;) {
+        set_slot(table, hole, NULL);
+        do { /* the next one that may not stay behind the hole */
+            i = (i + 1) & table->mask;
+            if (!table->slot[i])
+                return;
+        } while (((i - function_slot_of(table, table->slot[i]->code)) & table->mask) < ((i - hole) & table->mask));
+        set_slot(table, hole, table->slot[i]);
+        hole = i;
+    }
 }
 
 /* CPython calls it when a code object dies: its address may be another's next. */
@@ -67,27 +96,19 @@ static void code_dies(void *dying)
     struct function_entry *entry = dying;
     if (!entry || !entry->code)
         return;
-    size_t hole = slot_for(entry->code) - function_slots;
-    if (function_slots[hole].entry != entry)
-        return;
-    for (size_t i = hole;;) {
-        function_slots[hole] = (struct function_slot){0};
-        do { /* the next one that may not stay behind the hole */
-            i = (i + 1) & function_mask;
-            if (!function_slots[i].code)
-                goto closed;
-        } while (((i - function_slot_of(function_slots[i].code)) & function_mask) < ((i - hole) & function_mask));
-        function_slots[hole] = function_slots[i];
-        hole = i;
-    }
-closed:
     if (UNLIKELY(entry->executed != NULL))
         function_dies(entry);
-    functions_generation++;
-    slots_used--;
-    entry->code = NULL;
-    entry->next = spare;
-    spare = entry;
+    arena_lock();
+    size_t place = slot_for(functions, entry->code);
+    if (functions->slot[place] == entry) {
+        take_from_table(functions, place);
+        functions_generation++;
+        slots_used--;
+        entry->code = NULL;
+        entry->next = spare;
+        spare = entry;
+    }
+    arena_unlock();
 }
 
 const char *functions_begin(void)
@@ -96,11 +117,11 @@ const char *functions_begin(void)
         extra = py._PyEval_RequestCodeExtraIndex(code_dies);
     if (extra < 0)
         return "Other tools have taken every slot of CPython's code objects: end one of them.";
-    if (!function_slots && !grow_slots())
+    if (!functions && !grow_slots())
         return "There is no memory for the table of functions.";
-    for (size_t i = 0; i <= function_mask; i++)
-        if (function_slots[i].code)
-            function_slots[i].entry->flags = UNREPORTED;
+    for (size_t i = 0; i <= functions->mask; i++)
+        if (functions->slot[i])
+            functions->slot[i]->flags = UNREPORTED;
     functions_generation++;
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
@@ -136,6 +157,7 @@ struct texts {
     size_t length[3];
     PyObject *owner[6];
     int owners;
+    uint32_t first_line, code_flags;
 };
 
 static void read_text(PyObject *code, const char *attribute, struct texts *t, int i)
@@ -228,44 +250,45 @@ static uint32_t flag_left_out(const struct function_entry *entry)
     return function_is_left_out(entry->id) ? LEFT_OUT : 0;
 }
 
-static void publish(struct function_entry *entry)
+/* Asks the code object, which may let other threads go first. */
+static void read_texts(PyObject *code, struct texts *t)
 {
-    struct texts t = {.owners = 0};
-    read_text(entry->code, "co_filename", &t, 0);
-    read_text(entry->code, "co_name", &t, 1);
+    read_text(code, "co_filename", t, 0);
+    read_text(code, "co_name", t, 1);
     if (py.version >= 0x030b0000)
-        read_text(entry->code, "co_qualname", &t, 2);
+        read_text(code, "co_qualname", t, 2);
     else
-        t.text[2] = ""; /* user space finds it in the source */
-    entry->flags = 0;
-    uint32_t first_line = long_attribute(entry->code, "co_firstlineno") & 0x1ffffff, code_flags = long_attribute(entry->code, "co_flags");
-    entry->resumable = (code_flags & RESUMABLE) != 0;
-    if (!options_want(t.text[0]))
-        entry->flags = UNWANTED;
-    else
-        entry->id = id_of(&t, first_line, code_flags);
-    entry->flags |= flag_left_out(entry);
+        t->text[2] = ""; /* user space finds it in the source */
+    t->first_line = long_attribute(code, "co_firstlineno") & 0x1ffffff;
+    t->code_flags = long_attribute(code, "co_flags");
+}
+
+static void publish(struct function_entry *entry, const struct texts *t)
+{
+    uint32_t flags = options_want(t->text[0]) ? 0 : UNWANTED;
+    entry->resumable = (t->code_flags & RESUMABLE) != 0;
+    if (!flags)
+        entry->id = id_of(t, t->first_line, t->code_flags);
+    flags |= flag_left_out(entry);
     bool is_bare = py.version < 0x030b0000;
-    entry->observed = options_want_values(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
-    entry->lined = options_want_lines(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
-    entry->executes = options_want_opcodes(t.text[0], is_bare ? t.text[1] : t.text[2], is_bare);
-    entry->secret = entry->observed && options_redact(t.text[1]);
-    if (!strcmp(t.text[1], "_find_and_load") && !strcmp(t.text[0], "<frozen importlib._bootstrap>"))
-        entry->flags = (entry->flags & ~LEFT_OUT) | IMPORTS;
-    if (UNLIKELY(function_seen != NULL))
-        function_seen(t.text[0]);
-    while (t.owners)
-        py.Py_DecRef(t.owner[--t.owners]);
-    entry->executes &= !(entry->flags & (UNWANTED | IMPORTS));
-    if (UNLIKELY(entry->executes))
-        function_executes(entry);
+    const char *name = is_bare ? t->text[1] : t->text[2];
+    entry->observed = options_want_values(t->text[0], name, is_bare);
+    entry->lined = options_want_lines(t->text[0], name, is_bare);
+    entry->secret = entry->observed && options_redact(t->text[1]);
+    if (!strcmp(t->text[1], "_find_and_load") && !strcmp(t->text[0], "<frozen importlib._bootstrap>"))
+        flags = (flags & ~LEFT_OUT) | IMPORTS;
+    entry->executes = options_want_opcodes(t->text[0], name, is_bare) && !(flags & (UNWANTED | IMPORTS));
+    __atomic_store_n(&entry->flags, flags, __ATOMIC_RELEASE);
 }
 
 uint32_t function_of_layer(uint32_t layer, const char *name)
 {
     size_t length = strnlen(name, LONGEST);
     struct texts t = {.text = {"", name, name}, .length = {0, length, length}};
-    return id_of(&t, -layer, 0);
+    arena_lock();
+    uint32_t id = id_of(&t, -layer, 0);
+    arena_unlock();
+    return id;
 }
 
 const struct function *name_record(const char *name)
@@ -286,7 +309,7 @@ const struct function *name_record(const char *name)
 
 static struct function_entry *add(PyObject *code)
 {
-    if (slots_used * 2 >= function_mask && !grow_slots())
+    if (slots_used * 2 >= functions->mask && !grow_slots())
         return NULL;
     if (!spare) {
         struct function_entry *slab = map(SLAB);
@@ -299,39 +322,73 @@ static struct function_entry *add(PyObject *code)
     }
     struct function_entry *entry = spare;
     spare = entry->next;
-    *entry = (struct function_entry){.code = code, .flags = UNREPORTED};
-    struct function_slot *slot = slot_for(code);
-    *slot = (struct function_slot){code, entry};
+    *entry = (struct function_entry){.flags = UNREPORTED};
+    __atomic_store_n(&entry->code, code, __ATOMIC_RELEASE);
+    set_slot(functions, slot_for(functions, code), entry);
     slots_used++;
-    if (py._PyCode_SetExtra(code, extra, entry)) {
+    return entry;
+}
+
+/* The entry of a code object with these texts, published. `is_new`: its death is still to be asked for. NULL = there is no memory. */
+static struct function_entry *publish_code(PyObject *code, const struct texts *t, bool *is_new, bool *is_first)
+{
+    arena_lock();
+    struct function_entry *entry = entry_of(code);
+    *is_new = !entry && (entry = add(code));
+    *is_first = entry && entry->flags & UNREPORTED;
+    if (*is_first)
+        publish(entry, t);
+    else if (!entry)
+        arena->unnamed++;
+    arena_unlock();
+    return entry;
+}
+
+static struct function_entry *take_in(PyObject *code)
+{
+    struct texts t = {.owners = 0};
+    bool is_new, is_first;
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    read_texts(code, &t);
+    struct function_entry *entry = publish_code(code, &t, &is_new, &is_first);
+    if (is_first && UNLIKELY(function_seen != NULL))
+        function_seen(t.text[0]);
+    while (t.owners)
+        py.Py_DecRef(t.owner[--t.owners]);
+    if (is_new && py._PyCode_SetExtra(code, extra, entry)) {
         py.PyErr_Clear();
         code_dies(entry);
-        return NULL;
+        entry = NULL;
+    } else if (is_first && UNLIKELY(entry->executes)) {
+        function_executes(entry);
     }
+    py.PyErr_Restore(type, value, traceback);
     return entry;
 }
 
 struct function_entry *function_unknown(PyObject *code)
 {
-    struct function_entry *entry = slot_for(code)->entry;
-    if (entry && !(entry->flags & UNREPORTED))
-        return entry->flags ? NULL : entry;
-    PyObject *type, *value, *traceback;
-    py.PyErr_Fetch(&type, &value, &traceback);
-    if (!entry)
-        entry = add(code);
-    if (entry)
-        publish(entry);
-    else
-        arena->unnamed++;
-    py.PyErr_Restore(type, value, traceback);
-    return !entry ? &nameless : entry->flags ? NULL : entry;
+    arena_lock();
+    struct function_entry *entry = entry_of(code);
+    uint32_t flags = entry ? entry->flags : UNREPORTED;
+    arena_unlock();
+    if (flags & UNREPORTED) {
+        within_agent(true);
+        entry = take_in(code);
+        flags = entry ? entry->flags : 0;
+        within_agent(false);
+    }
+    return !entry ? &nameless : flags ? NULL : entry;
 }
 
 struct function_entry *function_reported(PyObject *code)
 {
-    struct function_entry *entry = slot_for(code)->entry;
-    return entry && !(entry->flags & UNREPORTED) ? entry : NULL;
+    arena_lock();
+    struct function_entry *entry = entry_of(code);
+    bool reported = entry && !(entry->flags & UNREPORTED);
+    arena_unlock();
+    return reported ? entry : NULL;
 }
 
 bool functions_leave_out(const uint32_t *ids, uint32_t count)
@@ -342,8 +399,8 @@ bool functions_leave_out(const uint32_t *ids, uint32_t count)
     for (uint32_t k = 0; k < count; k++)
         if (ids[k] && ids[k] <= LAST_FUNCTION)
             left_out[ids[k] / 8] |= 1 << ids[k] % 8;
-    for (size_t i = 0; i <= function_mask; i++) {
-        struct function_entry *entry = function_slots[i].code ? function_slots[i].entry : NULL;
+    for (size_t i = 0; i <= functions->mask; i++) {
+        struct function_entry *entry = functions->slot[i];
         if (!entry || entry->flags & (UNREPORTED | UNWANTED | IMPORTS))
             continue;
         uint32_t before = entry->flags & LEFT_OUT, now = flag_left_out(entry);
@@ -358,8 +415,8 @@ bool functions_leave_out(const uint32_t *ids, uint32_t count)
 
 void functions_settle(bool forget)
 {
-    for (size_t i = 0; i <= function_mask; i++) {
-        struct function_entry *entry = function_slots[i].code ? function_slots[i].entry : NULL;
+    for (size_t i = 0; i <= functions->mask; i++) {
+        struct function_entry *entry = functions->slot[i];
         if (entry && forget)
             entry->odd = 0, entry->flags &= ~(LEAVING | BACK);
         else if (entry && entry->flags & RETURNING)
@@ -371,6 +428,6 @@ void functions_settle(bool forget)
 
 struct function_entry *function_importing(PyObject *code)
 {
-    struct function_entry *entry = slot_for(code)->entry;
+    struct function_entry *entry = function_reported(code);
     return entry && entry->flags & IMPORTS ? entry : NULL;
 }

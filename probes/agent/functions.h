@@ -22,17 +22,16 @@ struct function_entry {
     bool lined;     /* the lines that it comes to are written too */
     bool executes;  /* its instructions are counted too */
     struct executed *executed; /* opcodes.c; NULL = they are not */
-    struct {
-        uint32_t position, line; /* position + 1, so that 0 is none */
-    } lines[8];                  /* where it was left lately */
+    uint64_t lines[8]; /* where it was left lately: position + 1, so that 0 is none, and in the high half the line */
 };
 
-struct function_slot {
-    PyObject *code;
-    struct function_entry *entry;
+/* Looked at by every thread without a lock. An entry stays where it is for ever, and what is in the wrong slot just now has another `code`: while
+ * a code object runs, no entry but its own has it. */
+struct function_table {
+    size_t mask;
+    struct function_entry *slot[]; /* NULL = empty */
 };
-extern struct function_slot *function_slots;
-extern size_t function_mask;
+extern struct function_table *functions;
 /* Another one since a code object died, or other functions are recorded: what was found out before need not hold. Never 0. */
 extern uint32_t functions_generation;
 /* Who wants to know the file of each function that is met; NULL = nobody. */
@@ -58,17 +57,18 @@ uint32_t function_of_layer(uint32_t layer, const char *name);
 /* GIL held. The record of the name of an argument or a type, whose flags are 1 where it is to be redacted; NULL where there is no room. */
 const struct function *name_record(const char *name);
 
-static inline size_t function_slot_of(const void *code)
+static inline size_t function_slot_of(const struct function_table *table, const void *code)
 {
-    return ((uintptr_t)code * 0x9e3779b97f4a7c15ull) >> 32 & function_mask;
+    return ((uintptr_t)code * 0x9e3779b97f4a7c15ull) >> 32 & table->mask;
 }
 
 /* NULL = the filters do not want it, or it needs more than to be written: then function_importing has it. */
 static inline struct function_entry *function_of(PyObject *code)
 {
-    struct function_slot *slot = &function_slots[function_slot_of(code)];
-    if (LIKELY(slot->code == code && !slot->entry->flags))
-        return slot->entry;
+    struct function_table *table = __atomic_load_n(&functions, __ATOMIC_ACQUIRE);
+    struct function_entry *entry = __atomic_load_n(&table->slot[function_slot_of(table, code)], __ATOMIC_ACQUIRE);
+    if (LIKELY(entry && entry->code == code && !__atomic_load_n(&entry->flags, __ATOMIC_ACQUIRE)))
+        return entry;
     return function_unknown(code);
 }
 
@@ -76,12 +76,13 @@ static inline struct function_entry *function_of(PyObject *code)
 static inline uint32_t line_at(struct function_entry *entry, uint32_t position, int (*find)(PyObject *, int), PyObject *of, int where)
 {
     uint32_t place = (position * 0x9e3779b1u) >> 29;
-    if (UNLIKELY(entry->lines[place].position != position + 1)) {
+    uint64_t known = __atomic_load_n(&entry->lines[place], __ATOMIC_RELAXED);
+    if (UNLIKELY((uint32_t)known != position + 1)) {
         int line = find(of, where);
-        entry->lines[place].position = position + 1;
-        entry->lines[place].line = line > 0 ? line & 0x1ffffff : 0;
+        known = (uint64_t)(line > 0 ? line & 0x1ffffff : 0) << 32 | (position + 1);
+        __atomic_store_n(&entry->lines[place], known, __ATOMIC_RELAXED);
     }
-    return entry->lines[place].line;
+    return known >> 32;
 }
 
 #endif

@@ -125,7 +125,7 @@ static bool taken;
 
 void greenlets_look(void)
 {
-    if (LIKELY(taken || !frames_known))
+    if (LIKELY(taken || !frames_known) || py.free_threaded) /* stacks.c relies on the GIL */
         return;
     PyObject *type, *value, *traceback;
     py.PyErr_Fetch(&type, &value, &traceback);

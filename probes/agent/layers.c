@@ -5,21 +5,16 @@
 #include "cpython.h"
 #include "greenlets.h"
 #include "threads.h"
+#include "world.h"
 
 #define COLLECTION 1 /* its number among frames: a thread has but one at a time */
 
 static PyObject *callbacks, *callback; /* gc.callbacks, and what is in it while a session lasts */
 
-/* The object of gc.callbacks, and sys.modules as it was: a program that has no use for the module shall not have it. */
 static PyObject *list_of_callbacks(void)
 {
-    bool there = imported_module("gc") != NULL;
-    PyObject *gc = py.PyImport_ImportModule("gc"), *modules = py.PySys_GetObject("modules"), *popped = NULL;
+    PyObject *gc = import_unseen("gc");
     PyObject *list = gc ? py.PyObject_GetAttrString(gc, "callbacks") : NULL;
-    if (gc && modules && !there)
-        popped = py.PyObject_CallMethod(modules, "pop", "sO", "gc", py.none);
-    if (popped)
-        py.Py_DecRef(popped);
     if (gc)
         py.Py_DecRef(gc);
     py.PyErr_Clear();
@@ -38,6 +33,7 @@ static PyObject *on_collection(PyObject *self, PyObject *const *arguments, Py_ss
     static const char *const generations[] = {"0", "1", "2"};
     (void)self;
     PyObject *type, *value, *traceback;
+    within_agent(true);
     py.PyErr_Fetch(&type, &value, &traceback);
     struct writer *w = writer_within_frame();
     const char *phase = w && count == 2 ? py.PyUnicode_AsUTF8AndSize(arguments[0], NULL) : NULL;
@@ -54,6 +50,7 @@ static PyObject *on_collection(PyObject *self, PyObject *const *arguments, Py_ss
     }
     py.PyErr_Clear();
     py.PyErr_Restore(type, value, traceback);
+    within_agent(false);
     py.Py_IncRef(py.none);
     return py.none;
 }
@@ -125,6 +122,7 @@ static void import_ends(struct writer *w, const void *frame, uint64_t kind)
 void import_event(struct writer *w, struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
 {
     bool wanted = !(function->flags & UNWANTED);
+    within_agent(true);
     if (kind == CALL_ENTRY) {
         import_begins(w, frame);
         if (wanted)
@@ -134,6 +132,7 @@ void import_event(struct writer *w, struct function_entry *function, const void 
             leave(w, function, frame, line, kind, NULL);
         import_ends(w, frame, kind);
     }
+    within_agent(false);
 }
 
 void collection_cut(struct writer *w)

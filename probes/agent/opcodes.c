@@ -281,9 +281,9 @@ void opcodes_begin(report_instructions how)
 void opcodes_begin_child(void)
 {
     forget_records();
-    for (size_t i = 0; function_slots && i <= function_mask; i++)
-        if (function_slots[i].code && function_slots[i].entry->executed) {
-            struct executed *of = function_slots[i].entry->executed;
+    for (size_t i = 0; functions && i <= functions->mask; i++)
+        if (functions->slot[i] && functions->slot[i]->executed) {
+            struct executed *of = functions->slot[i]->executed;
             memset(of->record, 0, of->units * sizeof *of->record);
         }
 }
@@ -296,8 +296,8 @@ void opcodes_flush(void)
 
 void opcodes_stop(void)
 {
-    for (size_t i = 0; function_slots && i <= function_mask; i++) {
-        struct function_entry *function = function_slots[i].code ? function_slots[i].entry : NULL;
+    for (size_t i = 0; functions && i <= functions->mask; i++) {
+        struct function_entry *function = functions->slot[i];
         if (!function || !function->executed)
             continue;
         if (report)

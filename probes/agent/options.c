@@ -98,9 +98,11 @@ static size_t library_folder(const char *part)
     if (strncmp(part, "python3", 7))
         return 0;
     const char *end = part + 7;
-    if (*end == '.' && isdigit((unsigned char)end[1]))
+    if (*end == '.' && isdigit((unsigned char)end[1])) {
         for (end++; isdigit((unsigned char)*end); end++)
             ;
+        end += *end == 't'; /* without a GIL */
+    }
     if (!strncmp(end, ".zip", 4))
         end += 4;
     return *end == '/' ? (size_t)(end - part) : 0;

@@ -26,6 +26,7 @@
 #include "sources.h"
 #include "stacks.h"
 #include "threads.h"
+#include "world.h"
 
 #define LOOK_MS 500
 
@@ -94,6 +95,7 @@ static void unhook(void)
     greenlets_stop();
     hooks->stop();
     collections_stop();
+    world_leaves_agent();
     hooks_on = false;
 }
 
@@ -115,14 +117,23 @@ static void stop_recording(void)
         arena->stopped = stamp_of(arena->clock);
 }
 
+/* Only who runs Python writes, so while nobody does the end is exact. */
+static void stop_counting(void)
+{
+    memory_flush();
+    opcodes_flush();
+    writers_each(writer_close); /* one of them may wait within the agent, with an event to write */
+    stop_recording();
+}
+
 /* The interpreter ends: from here on its lock must not be asked for, so this thread, which has it, does all. */
 static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)arguments, (void)count;
+    world_claim();
     if (hooks_on && arena && phase != INHERITED) {
         uint32_t *watched = &arena->command;
-        memory_flush();
-        opcodes_flush();
+        world_stopped(stop_counting);
         stop_recording();
         arena_say(arena, ARENA_QUIET);
         unhook(); /* from here on the watching thread may unmap the arena */
@@ -130,6 +141,7 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         if (tracer_is_gone()) /* what that thread may have no time left to see */
             remove_session_files();
     }
+    world_release();
     py.Py_IncRef(py.none);
     return py.none;
 }
@@ -142,6 +154,13 @@ static void last_word(uint32_t state, const char *message)
     struct ended ended = arena_detach();
     __atomic_store_n(&phase, IDLE, __ATOMIC_SEQ_CST);
     arena_end(ended, state, message);
+}
+
+static void begin_recording(void)
+{
+    recording = ++sessions;
+    frames_verify();
+    keep_open_frames();
 }
 
 /* GIL held, arena open. NULL, or why it cannot be. */
@@ -170,9 +189,10 @@ static const char *switch_on(bool here)
     hooks_on = true;
     memory_start();
     greenlets_begin();
-    recording = ++sessions;
-    frames_verify();
-    keep_open_frames();
+    if (!world_stopped(begin_recording)) {
+        take_down();
+        return "The threads of this program, which has no GIL, could not be stopped for a moment: it may have no memory left.";
+    }
     phase = ACTIVE;
     arena_say(arena, ARENA_ACTIVE);
     return NULL;
@@ -184,15 +204,14 @@ static void end(bool tracer_gone)
     arena_wait_no_more();
     bool sure = !cpython_finalizing();
     if (sure) {
-        /* Only who holds the GIL writes, so with it the end is exact. */
         int state = py.PyGILState_Ensure();
-        if (hooks_on) {
-            memory_flush();
-            opcodes_flush();
-        }
+        world_claim();
+        if (hooks_on)
+            world_stopped(stop_counting);
         stop_recording();
         if (hooks_on)
             take_down();
+        world_release();
         py.PyGILState_Release(state);
     }
     stop_recording();
@@ -261,7 +280,7 @@ static void watch(void)
             end(gone);
             return;
         }
-        if (left_out_asked())
+        if (left_out_asked() && !py.free_threaded) /* which the tracer does not ask for, then */
             leave_out();
         if (hooks->look)
             look_for_threads();
@@ -293,10 +312,12 @@ static void *beginning(void *unused)
         return NULL;
     }
     int state = py.PyGILState_Ensure();
+    world_claim();
     if (hooks_on)
         drop_inherited();
     bool open = arena_open(py.version, 0);
     const char *failure = open ? switch_on(false) : NULL;
+    world_release();
     py.PyGILState_Release(state);
     if (!open)
         phase = IDLE;
@@ -328,8 +349,8 @@ static void child_of_fork(void)
     parent_was_ending = phase == ENDING;
     phase = hooks_on ? INHERITED : IDLE;
     settle_child = hooks_on ? settle_inherited : NULL;
-    if (hooks_on)
-        writers_after_fork();
+    world_after_fork();
+    writers_after_fork();
 }
 
 /* To STARTING, from where a session may begin. */
@@ -341,7 +362,7 @@ static bool claim(void)
         !__atomic_compare_exchange_n(&phase, &inherited, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return false;
     if (!watches_forks)
-        watches_forks = !pthread_atfork(NULL, NULL, child_of_fork);
+        watches_forks = !pthread_atfork(arena_lock, arena_unlock, child_of_fork);
     return watches_forks;
 }
 

@@ -9,15 +9,12 @@
 #include "cpython.h"
 #include "frames.h"
 #include "options.h"
+#include "world.h"
 
 void (*settle_child)(void);
 
-struct writer *writer_for_event(void *frame, bool entering)
+static struct writer *find_writer(void *frame, bool entering)
 {
-    if (UNLIKELY(settle_child != NULL))
-        settle_child();
-    if (!recording)
-        return NULL;
     frames_verify();
     struct writer *w = this_writer;
     if (w->session == AWAITING) {
@@ -32,12 +29,24 @@ struct writer *writer_for_event(void *frame, bool entering)
         return entering && frame && w->open_frame == frame_number(frame) ? NULL : w;
     }
     if (!(w = writer_new(tid, 0))) {
-        arena->dropped++;
+        arena_dropped();
         return NULL;
     }
     writer_take(w);
     if (frame && frames_known)
         write_open_frames(w, entering ? frame_behind(frame) : frame);
+    return w;
+}
+
+struct writer *writer_for_event(void *frame, bool entering)
+{
+    if (UNLIKELY(settle_child != NULL))
+        settle_child();
+    if (!recording)
+        return NULL;
+    within_agent(true);
+    struct writer *w = find_writer(frame, entering);
+    within_agent(false);
     return w;
 }
 

@@ -50,7 +50,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
     ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
 )
-RUNS = ("cpus", "threads", "repeat", "output", "command")  # of `experiment`: without effect with --report
+RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
 
 def to_answer(applies: Applies, args: argparse.Namespace, choice: str) -> None:

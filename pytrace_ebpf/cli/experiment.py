@@ -3,8 +3,8 @@
     pytrace-ebpf experiment --cpus 0 --cpus 0,1 --repeat 5 -o scaling -- python3 program.py
     pytrace-ebpf experiment --report scaling --by function
 
-A setting is each combination of --cpus (as for taskset -c) and --threads (OMP_NUM_THREADS and its
-like, which torch obeys too). Runs of all settings take turns. The first setting is what the
+A setting is each combination of --cpus (as for taskset -c), --threads (OMP_NUM_THREADS and its
+like, which torch obeys too) and --gil (of a build of CPython that can do without). Runs of all settings take turns. The first setting is what the
 others are compared with. docs/experiments.md explains the report and the data set.
 """
 
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting"
     )
+    own.add_argument("--gil", action="append", choices=("on", "off"), default=[], help="of a free-threaded Python (3.13t); give it for each setting")
     own.add_argument("--repeat", type=_number, metavar="N", help=f"runs of each setting ({_REPEATS})")
     shown = parser.add_argument_group("report")
     shown.add_argument("--report", type=Path, metavar="DIR", help="run nothing, but show the experiment in this directory")
@@ -126,7 +127,7 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
         raise UsageError("experiment needs a program to start: pytrace-ebpf experiment --cpus 0 --cpus 0,1 -- python3 program.py")
     if shutil.which(command[0]) is None:
         raise TargetError(f"cannot run {command[0]}: there is no such program.")
-    options, chosen = _again(args), settings(args.cpus, args.threads)
+    options, chosen = _again(args), settings(args.cpus, args.threads, args.gil)
     with as_caller():
         made = Output(args.output, "experiment")
         made.close()

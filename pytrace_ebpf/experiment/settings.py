@@ -1,4 +1,4 @@
-"""A setting of an experiment: the cores and the number of threads that a program is given from outside."""
+"""A setting of an experiment: the cores and the number of threads that a program is given from outside, and whether it has a GIL."""
 
 import os
 import shutil
@@ -24,13 +24,15 @@ class Setting:
 
     cpus: tuple[int, ...] | None = None
     threads: int | None = None
+    gil: str | None = None  # "on" or "off", of a free-threaded build of CPython
 
     @property
     def name(self) -> str:
         """For example "cpus=0,1 threads=2"; "as is" for one that changes nothing."""
         cpus = [] if self.cpus is None else [f"cpus={_ranges(self.cpus)}"]
         threads = [] if self.threads is None else [f"threads={self.threads}"]
-        return " ".join(cpus + threads) or "as is"
+        gil = [] if self.gil is None else [f"gil={self.gil}"]
+        return " ".join(cpus + threads + gil) or "as is"
 
     @property
     def folder(self) -> str:
@@ -46,7 +48,8 @@ class Setting:
     @property
     def environment(self) -> Mapping[str, str]:
         """Variables to set."""
-        return {} if self.threads is None else dict.fromkeys(THREAD_VARIABLES, str(self.threads))
+        threads = {} if self.threads is None else dict.fromkeys(THREAD_VARIABLES, str(self.threads))
+        return threads if self.gil is None else threads | {"PYTHON_GIL": str(int(self.gil == "on"))}
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The words that start `command` on its cores. Raises HostError."""
@@ -58,11 +61,12 @@ class Setting:
         return [taskset, "-c", ",".join(map(str, self.cpus)), *command]
 
 
-def settings(cpus: Sequence[str], threads: Sequence[int]) -> list[Setting]:
-    """Every combination of the core lists and the thread counts, in the order given. Raises UsageError."""
+def settings(cpus: Sequence[str], threads: Sequence[int], gil: Sequence[str] = ()) -> list[Setting]:
+    """Every combination of the core lists, the thread counts and "on" and "off" for the GIL, in the order given. Raises UsageError."""
     lists: list[tuple[int, ...] | None] = [*dict.fromkeys(map(core_list, cpus))] or [None]
     counts: list[int | None] = [*dict.fromkeys(threads)] or [None]
-    return [Setting(*each) for each in product(lists, counts)]
+    switches: list[str | None] = [*dict.fromkeys(gil)] or [None]
+    return [Setting(*each) for each in product(lists, counts, switches)]
 
 
 def core_list(text: str) -> tuple[int, ...]:

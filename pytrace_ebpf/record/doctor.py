@@ -115,9 +115,11 @@ def _gil(target: Target) -> Finding:
 
 
 def _free_threading(target: Target) -> Finding:
-    if target.free_threaded:
-        return _finding("free threading", "warning", "it is a free-threaded build, on which nothing was verified yet")
-    return _finding("free threading", "ok", "it is a build with a GIL")
+    if not target.free_threaded:
+        return _finding("free threading", "ok", "it is a build with a GIL")
+    runs = "runs with one all the same (PYTHON_GIL=1, -X gil=1, or a module that needs it)" if target.gil_is_on() else "runs without"
+    lacking = "--args, --c-calls, --memory, --opcodes exact, --sample and --budget need a build with a GIL"
+    return _finding("free threading", "warning", f"it is a build without a GIL, and {runs}: calls and waits are recorded, but {lacking}")
 
 
 def _jit(target: Target) -> Iterator[Finding]:

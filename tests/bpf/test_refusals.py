@@ -64,6 +64,17 @@ def test_a_python_without_probes_says_what_would_serve(tmp_path: Path, without_p
     assert code == 3 and "agent" in said
 
 
+def test_what_the_agent_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    program = "import sys; sys.settrace(lambda *_: None); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([f"/usr/bin/python{HOST_PYTHON}", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        code, said = refused("attach", "--pid", str(process.pid), "--source", "agent", "--lines", "exact", "-o", str(tmp_path / "trace"))
+        process.stdin.close()
+    assert code == 3
+    assert "leave out --lines" in said
+
+
 def test_a_folder_that_is_in_use(tmp_path: Path, target: Callable[..., Target]) -> None:
     (tmp_path / "precious").write_text("data")
     code, said = refused("attach", "--pid", str(target("sleeper", "--wait").pid), "-o", str(tmp_path))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent_arena import ACTIVE, AGENT, REFUSED, Arena, Session, assert_balanced
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, free_threaded_pythons
 from tests.unit.live_pythons import interpreters, minor_of
 
 
@@ -23,24 +23,28 @@ def one_of_each_version() -> dict[str, str]:
 
 
 PYTHONS = one_of_each_version()
+FREE_THREADED = {str(python): python.words[0] for python in free_threaded_pythons()}
+BUILDS = PYTHONS | FREE_THREADED
 REPOSITORY = Path(__file__).parents[2]
 TARGETS = REPOSITORY / "tests" / "targets"
 
 built = pytest.mark.skipif(not AGENT.exists(), reason="probes/agent/agent.so is not built: run scripts/build-libraries.sh")
 every_python = pytest.mark.parametrize("interpreter", PYTHONS)
+every_build = pytest.mark.parametrize("interpreter", BUILDS)
 MINOR = {name: minor_of(name) for name in PYTHONS}
+MINOR_OF_BUILD = MINOR | {str(python): python.minor for python in free_threaded_pythons()}
 
 
 def run(session: Session, interpreter: str, *words: str, stdin: str = "", code: int = 0) -> str:
     """Run an interpreter with the agent preloaded; what it wrote on stdout."""
-    done = subprocess.run([PYTHONS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([BUILDS[interpreter], *words], env=session.preloaded, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, done.stderr
     return done.stdout
 
 
 def truth(interpreter: str, program: str, file: str) -> dict[str, int]:
     """What tests/targets/PROGRAM.py counts of `file`."""
-    words = [PYTHONS[interpreter], str(TARGETS / f"{program}.py"), file]
+    words = [BUILDS[interpreter], str(TARGETS / f"{program}.py"), file]
     done = subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -101,7 +105,7 @@ def serve():
 def attached(interpreter: str, program: str) -> Iterator[Attached]:
     """A program that calls serve() somewhere; at the end it must come to its own end with 0."""
     process = subprocess.Popen(
-        [PYTHONS[interpreter], "-c", Attached.SERVES + program],
+        [BUILDS[interpreter], "-c", Attached.SERVES + program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
 from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import PYTHONS, TARGETS, built, every_python, run
+from tests.unit.agent_pythons import BUILDS, TARGETS, built, every_build, run
 
 pytestmark = built
 PROGRAMS = [
@@ -25,7 +25,7 @@ PROGRAMS = [
 
 
 def truth(interpreter: str, program: str, *options: str) -> Counter[str]:
-    words = [PYTHONS[interpreter], str(TARGETS / "truth.py"), "--from-start", *options, str(TARGETS / f"{program}.py")]
+    words = [BUILDS[interpreter], str(TARGETS / "truth.py"), "--from-start", *options, str(TARGETS / f"{program}.py")]
     return Counter(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=PATIENCE_S).stdout.splitlines()[-1]))
 
 
@@ -33,7 +33,7 @@ def of_program(program: str, counts: Counter[str]) -> dict[str, int]:
     return {key: count for key, count in counts.items() if key.startswith(f"{TARGETS}/{program}.py:")}
 
 
-@every_python
+@every_build
 def test_counts_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -> None:
     for program in PROGRAMS:
         session = Session(tmp_path / program)
@@ -49,7 +49,7 @@ def test_counts_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -
             assert (events["stamp"][1:] >= events["stamp"][:-1]).all()
 
 
-@every_python
+@every_build
 def test_lines_of_callers_are_those_of_the_interpreter(interpreter: str, tmp_path: Path) -> None:
     for program in ("call_sites", "callbacks", "coroutines", "exceptions", "generated", "many_threads"):
         session = Session(tmp_path / program)
@@ -64,7 +64,7 @@ def test_lines_of_callers_are_those_of_the_interpreter(interpreter: str, tmp_pat
         assert program != "call_sites" or len(counts) > 9000
 
 
-@every_python
+@every_build
 def test_recursion_up_to_the_limit(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     done = json.loads(run(session, interpreter, str(TARGETS / "recursion.py")).splitlines()[-1].removeprefix("done "))
@@ -74,7 +74,7 @@ def test_recursion_up_to_the_limit(interpreter: str, tmp_path: Path) -> None:
     assert {name: counts[name] for name in done["calls"]} == done["calls"]
 
 
-@every_python
+@every_build
 def test_children_have_arenas_of_their_own(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     run(session, interpreter, str(TARGETS / "forks.py"))
@@ -90,7 +90,7 @@ def test_children_have_arenas_of_their_own(interpreter: str, tmp_path: Path) -> 
     assert sum(sum(count for key, count in arena.counts().items() if ":step:" in key) for arena in arenas) == 226
 
 
-@every_python
+@every_build
 def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", follow=0)
     program = "import os, subprocess, sys\nprint(os.environ.get('LD_PRELOAD'))\npid = os.fork()\n" + (
@@ -102,14 +102,14 @@ def test_children_are_left_alone_without_follow(interpreter: str, tmp_path: Path
     assert arena.counts()["<string>:step:4"] == 9
 
 
-@every_python
+@every_build
 def test_every_way_to_name_the_program(interpreter: str, tmp_path: Path) -> None:
     program = "def step(): pass\nfor _ in range(7): step()\n"
     (tmp_path / "module.py").write_text(program)
     for number, (words, stdin) in enumerate([(["-c", program], ""), (["-m", "module"], ""), (["-"], program), ([], program)]):
         session = Session(tmp_path / str(number))
         done = subprocess.run(
-            [PYTHONS[interpreter], *words],
+            [BUILDS[interpreter], *words],
             env=session.preloaded,
             input=stdin,
             text=True,
@@ -122,7 +122,7 @@ def test_every_way_to_name_the_program(interpreter: str, tmp_path: Path) -> None
         assert sum(count for key, count in counts.items() if key.endswith(":step:1")) == 7, words
 
 
-@every_python
+@every_build
 def test_exits_of_every_kind(interpreter: str, tmp_path: Path) -> None:
     for number, (program, code) in enumerate(
         [
@@ -142,7 +142,7 @@ def test_exits_of_every_kind(interpreter: str, tmp_path: Path) -> None:
             assert arena.counts()["<string>:last:2"] == 1
 
 
-@every_python
+@every_build
 def test_a_killed_program_leaves_a_readable_arena(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     program = "import os\ndef step(): pass\nfor _ in range(40000): step()\nos.kill(os.getpid(), 9)"
@@ -156,7 +156,7 @@ def test_programs_that_are_no_python_are_left_alone(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, session.arenas()) == ("fine\n", "", [])
 
 
-@every_python
+@every_build
 def test_nothing_happens_without_a_tracer_or_options(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     session.close()
@@ -167,7 +167,7 @@ def test_nothing_happens_without_a_tracer_or_options(interpreter: str, tmp_path:
     assert not session.arenas()
 
 
-@every_python
+@every_build
 def test_lines_that_entries_were_called_from_and_of_ends(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     program = "def f(n):\n if n:\n  return 1\n return 2\ndef g():\n  1 / 0\nf(1); f(0); f(1)\ntry:\n g()\nexcept ZeroDivisionError: pass"
@@ -184,7 +184,7 @@ def test_lines_that_entries_were_called_from_and_of_ends(interpreter: str, tmp_p
     assert lines == {"f": [(ENTRY, 7), (1, 3), (ENTRY, 7), (1, 4), (ENTRY, 7), (1, 3)], "g": [(ENTRY, 9), (4, 6)]}
 
 
-@every_python
+@every_build
 def test_resumes_and_yields_are_distinguished_from_calls_and_returns(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     run(session, interpreter, "-c", RESUMES)

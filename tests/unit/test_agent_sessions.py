@@ -8,7 +8,7 @@ from pytrace_ebpf.record.agent.arena import CALLS
 from pytrace_ebpf.record.cpython.functions import module_of
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, REFUSED, Arena, Session, unbalanced
 from tests.conftest import PATIENCE_S
-from tests.unit.agent_pythons import MINOR, PYTHONS, attached, built, every_python, run
+from tests.unit.agent_pythons import MINOR_OF_BUILD, PYTHONS, attached, built, every_build, run
 
 pytestmark = built
 
@@ -56,7 +56,7 @@ def opened(arena: Arena) -> list[list[str]]:
     return sorted([arena.functions[n].name for n in e["function"][e["kind"] == OPEN].tolist()] for e in arena.threads.values())
 
 
-@every_python
+@every_build
 def test_two_sessions_one_after_another(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, THREADS) as program:
         for number in range(2):
@@ -83,7 +83,7 @@ def test_two_sessions_one_after_another(interpreter: str, tmp_path: Path) -> Non
             assert sum(arena.functions[n].name == "short" for n in arena.events["function"].tolist()) == 2
 
 
-@every_python
+@every_build
 def test_a_raw_thread_that_began_later_is_found(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, THREADS) as program:
         session = Session(tmp_path / "session")
@@ -98,7 +98,7 @@ def test_a_raw_thread_that_began_later_is_found(interpreter: str, tmp_path: Path
         session.wait(QUIET)
 
 
-@every_python
+@every_build
 def test_it_ends_when_the_tracer_is_gone(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, THREADS) as program:
         session = Session(tmp_path / "session")
@@ -115,7 +115,7 @@ def test_it_ends_when_the_tracer_is_gone(interpreter: str, tmp_path: Path) -> No
         again.wait(ACTIVE)
 
 
-@every_python
+@every_build
 def test_a_program_that_ends_at_once_when_the_tracer_is_gone_leaves_no_files(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, "serve()") as program:
         session = Session(tmp_path / "session")
@@ -124,7 +124,7 @@ def test_a_program_that_ends_at_once_when_the_tracer_is_gone_leaves_no_files(int
     assert not session.directory.exists(), list(session.directory.iterdir())
 
 
-@every_python
+@every_build
 def test_a_child_forked_during_a_session(interpreter: str, tmp_path: Path) -> None:
     forks = THREADS + (
         "import os\ndef child():\n  pid = os.fork()\n  if pid: return os.waitpid(pid, 0)[1]\n"
@@ -148,20 +148,20 @@ def test_a_child_forked_during_a_session(interpreter: str, tmp_path: Path) -> No
                 assert opened(arena)[0][:3] == ["<module>", "main", "serve"]
 
 
-@every_python
+@every_build
 def test_another_profiler_is_not_disturbed(interpreter: str, tmp_path: Path) -> None:
     take_all, profile = "for i in range(6): sys.monitoring.use_tool_id(i, 'mine')\n", "sys.setprofile(lambda *_: None)\n"
-    everything = take_all if MINOR[interpreter] >= 12 else profile
+    everything = take_all if MINOR_OF_BUILD[interpreter] >= 12 else profile
     with attached(interpreter, f"import sys\n{everything}serve()") as program:
         session = Session(tmp_path / "session")
         assert program.ask(f"load {session.directory}/agent.so") == "loaded"
         (arena,) = session.wait(REFUSED)
         message = arena.header["message"].decode()
         assert message.endswith(".") and ":" in message
-        assert program.ask("sys.getprofile() is None") == str(MINOR[interpreter] >= 12)
+        assert program.ask("sys.getprofile() is None") == str(MINOR_OF_BUILD[interpreter] >= 12)
 
 
-@every_python
+@every_build
 def test_filters(interpreter: str, tmp_path: Path) -> None:
     program = "import json, json.decoder, os.path\ndef f(): json.loads('[1]'); os.path.join('a', 'b')\nfor _ in range(3): f()"
     for number, (options, functions, gone) in enumerate(
@@ -187,7 +187,7 @@ FILES = """/usr/lib/python3.11/json/decoder.py /usr/lib/python3.11/json/__init__
         /usr/lib/python311.zip/json/tool.py /usr/lib/python3.11.zip/json/tool.py python3/a.py /python3/ /python3//x.py
         /a/site-packages/ /a/site-packages/b/site-packages/c.d.e.py /a/b.c/d /a/.hidden /a/x.tar.gz /a/x. /a/x.p-y
         /python3.x/m.py /python3./m.py /a/__init__.cpython-311.so /site-packages/__init__.py /site-packages/a/__init__.pyc
-        /a/n\u00e4me.py a/ /"""
+        /a/n\u00e4me.py a/ / /v/lib/python3.13t/json/decoder.py /python3t/x.py /python3.13tt/x.py"""
 
 
 def test_module_names_are_those_of_the_tracer(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_module_names_are_those_of_the_tracer(tmp_path: Path) -> None:
             shutil.rmtree(session.directory)
 
 
-@every_python
+@every_build
 def test_a_full_arena_drops_events_and_counts_them(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000)
     run(session, interpreter, "-c", "def step(): pass\nfor _ in range(5000): step()")
@@ -213,7 +213,7 @@ def test_a_full_arena_drops_events_and_counts_them(interpreter: str, tmp_path: P
     assert arena.header["dropped"] >= 9000
 
 
-@every_python
+@every_build
 def test_every_event_has_its_number_within_its_thread(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", chunk_records=256)
     run(session, interpreter, "-c", "import threading\n" + LEAVES)
@@ -230,7 +230,7 @@ def test_every_event_has_its_number_within_its_thread(interpreter: str, tmp_path
     session.close()
 
 
-@every_python
+@every_build
 def test_a_program_that_waits_for_chunks_loses_nothing(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session", arena_bytes=1, chunk_records=1000, wait_ms=60_000)
     with attached(interpreter, "def step(): pass\ndef steps():\n  for _ in range(5000): step()\nserve()") as program:

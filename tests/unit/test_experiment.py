@@ -99,6 +99,7 @@ def test_settings_are_every_combination_in_the_order_given() -> None:
     assert names == [f"cpus={c} threads={t}" for c in ("0", "0,1", "0-2") for t in (2, 1)]
     assert [s.name for s in settings([], [])] == ["as is"]
     assert [s.name for s in settings([], [1])] == ["threads=1"]
+    assert [s.name for s in settings(["0"], [], ["on", "off", "on"])] == ["cpus=0 gil=on", "cpus=0 gil=off"]
 
 
 @pytest.mark.parametrize(("text", "cores"), [("0", (0,)), ("2,0", (0, 2)), ("0-3", (0, 1, 2, 3)), ("0-3:2", (0, 2)), ("0-1,3", (0, 1, 3))])
@@ -118,6 +119,7 @@ def test_a_setting_knows_its_cores_words_and_variables(monkeypatch: pytest.Monke
     assert Setting((0, 2)).command(["python3", "x"]) == ["/bin/taskset", "-c", "0,2", "python3", "x"]
     assert Setting(None, 1).command(["python3", "x"]) == ["python3", "x"]
     assert Setting(None, 3).environment == dict.fromkeys(THREAD_VARIABLES, "3") and not Setting((0,)).environment
+    assert [Setting(gil=gil).environment for gil in ("on", "off")] == [{"PYTHON_GIL": "1"}, {"PYTHON_GIL": "0"}]
     assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} <= set(THREAD_VARIABLES)
 
 

@@ -7,10 +7,12 @@ import pytest
 
 from pytrace_ebpf.record.cpython import layout
 from pytrace_ebpf.record.process.target import inspect
+from tests.conftest import free_threaded_pythons
 from tests.unit.live_pythons import interpreters, minor_of, running
 
 STILL = "import time; print('ready', flush=True); time.sleep(100)"
 PYTHONS = interpreters()
+FREE_THREADED = {str(python): python.words for python in free_threaded_pythons()}
 
 
 @pytest.mark.parametrize("minor", range(8, 16))
@@ -52,15 +54,15 @@ def test_free_threading_is_read_from_the_debug_offsets() -> None:
     assert not layout.is_free_threaded(b"")
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHONS if minor_of(name) >= 13])
+@pytest.mark.parametrize("name", [*(name for name in PYTHONS if minor_of(name) >= 13), *FREE_THREADED])
 def test_the_table_agrees_with_a_real_build(name: str) -> None:
-    with running(PYTHONS[name], STILL) as pid:
+    with running((PYTHONS | FREE_THREADED)[name], STILL) as pid:
         target = inspect(pid)
     assert target.layout is not None
     assert target.binary.debug_offsets
-    if not target.free_threaded:
-        table = layout.layout_for(target.layout.version)
-        assert table is not None
-        differing = [f.name for f in fields(table) if getattr(table, f.name) != getattr(target.layout, f.name)]
-        assert differing == []
-        assert replace(table) == target.layout
+    table = layout.table_layout(target.layout.version, target.free_threaded)
+    assert table is not None
+    assert target.free_threaded == (name in FREE_THREADED)
+    differing = [f.name for f in fields(table) if getattr(table, f.name) != getattr(target.layout, f.name)]
+    assert differing == []
+    assert replace(table) == target.layout

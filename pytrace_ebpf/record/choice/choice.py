@@ -74,8 +74,6 @@ def agent_serves(target: Target) -> tuple[bool, str]:
     name = _name(target)
     if target.layout is None:
         return False, f"{name} is outside the versions that are known ({known_versions()})"
-    if target.free_threaded:
-        return False, f"{name} runs without a GIL, for which the agent is not made"
     return True, f"the agent serves {name} whatever it was built with, and a call costs a tenth of two probe hits"
 
 
@@ -88,6 +86,8 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     """
     if wish == sampled.NAME:
         return Choice(sampled.NAME, sampled.refuse_unknown(target))
+    if bounded and target.free_threaded:
+        raise TargetError(f"the cost for {_name(target)} cannot be bounded yet, as no function is left out without a GIL: leave out --budget")
     by_probes, why_probes = probes_serve(target, seen)
     by_agent, why_agent = agent_serves(target)
     if wish == "usdt":

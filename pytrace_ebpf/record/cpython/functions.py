@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 UNKNOWN = -1
 _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
-_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+)?(?:\.zip)?)/(.+)$")
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
 
 # (file, first line, name) -> qualified name, where the code object does not carry one
 Qualify = Callable[[str, int, str], str | None]

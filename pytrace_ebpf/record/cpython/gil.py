@@ -30,7 +30,7 @@ def locate(target: Target) -> HolderPath | None:
     """Where `target` keeps the holder of its GIL; None where that cannot be said, or cannot yet."""
     start, _ = target.gil_range()
     layout = target.layout
-    if not start or layout is None or target.free_threaded:
+    if not start or layout is None:
         return None
     if layout.thread_native_id is not None:
         return HolderPath(start + layout.gil_holder, layout.thread_native_id, 0)

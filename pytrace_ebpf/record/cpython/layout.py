@@ -16,6 +16,7 @@ _COOKIE = b"xdebugpy"
 _LARGEST = 1 << 20  # of an offset: no structure is larger, so a larger one in a file is wrong
 
 _DEBUGGER = "debugger_support"
+_FREE_THREADED = "CPYTHON_FREE_THREADED"
 
 _Column = dict[str, int | None]  # what stands in one version's column, by field
 
@@ -93,7 +94,8 @@ def _columns(table: str) -> dict[tuple[int, int], _Column]:
     """A table of probes/cpython_offsets.h, by version."""
     text = (probes_directory() / "cpython_offsets.h").read_text()
     numbers = {name: int(number) for name, number in re.findall(r"#define (CPYTHON_\w+) (\d+)\b", text)}
-    versions = range(numbers["CPYTHON_FIRST"], numbers["CPYTHON_LAST"] + 1)
+    which = table.partition(_FREE_THREADED)[1] or "CPYTHON"
+    versions = range(numbers[f"{which}_FIRST"], numbers[f"{which}_LAST"] + 1)
     columns: dict[tuple[int, int], _Column] = {(3, minor): {} for minor in versions}
     for field, row in re.findall(r"OFFSET\((\w+), *([^)]*)\)", text.partition(f"#define {table}(OFFSET)")[2].partition("\n\n")[0]):
         for column, value in zip(columns.values(), row.split(","), strict=True):
@@ -102,8 +104,11 @@ def _columns(table: str) -> dict[tuple[int, int], _Column]:
 
 
 @cache
-def _layouts() -> dict[tuple[int, int], Layout]:
-    return {version: _layout(version, column) for version, column in _columns("CPYTHON_OFFSETS").items()}
+def _layouts(free_threaded: bool) -> dict[tuple[int, int], Layout]:
+    columns = _columns("CPYTHON_OFFSETS")
+    if free_threaded:
+        columns = {version: columns[version] | column for version, column in _columns(f"{_FREE_THREADED}_OFFSETS").items()}
+    return {version: _layout(version, column) for version, column in columns.items()}
 
 
 def _layout(version: tuple[int, int], column: _Column) -> Layout:
@@ -115,13 +120,18 @@ def _layout(version: tuple[int, int], column: _Column) -> Layout:
     return Layout(version=version, **values)
 
 
+def table_layout(version: tuple[int, ...], free_threaded: bool) -> Layout | None:
+    """The layout of builds of a Python version, with a GIL or without, as the table has it; None for one that is not known."""
+    return _layouts(free_threaded).get((version[0], version[1]))
+
+
 def layout_for(version: tuple[int, ...], debug_offsets: bytes = b"") -> Layout | None:
     """The layout of a Python version (its first two numbers count), None for one that is not known.
 
     `debug_offsets`: the first 1024 bytes of the process's _PyRuntime; where they are _Py_DebugOffsets they win.
     """
     minor = version[0], version[1]
-    layout = _layouts().get(minor)
+    layout = table_layout(version, is_free_threaded(debug_offsets))
     if layout is None or not debug_offsets.startswith(_COOKIE):
         return layout
     positions = {name: position for name, position in _columns("CPYTHON_DEBUG_OFFSETS")[minor].items() if position is not None and name != _DEBUGGER}
@@ -157,9 +167,9 @@ def debugger_support(version: tuple[int, ...] | None) -> int | None:
 
 
 def known_versions() -> str:
-    """The versions that have a layout, such as "3.8 to 3.15"."""
-    first, last = (".".join(map(str, version)) for version in (min(_layouts()), max(_layouts())))
-    return f"{first} to {last}"
+    """The versions that have a layout, such as "3.8 to 3.15, without a GIL 3.13"."""
+    first, last, without_gil = (".".join(map(str, version)) for version in (min(_layouts(False)), max(_layouts(False)), max(_layouts(True))))
+    return f"{first} to {last}, without a GIL {without_gil}"
 
 
 def is_free_threaded(debug_offsets: bytes) -> bool:

@@ -40,7 +40,7 @@ class NoRoom(HostError):  # noqa: N818
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ADDRESSES = 1 << 47  # a program's own
 _MOST_INTERPRETERS = 1 << 31  # that a row can have
-_GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+
+_GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
 _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
 _MOST_PARSED = 64
 _REGISTERS = frozenset((*PT_REGS, None))
@@ -133,7 +133,15 @@ class Target:
             gil = self.memory.u64(interpreter + (self.layout.interpreter_gil or 0))
         except MemoryFault:
             return 0, 0
-        return (gil, gil + _GIL_SIZE) if 0 < gil < _ADDRESSES else (0, 0)
+        return (gil, gil + _GIL_SIZE + 8 * self.free_threaded) if 0 < gil < _ADDRESSES else (0, 0)
+
+    def gil_is_on(self) -> bool:
+        """Whether it has a GIL now: a free-threaded build has one where it was asked for, or where a module needs it."""
+        first, end = self.gil_range()
+        try:
+            return not self.free_threaded or (first < end and self.memory.i32(first) != 0)  # `enabled` is the first field
+        except MemoryFault:
+            return False
 
     def interpreters(self) -> int:
         """How many interpreters it has made so far, the main one included; 0 where that is not known."""
