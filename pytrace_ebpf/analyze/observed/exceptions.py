@@ -99,7 +99,8 @@ def _summed(rows: pd.DataFrame) -> pd.DataFrame:
     if not len(rows):
         return rows
     table = rows.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()
-    many = table.groupby(_PLACE, dropna=False)["text"].transform("nunique") > FEW
+    places = table.assign(many=table["text"] == SEVERAL).groupby(_PLACE, dropna=False)
+    many = (places["text"].transform("nunique") > FEW) | places["many"].transform("any")  # also where there were before
     if (many & (table["text"] != SEVERAL)).any():
         table.loc[many, "text"] = SEVERAL
         table = table.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()
