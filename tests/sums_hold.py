@@ -12,7 +12,7 @@ from pytrace_ebpf.analyze.functions.by_function import by_function, overall
 from pytrace_ebpf.analyze.functions.checks import wrong_sums
 from pytrace_ebpf.analyze.native.around import native_by_part
 from pytrace_ebpf.analyze.native.by_operator import COLUMNS, by_operator
-from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.by_thread import by_thread
@@ -127,7 +127,7 @@ def assert_threads_and_cores_agree(trace: Any, calls: pd.DataFrame) -> None:
     on_cpu = outer.groupby(THREAD)["on_cpu_ns"].sum()
     assert (on_cpu <= threads["on_cpu_ns"].reindex(on_cpu.index).fillna(0)).all()
     if calls["on_cpu_ns"].notna().all():
-        assert functions_on_cores(trace, timeline)["self_on_cpu_ns"].sum() == outer["on_cpu_ns"].sum()
+        assert sums_of(trace).functions["self_on_cpu_ns"].sum() == outer["on_cpu_ns"].sum()
 
 
 def assert_operators_add_up(trace: Any, calls: pd.DataFrame) -> None:

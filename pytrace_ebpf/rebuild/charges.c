@@ -28,7 +28,8 @@ static struct charged *of_node(struct engine *engine, uint32_t node)
     return &all->sum[node];
 }
 
-static struct charged *of_unnamed(struct engine *engine, struct call *call)
+/* What a call owes while its function is not known; NULL: no memory. */
+struct charged *charges_owed(struct engine *engine, struct call *call)
 {
     struct charges *all = &engine->charges;
     if (!call->owed && all->free) {
@@ -95,7 +96,7 @@ int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns)
             call = open_since(thread, all->since[k]);
         if (thread->phase != WITHIN || !call || all->what[k] >= PEAK)
             continue;
-        struct charged *sum = call->func < 0 ? of_unnamed(engine, call) : of_node(engine, call->node);
+        struct charged *sum = call->func < 0 ? charges_owed(engine, call) : of_node(engine, call->node);
         if (!sum)
             return NS_NEVER;
         sum->of[all->what[k]] += all->amount[k];

@@ -81,8 +81,6 @@ static bool holds(const struct engine *engine, const struct thread *thread)
     bool fine = thread->begins <= AFTER_LOSS && thread->passed <= engine->loss_count && thread->stamped <= thread->depth;
     fine = fine && thread->depth < INT32_MAX && is_stamp(&line->now) && line->decided <= GONE;
     fine = fine && is_moment(&thread->mark) && is_moment(&thread->last) && is_bool(&line->line.unknown) && is_bool(&line->has_slope);
-    for (size_t k = 0; fine && k < thread->depth; k++) /* engines with lines are not saved */
-        fine = !(thread->calls[k].flags & OF_LINE);
     for (size_t k = 0; fine && k < thread->stamped; k++)
         fine = is_stamp(&thread->stamps[k]);
     fine = fine && is_bool(&thread->looks_back) && is_bool(&thread->is_late);
@@ -127,6 +125,36 @@ static void look_out(const struct engine *engine, struct thread *thread)
     }
 }
 
+/* What a call owes for memory, and what it had of cores that its thread has left: charges.c, cores.c. */
+static void accounts(struct bytes *bytes, struct engine *engine, struct call *call)
+{
+    struct charges *charges = &engine->charges;
+    struct cores *cores = &engine->cores;
+    uint64_t owes = call->owed != 0, slices = 0;
+    for (uint32_t k = bytes->reads ? 0 : call->slices; k; k = cores->slice[k].next)
+        slices++;
+    value(bytes, &slices, sizeof slices);
+    if (!bytes->reads) {
+        for (uint32_t k = call->slices; k; k = cores->slice[k].next)
+            value(bytes, &cores->slice[k], sizeof *cores->slice);
+        if (owes)
+            value(bytes, &charges->owed[call->owed], sizeof *charges->owed);
+        return;
+    }
+    call->piece = call->slices = call->owed = 0; /* places in what another engine had */
+    struct slice slice;
+    for (; bytes->fine && slices; slices--) {
+        value(bytes, &slice, sizeof slice);
+        bytes->fine = bytes->fine && cores_note(cores, call, slice.cpu, slice.ns);
+    }
+    struct charged sum, *owed = NULL;
+    if (owes)
+        value(bytes, &sum, sizeof sum);
+    if (owes && bytes->fine && (owed = charges_owed(engine, call)))
+        *owed = sum;
+    bytes->fine = bytes->fine && (!owes || owed);
+}
+
 static bool thread(struct bytes *bytes, struct engine *engine, struct thread *thread)
 {
     value(bytes, &thread->begins, sizeof thread->begins);
@@ -164,6 +192,11 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
         thread->gone_capacity = thread->goners;
     }
     timeline(bytes, engine, &thread->line);
+    value(bytes, &thread->level, sizeof thread->level);
+    value(bytes, &thread->moved_ns, sizeof thread->moved_ns);
+    value(bytes, &thread->moved_from, sizeof thread->moved_from);
+    for (size_t k = 0; bytes->fine && k < thread->depth; k++)
+        accounts(bytes, engine, &thread->calls[k]);
     if (!bytes->reads)
         return true;
     if (!bytes->fine || !holds(engine, thread))
@@ -172,9 +205,8 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
     activations_free(&thread->open);
     thread->open = (struct activations){0};
     for (size_t k = 0; k < thread->depth; k++) {
-        thread->calls[k].piece = thread->calls[k].slices = thread->calls[k].owed = 0;
-        thread->calls[k].level = thread->calls[k].highest = 0;
-        if (!activations_push(&thread->open, thread->calls[k].frame))
+        struct call *call = &thread->calls[k];
+        if (call->flags & OF_LINE ? !lines_place(engine, call) : !activations_push(&thread->open, call->frame))
             return false;
     }
     if (is_own(engine, thread) && (engine->by_cputime || thread->line.count) && !engine_due(engine, thread))

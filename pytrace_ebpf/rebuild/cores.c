@@ -24,8 +24,10 @@ void cores_open(const struct engine *engine, struct thread *thread)
 static int64_t busy_upto(struct thread *thread, int64_t ns)
 {
     const struct busy *busy = thread->busy;
-    if (!busy || !busy->count || ns < busy->when[0])
+    if (!busy || !busy->count)
         return 0;
+    if (ns < busy->when[0])
+        return busy->total[0];
     while (thread->busy_at + 1 < busy->count && busy->when[thread->busy_at + 1] <= ns)
         thread->busy_at++;
     while (busy->when[thread->busy_at] > ns)
@@ -73,7 +75,7 @@ static bool add(struct cores *cores, int32_t func, int32_t cpu, int64_t ns)
 
 /* --- calls --- */
 
-static bool note(struct cores *cores, struct call *call, int32_t cpu, int64_t ns)
+bool cores_note(struct cores *cores, struct call *call, int32_t cpu, int64_t ns)
 {
     for (uint32_t k = call->slices; k; k = cores->slice[k].next)
         if (cores->slice[k].cpu == cpu)
@@ -110,8 +112,8 @@ void cores_enter(struct engine *engine, struct thread *thread, struct call *call
     if (!stamp || stamp->unknown || thread->moved_ns <= stamp->spent[ON_CPU])
         return;
     int64_t ns = thread->moved_ns - stamp->spent[ON_CPU];
-    bool fine = note(&engine->cores, call, thread->moved_from, ns);
-    if (!fine || (caller && !note(&engine->cores, caller, thread->moved_from, -ns)))
+    bool fine = cores_note(&engine->cores, call, thread->moved_from, ns);
+    if (!fine || (caller && !cores_note(&engine->cores, caller, thread->moved_from, -ns)))
         engine->error = NO_MEMORY;
 }
 
@@ -127,7 +129,7 @@ void cores_left(struct engine *engine, struct thread *thread)
         struct call *call = &thread->calls[k];
         int64_t spent = now->spent[ON_CPU] - came->spent[ON_CPU];
         int64_t own = spent - call->children[ON_CPU] - below - noted(&engine->cores, call);
-        if (own && !came->unknown && !note(&engine->cores, call, now->cpu, own))
+        if (own && !came->unknown && !cores_note(&engine->cores, call, now->cpu, own))
             engine->error = NO_MEMORY;
         below = spent;
     }
@@ -171,8 +173,8 @@ void cores_free(struct cores *cores)
     free(cores->slice);
 }
 
-/* From here on, find out. `busy`: of each process, by which a call's is known; it has to stay where it is until rebuild_finish(). After
- * rebuild_functions(), and before anything is taken. */
+/* From here on, find out. `busy`: of each process, by which a call's is known; it has to stay where it is until the next of these calls. After
+ * rebuild_functions(), before anything is taken; again, with what continues `busy`, between two segments. */
 OFFERED bool rebuild_want_cores(struct engine *engine, const struct busy *busy, size_t processes)
 {
     struct cores *cores = &engine->cores;

@@ -18,16 +18,30 @@ static bool has_lines(const struct engine *engine, int32_t func)
     return func >= 0 && (uint32_t)func < engine->functions && engine->layer[func] == PYTHON;
 }
 
-static bool place(struct engine *engine, struct call *call, int32_t line)
+static bool find(struct engine *engine, struct call *call)
 {
     struct lines *lines = &engine->lines;
-    if (!sites_find(&lines->at, call->func, line, -1, &call->site))
+    if (!sites_find(&lines->at, call->func, call->line, -1, &call->site))
         return failed(engine, NO_MEMORY);
     size_t before = lines->capacity;
     if (!room(&lines->self, &lines->capacity, lines->at.count, sizeof *lines->self))
         return failed(engine, NO_MEMORY);
     memset(lines->self + before, 0, (lines->capacity - before) * sizeof *lines->self);
+    return true;
+}
+
+/* The same of a call that goes on, whose number was another engine's; false also where it is none. */
+bool lines_place(struct engine *engine, struct call *call)
+{
+    return engine->wants_lines && has_lines(engine, call->func) && find(engine, call);
+}
+
+static bool place(struct engine *engine, struct call *call, int32_t line)
+{
+    struct lines *lines = &engine->lines;
     call->line = line;
+    if (!find(engine, call))
+        return false;
     call->outermost_of_site = !lines->at.site[call->site].open++;
     return true;
 }

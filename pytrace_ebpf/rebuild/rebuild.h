@@ -397,6 +397,7 @@ int64_t charges_next(const struct charges *all, const struct thread *thread);
 int64_t charges_take(struct engine *engine, struct thread *thread, int64_t ns);
 bool charges_raise(struct engine *engine, const struct thread *thread, const struct call *call);
 bool charges_pay(struct engine *engine, struct call *call);
+struct charged *charges_owed(struct engine *engine, struct call *call);
 void charges_free(struct charges *charges);
 
 /* --- cores.c --- */
@@ -441,6 +442,7 @@ struct cores {
 
 void cores_open(const struct engine *engine, struct thread *thread);
 void cores_enter(struct engine *engine, struct thread *thread, struct call *call, struct call *caller, const struct stamp *stamp);
+bool cores_note(struct cores *cores, struct call *call, int32_t cpu, int64_t ns);
 bool cores_leave(struct engine *engine, struct thread *thread, const struct call *call, int64_t ns, const struct ended *ended);
 void cores_left(struct engine *engine, struct thread *thread);
 void cores_forget(struct engine *engine, struct call *call);
@@ -565,6 +567,7 @@ bool lines_begin(struct engine *engine, struct thread *thread, struct when when,
 bool lines_come_to(struct engine *engine, struct thread *thread, struct when when, int32_t line, int kind);
 bool lines_end(struct engine *engine, struct thread *thread, struct when when);
 void lines_add(struct engine *engine, const struct thread *thread, const struct call *call, const struct ended *ended);
+bool lines_place(struct engine *engine, struct call *call);
 void lines_free(struct lines *lines);
 void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known);
 

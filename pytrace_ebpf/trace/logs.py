@@ -12,9 +12,13 @@ from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.schema import PROFILE, STACKS, TABLES, Table
 
+_FEW = 1 << 16  # rows of a table that is asked for again and again
+
 
 class Logs:
     """What a Trace has of these; of a window of one the rows within."""
+
+    _held: dict[str, pd.DataFrame]  # those with a key, by name
 
     @abstractmethod
     def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
@@ -136,6 +140,11 @@ class Logs:
         return self._log("losses", None, None, None, [])
 
     def _keyed(self, name: str) -> pd.DataFrame:
-        spec = TABLES[name]
-        frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
-        return frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
+        if name not in self._held:
+            spec = TABLES[name]
+            frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
+            frame = frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
+            if len(frame) > _FEW:
+                return frame
+            self._held[name] = frame
+        return self._held[name].copy()

@@ -62,6 +62,14 @@ def batches(spec: Table, part: Part, rows: int, columns: Sequence[str] | None = 
             yield table
         return
     with reading(part), ExitStack() as stack:
+        whole = None if where is not None else _whole(spec, part, stack)
+        if whole is not None:  # what a data set does beside takes half as long again
+            schema = pa.schema([spec.arrow.field(name) for name in names])
+            for batch in whole.iter_batches(rows, columns=names, use_threads=True):
+                table = pa.Table.from_arrays([batch.column(name) for name in names], schema=schema)
+                table.validate(full=True)
+                yield checked(spec, [table], names, [part])
+            return
         dataset = ds.FileSystemDataset([opened(part, stack)], spec.arrow, _PARQUET)
         for batch in dataset.to_batches(columns=names, filter=where, batch_size=rows, batch_readahead=_AHEAD):
             if len(batch):
@@ -130,16 +138,22 @@ def _read_whole(spec: Table, part: Part, columns: Sequence[str]) -> pa.Table | N
     """All rows of a part, in a third of the time that a data set takes for a small one; None where its columns are not those of `spec`."""
     schema = pa.schema([spec.arrow.field(name) for name in columns])
     with ExitStack() as stack:
-        descriptor, source = _source(part, stack)
-        file = pq.ParquetFile(source)
-        _check_rows(part, file.metadata.num_rows, descriptor)
-        there = file.schema_arrow
-        if there.names != spec.arrow.names or there.types != spec.arrow.types:
+        file = _whole(spec, part, stack)
+        if file is None:
             return None
         table = file.read(list(columns), use_threads=file.metadata.num_rows > _FEW_ROWS)
     table = pa.Table.from_arrays(table.select(list(columns)).columns, schema=schema)
     table.validate(full=True)
     return table
+
+
+def _whole(spec: Table, part: Part, stack: ExitStack) -> pq.ParquetFile | None:
+    """A part whose columns are those of `spec`; None for others. Raises as opened()."""
+    descriptor, source = _source(part, stack)
+    file = pq.ParquetFile(source)
+    _check_rows(part, file.metadata.num_rows, descriptor)
+    there = file.schema_arrow
+    return file if there.names == spec.arrow.names and there.types == spec.arrow.types else None
 
 
 def opened(part: Part, stack: ExitStack) -> ds.ParquetFileFragment:

@@ -47,6 +47,7 @@ class Trace(Logs):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._derived: dict[str, list[Part]] = {}
         self._indexes: dict[str, Index] = {}
+        self._held: dict[str, pd.DataFrame] = {}
         self._by_index: dict[int, dict[str, Any]] = {}
         self.request_patterns = tuple(self.manifest["options"].get("requests") or ())
         self.progress: Callable[[str, float | None], None] = lambda _what, _share: None  # called while tables are derived

@@ -34,7 +34,7 @@ class Window(Trace):
         self.last = max(self.first, min(len(of_whole), after + 1))
         self.manifest = {**whole.manifest, "segments": of_whole[self.first : self.last], "lost": {}}
         self._derived: dict[str, list[Part]] = {}
-        self._temporary, self._indexes = None, {}
+        self._temporary, self._indexes, self._held = None, {}, {}
         self._by_index = {}
 
     def __repr__(self) -> str:

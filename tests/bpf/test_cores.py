@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
 from pytrace_ebpf.analyze.time import cores, split
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.cores import affinity
@@ -44,7 +44,7 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     first, second = process.done()["cores"]
     trace = pytrace_ebpf.open(recorder.finish())
     functions = trace.functions().set_index("func_id")["name"]
-    table = functions_on_cores(trace, timeline_of(trace))
+    table = sums_of(trace).functions
     table = table[table["self_on_cpu_ns"] > 0].assign(name=lambda t: t["func_id"].map(functions))
     assert table.loc[table["name"] == "on_first", "cpu"].tolist() == [first]
     assert table.loc[table["name"] == "on_second", "cpu"].tolist() == [second]

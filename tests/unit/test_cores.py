@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import passes
-from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
+from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
 from pytrace_ebpf.analyze.time import cores, split
+from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
 from pytrace_ebpf.trace.reader import Trace
 from tests.unit import cores_reference
@@ -71,7 +72,11 @@ def test_who_moved_and_who_was_pushed() -> None:
 def compared(trace: Trace) -> None:
     """What the pass finds is what the calls have, and on each core what the reference says."""
     timeline, calls = timeline_of(trace), trace.calls()
-    found, expected = functions_on_cores(trace, timeline), cores_reference.by_function(calls, timeline)
+    sums, expected = sums_of(trace), cores_reference.by_function(calls, timeline)
+    found, by_thread = sums.functions, by_core(timeline, trace.threads()).drop(columns="name")
+    for one, other in ((sums.threads, by_thread), (sums.at_a_time, cores.parallelism(timeline, trace.start_ns, trace.end_ns).query("ns > 0"))):
+        other = other.sort_values(list(other), ignore_index=True).astype("int64")
+        pd.testing.assert_frame_equal(one[one.iloc[:, 1:].any(axis=1)].sort_values(list(one), ignore_index=True), other)
     own = calls[calls["first_cpu"].notna()].groupby("func_id")["self_on_cpu_ns"].sum()
     sums = found.groupby("func_id")["self_on_cpu_ns"].sum()
     assert sums[sums != 0].to_dict() == own[own != 0].to_dict()
@@ -88,7 +93,7 @@ def compared(trace: Trace) -> None:
 
 def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = pytrace_ebpf.open(sample(tmp_path))
-    table = functions_on_cores(trace, timeline_of(trace))
+    table = sums_of(trace).functions
     assert len(table) > 8 and table["self_on_cpu_ns"].sum() == trace.calls()["self_on_cpu_ns"].sum()
     assert table.groupby("func_id")["cpu"].nunique().max() == 2
     for count in (1, 2, 3):

@@ -11,6 +11,7 @@ from rich.console import Console
 from synthetic import Script, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.observed import exceptions as module
 from pytrace_ebpf.analyze.observed.exceptions import FEW, SEVERAL, exceptions
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
@@ -125,6 +126,16 @@ def test_where_no_type_is_known_the_report_says_what_records_them(typed: bool, t
         for part in view.report(facts, empty, 100, False, 20):
             console.print(part)
     assert ("--args PATTERN" in shown.get()) is not typed
+
+
+def test_what_a_loop_catches_is_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many different ones left the calls of a function that goes on."""
+    held, passed = list[int](), module._passed
+    monkeypatch.setattr(module, "_passed", lambda rows, open_: (held.append(len(open_) - len(rows)), passed(rows, open_))[1])
+    rows, script = chain(300, texts=300)
+    found = table(opened(tmp_path, rows, cuts=range(1030, script.now, 60)))
+    assert sum(times for times, *_ in found.values()) == 600 and found[MIDDLE, 21, "KeyError", SEVERAL][:2] == (300, 0)
+    assert len(held) > 60 and max(held) <= module._OF_A_CALLER + 10
 
 
 def test_a_source_that_does_not_know_says_so(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Who held the GIL when and who waited for whom, on lives acted by hand; and how it is said."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import gil_reference
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,10 +17,12 @@ from rich.console import Console
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.waits import gil_holds
+from pytrace_ebpf.analyze.waits import gil as by_gil
+from pytrace_ebpf.analyze.waits import gil_holds, gil_turns
 from pytrace_ebpf.analyze.waits import reasons as why
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
+from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN
+from pytrace_ebpf.analyze.waits.gil_turns import Holds
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.rebuild.near import near
 from pytrace_ebpf.trace.reader import Trace
@@ -91,8 +97,16 @@ def found(trace: Trace) -> Gil:
 
 def intervals(trace: Trace) -> list[tuple[int, int]]:
     """(who, since when)."""
-    waits, said = trace.waits(columns=WAIT_COLUMNS), evidence(trace)
-    held = holds(trace, waits, said, gil_waits(waits, said))
+    parts, take = list[pd.DataFrame](), Holds.take
+
+    def noting(self: Holds, *more: Any) -> Any:
+        found = take(self, *more)
+        parts.append(found[0])
+        return found
+
+    with patch.object(Holds, "take", noting):
+        analyze(trace)
+    held = pd.concat(parts).query("not open")
     assert (held["end_ns"][:-1].to_numpy() == held["start_ns"][1:].to_numpy()).all()
     return list(zip(held["tid"], held["start_ns"], strict=True))
 
@@ -161,6 +175,74 @@ def test_without_holders_only_waits_are_reported(tmp_path: Path) -> None:
     assert set(gil.pairs["held"]) == {"not known"}
     assert gil.threads["held_ns"].isna().all() and gil.threads["convoys"].isna().all()
     assert gil.threads["waited_ns"].sum() > 7 * MS - 100
+
+
+def contention_of(rng: random.Random) -> tuple[list[Row], list[Row]]:
+    """Threads of two processes that wait for the GIL and for other things, call, and end; who has the GIL is read at most of their switches."""
+    events: list[Row] = []
+    sched: list[Row] = []
+    for pid in (PID, PID + 1):
+        tids = [pid * 10 + k for k in range(rng.choice((1, 3, 4)))]
+        read = rng.random() < 0.9
+        for tid in tids:
+            now = rng.randrange(20)
+            while now < 3000:
+                gil, took, queued = rng.random() < 0.6, rng.choice((3, 50, 400)), rng.choice((0, 2, 90))
+                holder = rng.choice((*tids, NOBODY, UNKNOWN)) if read else UNKNOWN
+                out = switch(now, tid, SchedKind.OUT, holder, gil=gil, runnable=rng.random() < 0.1)
+                rows = [out, switch(now + took, tid, SchedKind.WAKING, other=rng.choice((0, *tids))), switch(now + took + queued, tid, SchedKind.IN)]
+                sched += [(row[0], pid, *row[2:8], pid if row[9] else 0, *row[9:]) for row in rows]
+                now += took + queued
+                for _ in range(rng.choice((0, 0, 1, 3))):
+                    now += rng.choice((0, 1, 20))
+                    events.append((now, pid, tid, int(rng.choice((CallKind.ENTRY, CallKind.RETURN))), rng.randrange(2), tid, 1))
+                now += rng.choice((1, 5, 60, 600))
+                if rng.random() < 0.02:
+                    sched.append((now, pid, *switch(now, tid, SchedKind.EXIT)[2:]))
+                    break
+    return events, sched
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0, 40, 300, 10**9]))
+def test_some_segments_at_a_time_say_what_all_at_once_do(tmp_path_factory: pytest.TempPathFactory, seed: int, patience: int) -> None:
+    rng = random.Random(seed)
+    events, sched = contention_of(rng)
+    cuts = sorted(rng.sample(range(1, 3000), rng.choice((1, 3, 9))))
+    losses = [("sched_ring", 1000, 1200, 1)] if rng.random() < 0.3 else []
+    processes = [(pid, 1, "", "", "3.11.2", "agent", *GIL, 0, rng.choice((None, 2500))) for pid in (PID, PID + 1)]
+    trace = trace_of(tmp_path_factory.mktemp("gil"), events, sched, cuts=cuts, end_ns=5000, losses=losses, processes=processes)
+    with (
+        patch.object(gil_turns, "TIMED_OUT_NS", patience),
+        patch.object(gil_reference, "TIMED_OUT_NS", patience),
+        patch.object(by_gil, "_AT_ONCE", 1),
+    ):
+        own = rng.choice((trace, trace, trace.window(700, 2100), trace.window(pid=PID + 1)))
+        found, expected = analyze(own), gil_reference.analyze(own)
+    for name, table in vars(expected).items():
+        by = [column for column in table if column not in ("name", "longest_ns", "mean_ns")]
+        one, other = (each.sort_values(by, ignore_index=True) for each in (getattr(found, name), table))
+        pd.testing.assert_frame_equal(one, other, check_dtype=False)
+
+
+def test_what_waits_is_bounded_by_what_is_open(tmp_path: Path) -> None:
+    """Not by the length of the trace, though a thread sleeps all along and another wants the GIL for good."""
+    events, sched, held = list[Row](), [switch(1, 9, SchedKind.OUT, HOG), switch(2, 11, SchedKind.OUT, HOG, gil=True)], list[int]()
+    for turn in range(30):
+        at = 10 + turn * 1000
+        sched += [switch(at, VICTIM, SchedKind.OUT, HOG, gil=True), switch(at + 500, VICTIM, SchedKind.WAKING, other=HOG)]
+        sched += [switch(at + 510, HOG, SchedKind.OUT, NOBODY), switch(at + 520, VICTIM, SchedKind.IN), switch(at + 900, HOG, SchedKind.IN)]
+        events += [event(at + 600, VICTIM, CallKind.ENTRY, 1), event(at + 610, VICTIM, CallKind.RETURN, 1), event(at + 950, HOG, CallKind.ENTRY, 0)]
+    trace, take = trace_of(tmp_path, events, sched, cuts=range(10, 30_000, 1000), end_ns=30_100), by_gil._Sums.take
+
+    def noting(self: Any, *more: Any) -> None:
+        take(self, *more)
+        frames = [*vars(self).values(), *vars(self._turns).values(), *vars(self._holds).values()]
+        held.append(sum(len(each) for each in frames if isinstance(each, pd.DataFrame)))
+
+    with patch.object(by_gil._Sums, "take", noting), patch.object(by_gil, "_AT_ONCE", 1):
+        assert analyze(trace).threads["waits"].sum() == 31
+    assert len(held) > 25 and max(held) < 50
 
 
 def test_no_rows(tmp_path: Path) -> None:
@@ -261,7 +343,7 @@ def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: 
     ts, pid, tid = (np.concatenate([np.full(len(run), of) if of is not None else run for run, of in each]) for each in (
         [(run, None) for run, _, _ in runs], [(run, pid) for run, pid, _ in runs], [(run, tid) for run, _, tid in runs],
     ))  # fmt: skip
-    rows = np.zeros(len(ts) + len(others), gil_holds._ROW)
+    rows = np.zeros(len(ts) + len(others), gil_holds.ROW)
     rows["ts"], rows["pid"], rows["holder"] = np.append(ts, others), np.append(pid, [7] * len(others)), np.append(tid, [99] * len(others))
     rows["by"][len(ts) :] = 5
 

@@ -3,12 +3,16 @@
 import io
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
+import test_exact_lines as exact
+import test_memory as used
 import test_operators as native
 import test_requests as requested
 from hypothesis import HealthCheck, given, settings
@@ -19,13 +23,14 @@ from test_sums import recorded_upto
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.native.tensors import Tensors
+from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.trace.derived import FOLDER
+from pytrace_ebpf.trace.derived import FOLDER, Pieces
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
 from pytrace_ebpf.view.by import BY
 
-GROWING = ("waits", "calls", "tasks", "requests", "values", "operators")
+GROWING = ("waits", "calls", "tasks", "requests", "values", "operators", "memory", "lines")
 ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
@@ -67,11 +72,31 @@ def with_operators(path: Path) -> Path:
     return told_early(native.trace(path / "trace", cuts=[26, 50], arguments=[*native.ARGUMENTS, (12, native.RELU, False, [[1]], ["int8"])]).directory)
 
 
+def with_memory(path: Path) -> Path:
+    """What is allocated in one segment is freed in another, calls that used some are open where the trace is cut, and one has no name yet."""
+    allocations = [(10, 1, 5, 0, 0, 5), (20, 2, 100, 1, 40, 60), (30, 4, 1000, 0, 0, 1000), (40, 0, 0, 4, 1000, -1000), (50, 0, 0, 1, 60, -60)]
+    events = [*used.EVENTS, used.event(65, ENTRY, -1, 9), used.event(90, RETURN, used.FIB, 9)]
+    tables = {
+        "allocations": [(ts, 7, 7, *counts, max(counts[1], counts[-1])) for ts, *counts in allocations],
+        "faults": [used.fault(ts) for ts in range(5, 95, 6)],
+        "native_blocks": [used.block(15, 1000), used.block(22, 100), used.block(45, -100, since=22)],
+    }
+    manifest = {**used.RECORDED, **used.SAMPLED, "options": {"memory": True}}
+    return told_early(
+        write_trace(path / "trace", events=events, functions=used.SAMPLE_FUNCTIONS, **tables, manifest=manifest, end_ns=100, cuts=[33, 72])
+    )
+
+
+def with_lines(path: Path, cuts: tuple[int, ...] = (140, 6000)) -> Path:
+    """Lines that go on where the trace is cut, some of them while they call others."""
+    life, more = exact.script(), {"manifest": exact.LINES, "functions": used.SAMPLE_FUNCTIONS}
+    return told_early(write_trace(path / "trace", events=life.events, sched=life.sched, end_ns=life.now, cuts=cuts, **more))
+
+
 def made(path: Path, name: str) -> Path:
     """A trace of three segments, with something of the table in each."""
-    return {"tasks": with_coroutines, "values": with_coroutines, "requests": with_requests, "operators": with_operators}.get(
-        name, lambda path: told_early(sample(path))
-    )(path)
+    of = {"tasks": with_coroutines, "values": with_coroutines, "requests": with_requests, "operators": with_operators, "memory": with_memory}
+    return (of | {"lines": with_lines}).get(name, lambda path: told_early(sample(path)))(path)
 
 
 def told_early(path: Path) -> Path:
@@ -92,8 +117,8 @@ def table(trace: Trace, name: str) -> pd.DataFrame:
 
 def anew(path: Path, name: str) -> pd.DataFrame:
     """The table as it is derived from nothing."""
-    trace = pytrace_ebpf.open(path)
-    without_past(trace)._derived[name] = trace._rebuild(TABLES[name], keep=False)
+    trace = without_past(pytrace_ebpf.open(path))
+    trace._derived[name] = trace._rebuild(TABLES[name], keep=False)
     return table(trace, name)
 
 
@@ -136,15 +161,38 @@ def test_only_new_segments_are_read(tmp_path: Path, name: str) -> None:
     assert not (path / FOLDER).exists() or not any(file.name.startswith(f"{name}-") for file in (path / FOLDER).iterdir())  # it grows no more
 
 
-@pytest.mark.parametrize("name", sorted({*GROWING} - {"operators"}))
+@pytest.mark.parametrize("name", sorted({*GROWING} - {"operators"}))  # made by hand below
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS))
 def test_it_is_what_one_derivation_gives(tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, scenario: str) -> None:
-    told = story(seed, scenario)
-    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **told, observed=observed(told["events"])))
+    told, rng = story(seed, scenario), random.Random(seed)
+    more: dict[str, Any] = {"observed": observed(told["events"])}
+    if name == "memory":
+        ts = sorted(rng.randrange(told["start_ns"], told["end_ns"]) for _ in range(60))
+        more["faults"] = [(at, 50, rng.choice([row[2] for row in told["events"]] or [50]), used.GROWN, rng.randrange(-99, 99)) for at in ts]
+        more["allocations"] = [(at, 50, 50, 1, 9, 1, 5, rng.randrange(-50, 50), rng.randrange(0, 60)) for at in ts]
+        more["manifest"] = {**told.get("manifest", {}), **used.RECORDED, "options": {"memory": True}}
+    if name == "lines":
+        told["events"] = [each for row in told["events"] for each in (row, at_line(row, rng))[: 1 + (rng.random() < 0.5)]]
+    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **told | more))
     for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
         recorded_upto(path, count)
         pd.testing.assert_frame_equal(table(pytrace_ebpf.open(path), name), anew(path, name))
+
+
+def at_line(row: tuple[Any, ...], rng: random.Random) -> tuple[Any, ...]:
+    """The thread of an event is at a line straight after it."""
+    return (*row[:3], int(rng.choice([CallKind.LINE, CallKind.LINE, CallKind.STANDS])), -1, 0, rng.randrange(1, 5))
+
+
+@pytest.mark.parametrize("at", [50, 111, 161, 700, 11_000, 12_000])
+def test_lines_are_what_one_derivation_gives(tmp_path: Path, at: int) -> None:
+    path = with_lines(tmp_path, (at, at + 150))
+    for count in (1, 2, 3):
+        recorded_upto(path, count)
+        found = pytrace_ebpf.open(path).lines()
+        pd.testing.assert_frame_equal(found, anew(path, "lines"))
+    assert found["hits"].sum() == 7
 
 
 @pytest.mark.parametrize("cuts", [(21, 22), (23, 31), (32, 41), (46, 54), (12, 56)])
@@ -206,9 +254,8 @@ def test_requests_are_found_anew_once_another_function_answers_one(tmp_path: Pat
         pd.testing.assert_frame_equal(found, anew(path, "requests"))
 
 
-@pytest.mark.parametrize("by", sorted(set(BY) - {"core", "memory", "opcode"}))
+@pytest.mark.parametrize("by", sorted(set(BY) - {"opcode"}))
 def test_no_report_reads_what_one_before_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    """But `--by core` and `--by memory`, which keep their sums of a complete trace only."""
     path, read = told_early(sample(tmp_path)), set[tuple[str, int]]()
     part, parts, batches, log = Trace.part, Trace.parts, Trace.batches, Trace._log
     monkeypatch.setattr(Trace, "part", lambda self, name, index, *more: (read.add((name, index)), part(self, name, index, *more))[1])
@@ -223,6 +270,20 @@ def test_no_report_reads_what_one_before_has_read(tmp_path: Path, monkeypatch: p
         assert main(["report", str(path), "--by", by]) == 0
         assert {index for name, index in read if name in ("events", "sched")} <= {count - 1}
         assert read
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS))
+def test_how_cores_were_used_is_what_one_pass_finds(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
+    path = told_early(write_trace(tmp_path_factory.mktemp("growing") / "trace", **story(seed, scenario)))
+    for count in range(1, len(pytrace_ebpf.open(path).segments) + 1):
+        recorded_upto(path, count)
+        found, again = core_sums(pytrace_ebpf.open(path)), core_sums(pytrace_ebpf.open(path))
+        with patch.object(Pieces, "read", return_value=None), patch.object(Pieces, "keep"):
+            whole = core_sums(pytrace_ebpf.open(path))
+        for name in ("threads", "at_a_time", "functions"):
+            pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name))
+            pd.testing.assert_frame_equal(getattr(found, name), getattr(again, name))
 
 
 def damage(state: bytes, how: str) -> bytes:

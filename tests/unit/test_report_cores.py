@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import core_sums
+from pytrace_ebpf.analyze.rebuilt.growing import packed
+from pytrace_ebpf.analyze.rebuilt.on_cores import OnCores
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores
 from tests.unit.synthetic import sample, write_trace
@@ -30,23 +33,25 @@ def test_a_line_number_is_whole_also_beside_moves_outside_of_calls(tmp_path: Pat
     assert lines and all(line is None or type(line) is int for line in lines)
 
 
-def no_timeline(_: Trace) -> pd.DataFrame:
-    raise AssertionError("the switches were read again")
-
-
 def test_a_second_report_reads_neither_events_nor_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = sample(tmp_path / "sample")
     rows, facts = cores.found(pytrace_ebpf.open(path), pd.DataFrame(), {})
     assert len(rows) and facts["cores"]["functions"] and rows["busy_ns"].sum() > 0
-    monkeypatch.setattr(core_sums, "intervals", no_timeline)
+    monkeypatch.setattr(OnCores, "scheduled", None)
     again, same = cores.found(pytrace_ebpf.open(path), pd.DataFrame(), {})
     pd.testing.assert_frame_equal(again, rows)
     assert same == facts
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"{}\n", b'{"threads": 1, "at_a_time": 0, "functions": 0}\n', b'{"threads": 0, "at_a_time": 0, "functions": 0}\nx']
-)
+def of_other_type() -> bytes:
+    return packed(dict.fromkeys(core_sums._DTYPES, np.zeros(1, "i4")))
+
+
+def below_zero() -> bytes:
+    return packed({name: np.full(1, -5, np.int64).astype(dtype) for name, dtype in core_sums._DTYPES.items()})
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}\n", packed({}), of_other_type(), below_zero()])
 def test_what_is_damaged_is_made_again(tmp_path: Path, damage: bytes) -> None:
     path = sample(tmp_path / "sample")
     facts = facts_of(pytrace_ebpf.open(path))

@@ -1,7 +1,7 @@
 """What memory the calls of each function used: amounts that the compiled pass charges to the calls that were open, summed by function."""
 
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +9,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
-from pytrace_ebpf.analyze.rebuilt.passes import segments
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, within
 from pytrace_ebpf.analyze.time.split import thread_keys
-from pytrace_ebpf.rebuild.engine import CHARGE
-from pytrace_ebpf.rebuild.library import GONE_SINCE, LEVEL, PEAK
+from pytrace_ebpf.rebuild.engine import CHARGE, Engine
+from pytrace_ebpf.rebuild.library import CHARGES, GONE_SINCE, LEVEL, PEAK
+from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY, NATIVE_BLOCKS
@@ -26,38 +28,35 @@ AMOUNTS = (*FAULTS_USED, *ALLOCATED, *NATIVE)
 
 _OF_ROW = {**{name: len(FAULTS_USED) + place for place, name in enumerate(ALLOCATED)}, "peak_bytes": PEAK, "level_bytes": LEVEL}
 
+_USED = np.dtype([("func_id", "i8"), ("calls", "i8"), ("own", "i8", (CHARGES,)), ("total", "i8", (CHARGES,))])
+
 Ints = npt.NDArray[np.int64]
 Charges = npt.NDArray[np.void]
+Used = npt.NDArray[np.void]  # by function: what its calls used by themselves, and with those below them; of PEAK the highest of each
 
 
-def derive(trace: Trace, into: Path) -> None:
-    """Write what functions used as a Parquet part into the folder `into`."""
-    pq.write_table(from_frame(MEMORY, _by_function(trace)), into / "part-00000.parquet", compression="lz4")
+def derive(trace: Trace, into: Path) -> Settled | None:
+    """Write what functions used as a Parquet part into the folder `into`; of a trace that has grown since, only the new segments are read."""
+    growth = Growth(trace, MEMORY, into, partial(engine_of, trace.whole, rows=False, nodes=MOST_NODES))
+    try:
+        before, waiting = _resumed(growth.state)
+    except (KeyError, ValueError):
+        growth.refuse()
+        before, waiting = _resumed(None)
+    used = _charged(trace, growth, before, waiting)
+    pq.write_table(from_frame(MEMORY, _table(trace, used)), into / "part-00000.parquet", compression="lz4")
+    return growth.settled
 
 
-def _by_function(trace: Trace) -> pd.DataFrame:
-    sums = _charged(trace)
-    calls = sums.nodes["depth"] >= 0
-    whole = calls & ((sums.nodes["outermost"] & 1) != 0)
-    functions, place = np.unique(sums.nodes["func_id"], return_inverse=True)
-    total = _with_those_below(sums.nodes, sums.own)
-
-    def summed(values: Ints, mask: npt.NDArray[np.bool_]) -> Ints:
-        out = np.zeros(len(functions), np.int64)
-        np.add.at(out, place[mask], values[mask])
-        return out
-
-    known = _known(trace)
-    table = pd.DataFrame({"func_id": functions, "calls": summed(sums.nodes["calls"], calls)})
+def _table(trace: Trace, used: Used) -> pd.DataFrame:
+    known, table = _known(trace), pd.DataFrame({name: used[name] for name in ("func_id", "calls")})
     for what, name in enumerate(AMOUNTS):
-        for prefix, values, mask in (("", total, whole), ("self_", sums.own, calls)):
-            table[prefix + name] = pd.Series(summed(values[:, what], mask) if known[name] else pd.NA, table.index, "Int64")
+        for prefix, values in (("", used["total"]), ("self_", used["own"])):
+            table[prefix + name] = pd.Series(values[:, what] if known[name] else pd.NA, table.index, "Int64")
     for of in ("blocks", "bytes"):
         table[f"kept_{of}"] = table[of] - table[f"freed_{of}"]
     table["native_kept_bytes"] = table["native_bytes"] - table["native_freed_bytes"]
-    peak = np.zeros(len(functions), np.int64)
-    np.maximum.at(peak, place[calls], sums.own[calls, PEAK])
-    table["peak_bytes"] = pd.Series(peak if known["bytes"] else pd.NA, table.index, "Int64")
+    table["peak_bytes"] = pd.Series(used["own"][:, PEAK] if known["bytes"] else pd.NA, table.index, "Int64")
     return table[table["calls"] > 0].reset_index(drop=True)
 
 
@@ -69,30 +68,66 @@ def _known(trace: Trace) -> dict[str, bool]:
     return {**dict.fromkeys(FAULTS_USED, faults is not None), "grown_bytes": bool(faults and faults["growth"]), **allocated, **native}
 
 
-class _Sums(NamedTuple):
-    """Of each node of the tree (rebuild.library.NODE) what its calls used by themselves: shape (nodes, CHARGES)."""
+def _charged(trace: Trace, growth: Growth[Engine], before: Used, waiting: Charges) -> Used:
+    """In one pass, with what was used `before`. Memory is bounded by the tree and what happened in two segments.
 
-    nodes: npt.NDArray[np.void]
-    own: Ints
-
-
-def _charged(trace: Trace) -> _Sums:
-    """In one pass. Memory is bounded by the tree and what happened in two segments."""
-    engine, first, last = within(trace, rows=False, nodes=MOST_NODES)
-    whole, open_charges = trace.whole, np.zeros(0, CHARGE)
-    for segment, (events, end_ns) in zip(whole.segments[first:last], segments(whole, engine, first, last), strict=True):
+    `waiting`: charges of before of which it is not known yet whose they are.
+    """
+    whole = trace.whole
+    engine, first, last = (growth.engines, growth.first, None) if whole is trace else within(trace, rows=False, nodes=MOST_NODES)
+    engine.charge(waiting)
+    for number, (events, end_ns) in enumerate(segments(whole, engine, first, last), first):
+        segment = whole.segments[number]
         fresh = np.concatenate([read(whole, segment["index"]) for read in (_faults, _allocations, _native_blocks)])
-        within_window = (fresh["ts"] >= trace.start_ns) & (fresh["ts"] < trace.end_ns)
-        within_window &= (fresh["what"] != GONE_SINCE) | (fresh["since"] >= trace.start_ns)
-        charges = np.concatenate((open_charges, fresh[within_window]))
+        charges = np.concatenate((waiting, fresh if whole is trace else fresh[_within(fresh, trace)]))
         charges = charges[np.lexsort((charges["ts"], charges["key"]))]
         engine.charge(charges)
         for _ in engine.take(events, end_ns, PIECE):
             pass
         engine.settle(segment["start_ns"])  # a thread hands over an event one segment later at most
-        open_charges = charges[engine.uncharged()]
+        waiting = charges[engine.uncharged()]
+        if growth.due(number + 1):
+            growth.settle((), {"used": _added(before, _used(engine)), "waiting": waiting})
     engine.finish(trace.end_ns)
-    return _Sums(engine.nodes(), engine.charged())
+    return _added(before, _used(engine))
+
+
+def _within(charges: Charges, window: Trace) -> npt.NDArray[np.bool_]:
+    there = (charges["ts"] >= window.start_ns) & (charges["ts"] < window.end_ns)
+    return there & ((charges["what"] != GONE_SINCE) | (charges["since"] >= window.start_ns))
+
+
+def _resumed(state: State | None) -> tuple[Used, Charges]:
+    """What was used in the segments that were read before, and what waits; None: of none. Raises KeyError, and ValueError for what is no such state."""
+    if state is None:
+        return np.zeros(0, _USED), np.zeros(0, CHARGE)
+    waiting = checked_rows(state["waiting"], CHARGE)
+    if (waiting["what"] > LEVEL).any():
+        raise ValueError("no such state")
+    return checked_rows(state["used"], _USED), waiting
+
+
+def _used(engine: Engine) -> Used:
+    """By function what the calls in the engine's tree used; of one that is open, what it has used so far."""
+    nodes, own = engine.nodes(), engine.charged()
+    out = np.zeros(len(nodes), _USED)
+    out["func_id"], out["own"], out["total"] = nodes["func_id"], own, _with_those_below(nodes, own)
+    out["calls"] = nodes["calls"]
+    out["total"][(nodes["outermost"] & 1) == 0] = 0  # recursion counts once
+    return _added(out[nodes["depth"] >= 0])
+
+
+def _added(*parts: Used) -> Used:
+    """One row for each function."""
+    rows = np.concatenate(parts)
+    functions, place = np.unique(rows["func_id"], return_inverse=True)
+    out = np.zeros(len(functions), _USED)
+    out["func_id"] = functions
+    for name in ("calls", "own", "total"):
+        np.add.at(out[name], place, rows[name])
+    out["own"][:, PEAK] = 0
+    np.maximum.at(out["own"][:, PEAK], place, rows["own"][:, PEAK])
+    return out
 
 
 def _faults(trace: Trace, index: int) -> Charges:

@@ -1,5 +1,6 @@
 """Calls of native code with the tensors they were given and returned, what these cost, and the error that left them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
 def _by_segment(trace: Trace, into: Path, stream: "Operators", native: list[int]) -> Settled | None:
     """Those of a whole trace; of one that has grown since, those of the new segments."""
     next(trace.calls_by_part(["call_id"], []), None)  # derives them
-    growth = Growth(trace, OPERATORS, into, engine_of(trace, rows=True))
+    growth = Growth(trace, OPERATORS, into, partial(engine_of, trace, rows=True))
     try:
         stream.tensors.resume(growth.state)
     except (KeyError, ValueError, pa.ArrowException):

@@ -18,6 +18,7 @@ from pytrace_ebpf.trace.reader import Trace
 
 FEW = 8  # different texts of a type that left a line: where there are more, they are not distinguished
 SEVERAL = "(several texts)"
+_OF_A_CALLER = 64  # exceptions that left calls of one that goes on
 
 _COLUMNS = ("call_id", "parent_id", "func_id", "line", "call_line", "wall_ns", "self_wall_ns")
 _PLACE = ["func_id", "line", "type"]
@@ -45,7 +46,7 @@ def exceptions(trace: Trace) -> pd.DataFrame:
             rows = _described(left, waiting)
             open_ = pd.concat([open_, rows[list(open_)]], ignore_index=True) if len(open_) else rows[list(open_)]
             rows["raised"] = 1 - _passed(rows, open_)
-            open_ = open_[~open_["parent_id"].isin(piece["call_id"].to_numpy())]
+            open_ = _last_ones(open_[~open_["parent_id"].isin(piece["call_id"].to_numpy())])
             rows = rows.assign(times=1)[[*_KEY, *_SUMS]]
             total = _summed(pd.concat([total, rows]) if len(total) else rows)
     total = total.astype(dict.fromkeys(_SUMS, np.int64))
@@ -72,6 +73,11 @@ def _described(left: pa.Table, waiting: Waiting) -> pd.DataFrame:
     )
 
 
+def _last_ones(open_: pd.DataFrame) -> pd.DataFrame:
+    """Of each caller the last different ones: what passes on came through one of these, however many a loop has caught before."""
+    return open_.drop_duplicates(keep="last").groupby("parent_id", sort=False).tail(_OF_A_CALLER) if len(open_) else open_
+
+
 def _passed(rows: pd.DataFrame, open_: pd.DataFrame) -> npt.NDArray[np.int64]:
     """1 where the exception had left a call below; `open_`: the calls that one left, and whose callers have not ended before."""
     typed = open_[open_["type"].notna()]
@@ -93,7 +99,8 @@ def _summed(rows: pd.DataFrame) -> pd.DataFrame:
     if not len(rows):
         return rows
     table = rows.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()
-    many = table.groupby(_PLACE, dropna=False)["text"].transform("nunique") > FEW
+    places = table.assign(many=table["text"] == SEVERAL).groupby(_PLACE, dropna=False)
+    many = (places["text"].transform("nunique") > FEW) | places["many"].transform("any")  # also where there were before
     if (many & (table["text"] != SEVERAL)).any():
         table.loc[many, "text"] = SEVERAL
         table = table.groupby(_KEY, dropna=False, sort=False, as_index=False)[_SUMS].sum()

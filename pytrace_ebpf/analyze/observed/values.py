@@ -1,6 +1,7 @@
 """What calls were given and returned, each value with the id of its call."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the values of `trace` as Parquet parts into the folder `into`: one for the calls that ended in each segment."""
     if not has_values(trace):
         return None
-    growth = Growth(trace, VALUES, into, engine_of(trace.whole, rows=True))
+    growth = Growth(trace, VALUES, into, partial(engine_of, trace.whole, rows=True))
     try:
         waiting = Waiting(growth.state)
     except (KeyError, ValueError, pa.ArrowException):

@@ -6,6 +6,7 @@ without calls whole.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
 
     One piece is written while the next is rebuilt.
     """
-    growth = Growth(trace, CALLS, into, engine_of(trace.whole, rows=True))
+    growth = Growth(trace, CALLS, into, partial(engine_of, trace.whole, rows=True))
     try:
         workers = Workers(trace, growth.first, growth.state)
     except (KeyError, ValueError):

@@ -1,96 +1,117 @@
-"""How a trace used its cores, as sums: kept next to its tables, so that a second report by core reads neither events nor switches."""
+"""How a trace used its cores, kept next to its tables: a second report by core reads neither events nor switches, one of a trace that grew the new segments."""
 
-import json
-from dataclasses import dataclass
+import zipfile
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
-from pytrace_ebpf.analyze.rebuilt.on_cores import functions_on_cores
-from pytrace_ebpf.analyze.time.by_core import by_core
-from pytrace_ebpf.analyze.time.cores import parallelism
-from pytrace_ebpf.analyze.time.split import on_cores
-from pytrace_ebpf.analyze.time.trace_timeline import intervals
+from pytrace_ebpf.analyze.rebuilt.growing import State, checked_rows, load, packed, saved, unpacked
+from pytrace_ebpf.analyze.rebuilt.on_cores import CoreSums, OnCores
+from pytrace_ebpf.analyze.rebuilt.passes import shards_of
+from pytrace_ebpf.analyze.rebuilt.riding import riding
+from pytrace_ebpf.analyze.rebuilt.sums import within
+from pytrace_ebpf.analyze.time.core_times import AT_A_TIME, THREADS
+from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.derived import Pieces
 from pytrace_ebpf.trace.reader import Trace
 
 FOLDER = "cores"
-_MOST_BYTES = 1 << 28
-_SLICES = ["pid", "tid", "start_ns", "end_ns", "state", "cpu"]  # of a timeline, where a thread had a core
+_SINCE = "since"  # of a state that goes on
+_MOST_BYTES = 1 << 30
 _DTYPES = {
-    "threads": np.dtype([(name, "<i8") for name in ("cpu", "pid", "tid", "busy_ns", "slices")]),
-    "at_a_time": np.dtype([("cores", "<i8"), ("ns", "<i8")]),
-    "functions": np.dtype([("func_id", "<i8"), ("cpu", "<i8"), ("self_on_cpu_ns", "<i8"), ("busy_cores", "<f8")]),
+    "threads_found": THREADS,
+    "at_a_time_found": AT_A_TIME,
+    "functions_found": np.dtype([("func_id", "i8"), ("cpu", "i8"), ("self_on_cpu_ns", "i8"), ("busy_cores", "f8")]),
 }
-
-
-@dataclass(frozen=True)
-class CoreSums:
-    """`threads`: by_core.by_core's rows without names; `at_a_time`: cores.parallelism's; `functions`: on_cores.functions_on_cores's, none
-    where no switches were recorded."""
-
-    threads: pd.DataFrame
-    at_a_time: pd.DataFrame
-    functions: pd.DataFrame
-
-    def packed(self) -> bytes:
-        """As bytes."""
-        columns = {name: _rows(getattr(self, name), dtype) for name, dtype in _DTYPES.items()}
-        return json.dumps({name: len(rows) for name, rows in columns.items()}).encode() + b"\n" + b"".join(r.tobytes() for r in columns.values())
-
-    @classmethod
-    def unpacked(cls, content: bytes) -> "CoreSums | None":
-        """None of what is damaged."""
-        try:
-            header, _, body = content.partition(b"\n")
-            lengths, at, found = json.loads(header), 0, {}
-            for name, dtype in _DTYPES.items():
-                size = int(lengths[name]) * dtype.itemsize
-                found[name] = pd.DataFrame(np.frombuffer(body[at : at + size], dtype, int(lengths[name])))
-                at += size
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        negative = any((frame < -1).any(axis=None) for frame in found.values())
-        return None if negative or at != len(body) else cls(**found)
-
-
+_NO_STATE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, TraceError)
 _HELD: WeakKeyDictionary[Trace, CoreSums] = WeakKeyDictionary()
 
 
 def core_sums(trace: Trace) -> CoreSums:
-    """Those of a trace, which are kept once it is complete, or of a window of it."""
+    """Those of a trace, which are kept, or of a window of it. Where switches were not recorded nobody had a core."""
     if trace not in _HELD:
-        _HELD[trace] = _kept(trace)
+        _HELD[trace] = _kept(trace) if trace.whole is trace else sums_of(trace)
     return _HELD[trace]
 
 
+def sums_of(trace: Trace) -> CoreSums:
+    """The same, of what nothing is kept of. Where the waits of a whole trace are not derived yet, they are, in the same pass."""
+    finds = OnCores(trace)
+    if not _known(trace):
+        return finds.sums()
+    if trace.whole is trace:
+        with riding(trace, finds):
+            next(trace.waits_by_part(["kind"]), None)
+    if finds.found:
+        return finds.found
+    if trace.whole is trace:
+        return finds.pass_over(shards_of(trace), 0, None)
+    engine, first, last = within(trace, rows=False)
+    return finds.pass_over(Shards([engine]), first, last)
+
+
+def _known(trace: Trace) -> bool:
+    return trace.scheduling["source"] in ("bpf", "perf")
+
+
 def _kept(trace: Trace) -> CoreSums:
-    pieces, key = trace.pieces(FOLDER), ""
-    if trace.whole is trace and trace.manifest["state"] == "complete":
-        *_, key = "", *segment_keys(trace)
-    kept = pieces.read(key, _MOST_BYTES) if key else None
-    found = CoreSums.unpacked(kept) if kept is not None else None
-    if found is None:
-        found = _summed(trace)
-        if key:
-            for name in pieces.names():
-                pieces.drop(name)
-            pieces.keep(key, found.packed())
+    pieces, keys = trace.pieces(FOLDER), list(segment_keys(trace))
+    complete, names = trace.manifest["state"] == "complete", set(pieces.names())
+    last = next((place for place in reversed(range(len(keys))) if keys[place] in names), None)
+    state = None if last is None else _read(pieces, keys[last])
+    if state is not None and last == len(keys) - 1 and (_SINCE in state) != complete:
+        return _sums(state)
+    kept: State = {}
+    if (state is not None and last is not None) or (_known(trace) and not complete):
+        found = _grown(trace, state or {}, (last or 0) + 1, kept)
+    else:
+        found = sums_of(trace)
+    if keys and (complete or kept):
+        for name in names:
+            pieces.drop(name)
+        pieces.keep(keys[-1], packed(kept | _packed(found)))
     return found
 
 
-def _summed(trace: Trace) -> CoreSums:
-    timeline = pd.concat([on_cores(rows)[_SLICES] for rows in intervals(trace)], ignore_index=True)
-    known = trace.scheduling["source"] in ("bpf", "perf")
-    functions = functions_on_cores(trace, timeline) if known else pd.DataFrame(np.zeros(0, _DTYPES["functions"]))
-    frames = (by_core(timeline, trace.threads()), parallelism(timeline, trace.start_ns, trace.end_ns), functions)
-    return CoreSums(*(pd.DataFrame(_rows(frame, dtype)) for frame, dtype in zip(frames, _DTYPES.values(), strict=True)))
+def _grown(trace: Trace, state: State, first: int, kept: State) -> CoreSums:
+    """Go on from a state of the `first` segments, where it is one; `kept` gets that of all of a trace that still grows."""
+    engines, finds = shards_of(trace), OnCores(trace)
+    try:
+        load(engines, state)
+        finds.resume(state)
+    except _NO_STATE:
+        first, engines, finds = 0, shards_of(trace), OnCores(trace)
+
+    def settle() -> None:
+        if trace.manifest["state"] != "complete" and not engines.met_unknown:  # a name may come late
+            kept.update(finds.state(engines) | saved(engines))
+
+    return finds.pass_over(engines, first, None, settle)
 
 
-def _rows(frame: pd.DataFrame, dtype: "np.dtype[np.void]") -> npt.NDArray[np.void]:
-    rows = np.zeros(len(frame), dtype)
-    for name in dtype.names or ():
-        rows[name] = frame[name].to_numpy()
-    return rows
+def _read(pieces: Pieces, name: str) -> State | None:
+    """None of what is damaged."""
+    try:
+        state = unpacked(pieces.read(name, _MOST_BYTES) or b"")
+        for rows in (checked_rows(state[name], dtype) for name, dtype in _DTYPES.items()):
+            if any((rows[column] < -1).any() for column in rows.dtype.names or ()):
+                return None
+    except _NO_STATE:
+        return None
+    return state
+
+
+def _sums(state: State) -> CoreSums:
+    return CoreSums(*(pd.DataFrame(state[name]) for name in _DTYPES))
+
+
+def _packed(found: CoreSums) -> State:
+    out = {}
+    for (name, dtype), frame in zip(_DTYPES.items(), (found.threads, found.at_a_time, found.functions), strict=True):
+        out[name] = np.zeros(len(frame), dtype)
+        for column in dtype.names or ():
+            out[name][column] = frame[column].to_numpy()
+    return out

@@ -9,7 +9,7 @@ call_id counts from the beginning of the trace, so each row would have to be rea
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
-from pytrace_ebpf.analyze.rebuilt.passes import engine_of, has_only_cputime, shards_of
+from pytrace_ebpf.analyze.rebuilt.passes import has_only_cputime
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
@@ -35,42 +35,36 @@ class Growth(Generic[_Engines]):
     """One derivation of a table. `first`: how many segments an earlier one has settled; `parts`: the files of these, which are in the
     new folder already; `state`: what follows their events, by name, None where there are none; `engines` have taken them."""
 
-    def __init__(self, trace: Trace, table: Table, into: Path, engines: _Engines) -> None:
-        """`engines` have taken nothing yet: shards_of() or engine_of() the whole trace."""
-        self.engines: _Engines = engines
+    def __init__(self, trace: Trace, table: Table, into: Path, fresh: Callable[[], _Engines], engines: _Engines | None = None) -> None:
+        """`fresh` makes engines of the whole trace that have taken nothing yet, as `engines` have, where there are some already."""
+        self.engines: _Engines = fresh() if engines is None else engines
         self.first, self.parts = 0, list[str]()
         self.state: State | None = None
         self._trace, self._into = trace, into
+        self._fresh: Callable[[], _Engines] = fresh
         self._settled: Settled | None = None
         self._keys = list(segment_keys(trace)) if trace.whole is trace else []
         before = trace.settled(table) if self._keys else None
         if before is None or before.key not in self._keys:
             return
         try:
-            state = _unpacked(before.state)
-            self._load(state)
+            state = unpacked(before.state)
+            load(self.engines, state)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, TraceError):
-            self.engines = _anew(trace, engines)
+            self.engines = fresh()
             return
         if not trace.take_over(table, before, into):
-            self.engines = _anew(trace, engines)
+            self.engines = fresh()
             return
         self.first, self.parts, self.state = self._keys.index(before.key) + 1, list(before.parts), state
         self._settled = before
-
-    def _load(self, state: State) -> None:
-        """Raises TraceError where the threads have other numbers by now, which are part of every call_id."""
-        before, now = state.pop(_NUMBERS), _numbers(self.engines)
-        if len(before) > len(now) or not np.array_equal(before, now[: len(before)]):
-            raise TraceError("its threads have other numbers")
-        self.engines.load(state.pop(_ENGINE).tobytes())
 
     def refuse(self) -> None:
         """Begin with the first segment: what is left of the state is none."""
         for part in self.parts:
             (self._into / part).unlink()
         self.first, self.parts, self.state, self._settled = 0, [], None, None
-        self.engines = _anew(self._trace, self.engines)
+        self.engines = self._fresh()
 
     def due(self, segments: int) -> bool:
         """Whether settle() is to be called now that the engines have taken so many."""
@@ -81,8 +75,7 @@ class Growth(Generic[_Engines]):
     def settle(self, parts: Sequence[str], state: Mapping[str, npt.NDArray[Any]]) -> None:
         """These are all `parts` so far, and `state` is what goes on besides the engines; nothing, where they miss a name, which may come late."""
         if not self.engines.met_unknown:
-            numbers, saved = _numbers(self.engines), np.frombuffer(self.engines.save(), np.uint8)
-            self._settled = Settled(self._key, tuple(parts), _packed({**state, _NUMBERS: numbers, _ENGINE: saved}))
+            self._settled = Settled(self._key, tuple(parts), packed({**state, **saved(self.engines)}))
 
     def settle_with(self, table: Table, parts: Sequence[str], state: Mapping[str, npt.NDArray[Any]]) -> None:
         """settle() what is made of the rows of another derived `table`, part by part, if these are settled; the engines take nothing."""
@@ -109,17 +102,31 @@ def _numbers(engines: Engine | Shards) -> npt.NDArray[np.int64]:
     return engines.engines[0].keys() if isinstance(engines, Shards) else engines.keys()
 
 
-def _anew(trace: Trace, engines: _Engines) -> _Engines:
-    return shards_of(trace) if isinstance(engines, Shards) else engine_of(trace, rows=True)
+def saved(engines: Engine | Shards) -> State:
+    """The state of engines, for load()."""
+    return {_NUMBERS: _numbers(engines), _ENGINE: np.frombuffer(engines.save(), np.uint8)}
 
 
-def _packed(state: Mapping[str, npt.NDArray[Any]]) -> bytes:
+def load(engines: Engine | Shards, state: State) -> None:
+    """Have fresh engines go on from there, and take it out of `state`. Raises KeyError, and TraceError for none.
+
+    Also where the threads have other numbers by now, which are part of every call_id.
+    """
+    before, now = state.pop(_NUMBERS), _numbers(engines)
+    if len(before) > len(now) or not np.array_equal(before, now[: len(before)]):
+        raise TraceError("its threads have other numbers")
+    engines.load(state.pop(_ENGINE).tobytes())
+
+
+def packed(state: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Arrays by name as bytes."""
     out = io.BytesIO()
     np.savez_compressed(out, **state)  # type: ignore[arg-type]
     return out.getvalue()
 
 
-def _unpacked(content: bytes) -> State:
+def unpacked(content: bytes) -> State:
+    """What was packed(). Raises OSError, ValueError, KeyError, EOFError and BadZipFile for what is no such thing."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(each.file_size for each in archive.infolist()) > _MOST_BYTES:
             raise ValueError("too large")

@@ -1,6 +1,6 @@
 """The lines that functions came to, with hits and the time at each: a pass of its own, since it makes each line a call."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +10,50 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.tree import columns_of
 from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.library import SUMS
+from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import LINES
 from pytrace_ebpf.trace.window import Window
 
 _PLACE = ["func_id", "line"]
+_ROW = np.dtype([(name, "i8") for name in (*_PLACE, "hits", *(f"{prefix}.{name}" for prefix in ("", "self_") for name in SUMS.names or ()))])
 
 
-def derive(trace: Trace, into: Path) -> None:
-    """Write the lines of `trace` as a Parquet part into the folder `into`."""
-    pq.write_table(table(trace), into / "part-00000.parquet", compression="lz4")
+def derive(trace: Trace, into: Path) -> Settled | None:
+    """Write the lines of `trace` as a Parquet part into the folder `into`; of one that has grown since, only the new segments are read."""
+    lines = _Lines(trace)
+    if trace.whole is not trace:
+        _write(lines.of_window(trace), lines, into)
+        return None
+    growth = Growth(trace, LINES, into, lines.shards)
+    try:
+        before = lines.resume(growth.state)
+    except (KeyError, ValueError):
+        growth.refuse()
+        before = lines.resume(None)
+    shards = growth.engines
+    for number, (events, end_ns) in enumerate(segments(trace, shards, growth.first), growth.first + 1):
+        shards.take(events, end_ns, PIECE)
+        if growth.due(number):
+            growth.settle((), lines.state(_added(before, shards.engines)))
+    shards.finish(trace.end_ns)
+    _write(_added(before, shards.engines), lines, into)
+    return growth.settled
 
 
-def table(trace: Trace) -> pa.Table:
-    """The lines of a trace, or of a window of it, as schema.LINES, in the order of its first columns."""
-    first_lines = _first_lines(trace.whole)
-    lined = np.zeros(len(first_lines), np.uint8)
-    found = [_rows(*engine.lines()) for engine in _passed(trace, first_lines, lined)]
-    rows = pd.concat(found).groupby(_PLACE, as_index=False).sum()
+def _write(rows: pd.DataFrame, lines: "_Lines", into: Path) -> None:
+    pq.write_table(_table(rows, lines.lined), into / "part-00000.parquet", compression="lz4")
+
+
+def _table(rows: pd.DataFrame, lined: npt.NDArray[np.uint8]) -> pa.Table:
+    """Rows as schema.LINES, in the order of its first columns: those of functions of which there are lines (`lined`, by func_id)."""
     rows = rows[rows["func_id"].isin(np.flatnonzero(lined)) & ((rows["hits"] > 0) | (rows[".wall"] > 0))]
     columns: dict[str, Any] = {name: rows[name].to_numpy() for name in (*_PLACE, "hits")}
     for prefix in ("", "self_"):
@@ -52,32 +74,57 @@ def _rows(sites: npt.NDArray[np.void], own: npt.NDArray[np.void]) -> pd.DataFram
     return pd.DataFrame(columns)
 
 
-def _passed(trace: Trace, first_lines: npt.NDArray[np.int32], lined: npt.NDArray[np.uint8]) -> list[Engine]:
-    """Engines that have taken the whole trace, or up to the end of the window: no state that is kept knows where calls stand."""
-    whole = trace.whole
-    if whole is trace:
-        shards = shards_of(trace)
+def _added(before: pd.DataFrame, engines: Sequence[Engine]) -> pd.DataFrame:
+    """The rows before and those of the engines as one for each line."""
+    return pd.concat([before, *(_rows(*engine.lines()) for engine in engines)]).groupby(_PLACE, as_index=False).sum()
+
+
+class _Lines:
+    """Engines that find lines, and of which functions there are some: `lined`, 1 by func_id."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace.whole
+        functions = trace.functions()
+        self._first_lines = np.full(int(functions["func_id"].max()) + 1 if len(functions) else 0, -1, np.int32)
+        self._first_lines[functions["func_id"]] = functions["first_line"]
+        self.lined = np.zeros(len(self._first_lines), np.uint8)
+
+    def shards(self) -> Shards:
+        """Those of the whole trace."""
+        shards = shards_of(self._trace)
         for engine in shards.engines:
-            engine.want_lines(first_lines, lined)
-        for events, end_ns in segments(trace, shards):
-            shards.take(events, end_ns, PIECE)
-        shards.finish(trace.end_ns)
-        return list(shards.engines)
-    assert isinstance(trace, Window)
-    engine = engine_of(whole, rows=False)
-    engine.want_lines(first_lines, lined)
-    start_ns = trace.start_ns if trace.start_ns > whole.start_ns else None
-    cut = trace.end_ns < whole.end_ns
-    engine.window(start_ns, trace.end_ns if cut else None, trace.pid, trace.tid)
-    for events, segment_end in segments(whole, engine, 0, trace.last if cut else None):
-        for _ in engine.take(events, segment_end, PIECE):
-            pass
-    engine.finish(trace.end_ns)
-    return [engine]
+            engine.want_lines(self._first_lines, self.lined)
+        return shards
 
+    def resume(self, state: State | None) -> pd.DataFrame:
+        """The rows of the segments that were read before, None: of none. Raises KeyError, and ValueError for what is no such state."""
+        self.lined[:] = 0
+        if state is None:
+            return pd.DataFrame(np.zeros(0, _ROW))
+        lined = checked_rows(state["lined"], np.dtype(np.int64))
+        if len(lined) and not 0 <= lined.min() <= lined.max() < len(self.lined):
+            raise ValueError("no such state")
+        self.lined[lined] = 1
+        return pd.DataFrame(checked_rows(state["rows"], _ROW))
 
-def _first_lines(trace: Trace) -> npt.NDArray[np.int32]:
-    functions = trace.functions()
-    first_lines = np.full(int(functions["func_id"].max()) + 1 if len(functions) else 0, -1, np.int32)
-    first_lines[functions["func_id"]] = functions["first_line"]
-    return first_lines
+    def state(self, rows: pd.DataFrame) -> State:
+        """For resume()."""
+        packed = np.zeros(len(rows), _ROW)
+        for name in rows:
+            packed[name] = rows[name]
+        return {"lined": np.flatnonzero(self.lined), "rows": packed}
+
+    def of_window(self, trace: Trace) -> pd.DataFrame:
+        """The rows of a window: one engine takes all up to its end, as no state that is kept for windows knows where calls stand."""
+        assert isinstance(trace, Window)
+        whole = self._trace
+        engine = engine_of(whole, rows=False)
+        engine.want_lines(self._first_lines, self.lined)
+        start_ns = trace.start_ns if trace.start_ns > whole.start_ns else None
+        cut = trace.end_ns < whole.end_ns
+        engine.window(start_ns, trace.end_ns if cut else None, trace.pid, trace.tid)
+        for events, segment_end in segments(whole, engine, 0, trace.last if cut else None):
+            for _ in engine.take(events, segment_end, PIECE):
+                pass
+        engine.finish(trace.end_ns)
+        return _added(self.resume(None), [engine])

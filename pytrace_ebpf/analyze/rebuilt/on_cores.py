@@ -1,70 +1,147 @@
-"""Which function was on which core, and how many cores its process had meanwhile: one pass, no rows of calls."""
+"""How a program used its cores: which thread and which function was on which, how many at once. One pass, no rows of calls, no timeline of all of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
-from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
-from pytrace_ebpf.analyze.rebuilt.riding import riding
-from pytrace_ebpf.analyze.rebuilt.sums import begun
-from pytrace_ebpf.analyze.time.cores import busy
-from pytrace_ebpf.rebuild.engine import Ints
+from pytrace_ebpf.analyze.rebuilt.growing import State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.passes import segments
+from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
+from pytrace_ebpf.analyze.time.core_times import CoreTimes, summed
+from pytrace_ebpf.analyze.time.split import Timeline
+from pytrace_ebpf.analyze.time.split import on_cores as having_a_core
+from pytrace_ebpf.analyze.time.trace_timeline import before
+from pytrace_ebpf.analyze.waits.off_core import SCHED
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
-_Found = tuple[npt.NDArray[np.void], npt.NDArray[np.void]]
+_AT_ONCE = 1 << 17  # scheduling rows, of as many segments as have them
+_NEVER = 1 << 62
+_CELL = np.dtype([("func_id", "i8"), ("cpu", "i8"), ("ns", "i8")])
+_MEANWHILE = np.dtype([("func_id", "i8"), ("wall", "i8"), ("busy", "i8")])
+
+Rows = npt.NDArray[np.void]
 
 
-def functions_on_cores(trace: Trace, timeline: pd.DataFrame) -> pd.DataFrame:
-    """One row per function and core: func_id, cpu, self_on_cpu_ns (without the calls below), most first; and busy_cores.
+@dataclass(frozen=True)
+class CoreSums:
+    """`threads`: cpu, pid, tid, busy_ns, slices (times it got the core), by core, the busiest thread first; `at_a_time`: cores (from 0), ns that so
+    many were busy at once; `functions`: func_id, cpu, self_on_cpu_ns (without the calls below), most first, and busy_cores (float, the same in a
+    function's rows): mean cores that its process had within its outermost calls, null of an unknown function."""
 
-    busy_cores (float, the same in a function's rows): mean cores that its process had within its outermost calls, null of an unknown function. `timeline`:
-    analyze.time.split's. Calls whose scheduling is not known are left out. Memory is bounded by a segment, what is open, and the switches.
-    Where the waits of a whole trace are not derived yet, they are, in the same pass.
+    threads: pd.DataFrame
+    at_a_time: pd.DataFrame
+    functions: pd.DataFrame
+
+
+class OnCores:
+    """Finds all that while engines go over a trace or a window of it; as a Rider (analyze.rebuilt.riding) or in a pass of its own.
+
+    Memory is bounded by some segments, what is open, threads, functions and cores.
     """
-    wanted = _Cores({pid: (curve.when, curve.total, curve.slope) for pid, curve in busy(timeline).items()})
-    if trace.whole is trace:
-        with riding(trace, wanted):
-            next(trace.waits_by_part(["kind"]), None)
-    if not wanted.found:
-        _pass(trace, wanted)
-    return wanted.table()
 
-
-class _Cores:
-    """What engines are to find out, and what they `found`."""
-
-    def __init__(self, curves: dict[int, tuple[Ints, Ints, Ints]]) -> None:
-        self._curves, self.found = curves, list[_Found]()
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._end_ns = trace.end_ns if trace.whole is not trace or trace.manifest["state"] == "complete" else _NEVER
+        self._timeline = Timeline(trace.whole.processes(), trace.whole.losses(), before(trace)[1])
+        self._times, self._earlier = CoreTimes(trace.start_ns), _Cells()
+        self.found: CoreSums | None = None
 
     def begin(self, engines: Shards) -> None:
+        """`engines` will take all of it, or go on."""
         for engine in engines.engines:
-            engine.want_cores(self._curves)
+            engine.want_cores({})
+
+    def scheduled(self, engines: Shards, sched: Sequence[pa.Table], ends_ns: Sequence[int]) -> None:
+        """The switches (off_core.SCHED) of the segments that they take next, and their ends."""
+        rows = self._timeline.take(pa.concat_tables(sched), np.repeat(np.arange(len(sched)), [len(own) for own in sched]), ends_ns)
+        self._times.take(self._cut(having_a_core(rows)))
+        curves = {pid: (curve.when, curve.total, curve.slope) for pid, curve in self._times.curves().items()}
+        for engine in engines.engines:
+            engine.want_cores(curves)
+
+    def _cut(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """At the edges, and of the window's threads alone."""
+        trace = self._trace
+        rows = rows.assign(**{name: rows[name].clip(trace.start_ns, self._end_ns) for name in ("start_ns", "end_ns", "began_ns")})
+        ends_here = ~rows["goes_on"] & (rows["start_ns"] > rows["began_ns"]) & (rows["start_ns"] < self._end_ns)
+        rows = rows[(rows["end_ns"] > rows["start_ns"]) | ends_here]
+        for name in ("pid", "tid"):
+            wanted = getattr(trace, name, None)
+            rows = rows if wanted is None else rows[rows[name] == wanted]
+        return rows
+
+    def taken(self, start_ns: int) -> None:
+        """They have taken these; the last of them began at start_ns."""
+        self._times.settle(min(start_ns, self._trace.end_ns))  # a thread hands over an event one segment later at most
 
     def end(self, engines: Shards) -> None:
-        self.found = [engine.cores() for engine in engines.engines]
+        """They have taken all of it, and have finished."""
+        self._earlier = self._earlier.added(engines)
+        self.found = self.sums()
+
+    def sums(self) -> CoreSums:
+        """What was found; nobody had a core where nothing was taken."""
+        self._times.settle(self._trace.end_ns)
+        return CoreSums(pd.DataFrame(self._times.threads()), pd.DataFrame(self._times.at_a_time()), self._earlier.table())
+
+    def state(self, engines: Shards) -> State:
+        """What goes on besides the engines after the segments so far, for resume(); before they have finished."""
+        cells = self._earlier.added(engines)
+        return {**self._timeline.state(), **self._times.state(), "cells": cells.on, "meanwhile": cells.meanwhile}
+
+    def resume(self, state: State) -> None:
+        """Go on from there. Raises KeyError, and ValueError for what is no such state."""
+        self._earlier = _Cells(checked_rows(state["cells"], _CELL), checked_rows(state["meanwhile"], _MEANWHILE))
+        self._timeline.resume(state)
+        self._times.resume(state)
+
+    def pass_over(self, engines: Shards, first: int, last: int | None, taken: Callable[[], None] = lambda: None) -> CoreSums:
+        """Have `engines` take the segments of the whole from the `first` on, up to before the `last`; `taken` is called before they finish."""
+        whole = self._trace.whole
+        chosen = whole.segments[first:last]
+        self.begin(engines)
+        for place, sched in sched_groups(whole, chosen, SCHED, _AT_ONCE):
+            own = chosen[place : place + len(sched)]
+            self.scheduled(engines, sched, [segment["end_ns"] for segment in own])
+            for events, end_ns in segments(whole, engines, first + place, first + place + len(own), sched):
+                engines.take(events, end_ns, PIECE)
+            self.taken(own[-1]["start_ns"])
+        taken()
+        engines.finish(self._trace.end_ns)
+        self.end(engines)
+        assert self.found is not None
+        return self.found
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Of calls that have ended: by function and core their own CPU time, and by function what its outermost took, and their process had of the cores."""
+
+    on: Rows = field(default_factory=lambda: np.zeros(0, _CELL))
+    meanwhile: Rows = field(default_factory=lambda: np.zeros(0, _MEANWHILE))
+
+    def added(self, engines: Shards) -> "_Cells":
+        """With those that the engines found."""
+        on, meanwhile = [self.on], [self.meanwhile]
+        for engine in engines.engines:
+            cells, by_function = engine.cores()
+            on.append(cells[list(_CELL.names or ())].astype(_CELL))
+            there = np.flatnonzero((by_function["wall"] != 0) | (by_function["busy"] != 0))
+            rows = np.zeros(len(there), _MEANWHILE)
+            rows["func_id"], rows["wall"], rows["busy"] = there, by_function["wall"][there], by_function["busy"][there]
+            meanwhile.append(rows)
+        return _Cells(summed(np.concatenate(on), ["func_id", "cpu"]), summed(np.concatenate(meanwhile), ["func_id"]))
 
     def table(self) -> pd.DataFrame:
-        on = pd.DataFrame(np.concatenate([cells for cells, _ in self.found]))
-        table = on.groupby(["func_id", "cpu"], as_index=False)["ns"].sum().rename(columns={"ns": "self_on_cpu_ns"})
-        wall, busy_ns = (np.sum([meanwhile[name] for _, meanwhile in self.found], axis=0) for name in ("wall", "busy"))
-        rate = pd.Series(np.divide(busy_ns, wall, out=np.full(len(wall), np.nan), where=wall > 0))
+        """CoreSums.functions."""
+        table = pd.DataFrame(self.on).rename(columns={"ns": "self_on_cpu_ns"})
+        of = self.meanwhile
+        rate = pd.Series(np.divide(of["busy"], of["wall"], out=np.full(len(of), np.nan), where=of["wall"] > 0), of["func_id"])
         table["busy_cores"] = rate.reindex(table["func_id"]).to_numpy()
         table = table[table["self_on_cpu_ns"] != 0]
         return table.sort_values("self_on_cpu_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-def _pass(trace: Trace, wanted: _Cores) -> None:
-    """Over the whole trace, or the window."""
-    if trace.whole is trace:
-        shards = shards_of(trace)
-        parts = segments(trace, shards)
-    else:
-        engine, parts = begun(trace, rows=False)
-        shards = Shards([engine])
-    wanted.begin(shards)
-    for events, end_ns in parts:
-        shards.take(events, end_ns, PIECE)
-    shards.finish(trace.end_ns)
-    wanted.end(shards)

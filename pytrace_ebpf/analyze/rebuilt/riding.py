@@ -1,9 +1,11 @@
 """What else is asked of the engines in the pass that derives the waits of a trace: to read and rebuild it all once more would take as long again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakKeyDictionary
+
+import pyarrow as pa
 
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
@@ -14,6 +16,12 @@ class Rider(Protocol):
 
     def begin(self, engines: Shards) -> None:
         """The engines will take the whole trace, and have taken nothing yet."""
+
+    def scheduled(self, engines: Shards, sched: Sequence[pa.Table], ends_ns: Sequence[int]) -> None:
+        """The switches (waits.off_core.SCHED) of the segments that they take next, and their ends."""
+
+    def taken(self, start_ns: int) -> None:
+        """They have taken these; the last of them began at start_ns."""
 
     def end(self, engines: Shards) -> None:
         """They have taken all of it, and have finished."""

@@ -3,6 +3,7 @@
 One pass reads the calls of these functions only; their number bounds the memory.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the requests of `trace` as a Parquet part into the folder `into`."""
-    growth = Growth(trace, REQUESTS, into, engine_of(trace.whole, rows=True))
+    growth = Growth(trace, REQUESTS, into, partial(engine_of, trace.whole, rows=True))
     rows = _found(trace, growth)
     if len(rows):
         pq.write_table(from_frame(REQUESTS, rows), into / "part-00000.parquet", compression="lz4")

@@ -7,6 +7,7 @@ these, and the table that is made.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ _STATUS = {status: number for number, status in enumerate(TASK_STATUSES)} | {"re
 
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the coroutines of `trace` as a Parquet part into the folder `into`."""
-    growth = Growth(trace, TASKS, into, engine_of(trace.whole, rows=True))
+    growth = Growth(trace, TASKS, into, partial(engine_of, trace.whole, rows=True))
     stream = Tasks(trace.functions())
     try:
         stream.resume(growth.state)

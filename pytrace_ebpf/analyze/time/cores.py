@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
-from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.analyze.time.split import on_cores
 
 WAITS = ("func_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after")  # columns of schema.WAITS that are needed
@@ -22,12 +21,6 @@ def parallelism(timeline: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFr
     busy, ns = np.cumsum(step[order])[:-1], np.diff(when[order])
     spent = np.bincount(busy, weights=ns).astype(np.int64)
     return pd.DataFrame({"cores": np.arange(len(spent)), "ns": spent})
-
-
-def busy(timeline: pd.DataFrame) -> dict[int, Curve]:
-    """By pid the CPU time of the whole process, all its threads together, up to a moment."""
-    slices = on_cores(timeline)
-    return {int(pid): Curve.of(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for pid, own in slices.groupby("pid")}
 
 
 def migrations(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 Where no wake-ups were recorded (source perf), what follows a sleep is off-CPU time of unknown kind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
 Ints = npt.NDArray[np.int64]
+_ROW = np.dtype([(name, "i8") for name in ("thread", "ts", "kind", "cpu", "state", "syscall", "address", "other_tid", "to", "began")])
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,33 @@ class Timeline:
         thread = self._thread(before.keys)
         self._states.set(thread, before.state)
         self._last = Switches.known(thread, before.ts, before.cpu, before.state)  # the row of each thread that goes on
-        self._began = self._last.ts
+        self._began, self._until = self._last.ts, before.ts
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What goes on after the segments so far, for resume()."""
+        known, passed = self._states.save()
+        going_on = np.zeros(len(self._began), _ROW)
+        for name in (_ROW.names or ())[:-1]:
+            going_on[name] = getattr(self._last, name)
+        going_on["began"] = self._began
+        return {"keys": self._threads.keys, "known": known, "passed": np.array([passed, self._until]), "going_on": going_on}
+
+    def resume(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from there, before anything is taken. Raises KeyError, and ValueError for what is no such state."""
+        keys, known, passed, rows = (state[name] for name in ("keys", "known", "passed", "going_on"))
+        dtypes = [np.dtype(np.int64), np.dtype(np.uint8), np.dtype(np.int64), _ROW]
+        if [each.dtype for each in (keys, known, passed, rows)] != dtypes or passed.shape != (2,):
+            raise ValueError("no such state")
+        if not len(np.unique(keys)) == len(keys) == len(known) or len(np.unique(rows["thread"])) < len(rows):
+            raise ValueError("no such state")
+        if len(rows) and not 0 <= rows["thread"].min() <= rows["thread"].max() < len(keys):
+            raise ValueError("no such state")
+        self._threads.resume(keys)
+        self._states.grow(gil_ranges(self._processes, keys >> 32))
+        self._states.resume(known, int(passed[0]))
+        blank = np.zeros(len(rows), np.int64)
+        self._last = Switches(segment=blank - 1, row=blank - 1, **{name: rows[name] for name in (_ROW.names or ())[:-1]})
+        self._began, self._until = rows["began"], int(passed[1])
 
     def _thread(self, keys: Ints) -> Ints:
         thread, new = self._threads.number(keys)
@@ -68,6 +96,7 @@ class Timeline:
         """
         thread = self._thread(thread_keys(sched["pid"].to_numpy(), sched["tid"].to_numpy()))
         new = self._states.take(thread, sched, segment, ends_ns)
+        new.ts = np.maximum(new.ts, self._until)  # what comes late counts from the last end on
         rows, began = Switches.joined(self._last, new), np.concatenate((self._began, new.ts))
         order = np.lexsort((np.arange(len(rows.ts)), self._threads.keys[rows.thread]))
         rows, began = rows.take(order), began[order]
@@ -75,7 +104,8 @@ class Timeline:
         end = np.where(follows, np.append(rows.ts[1:], 0), ends_ns[-1]) if len(rows.ts) else rows.ts
         found = self._frame(rows, end, follows).assign(began_ns=began, goes_on=~follows)
         self._last, self._began = rows.take(~follows), began[~follows]
-        self._last.ts = np.maximum(self._last.ts, ends_ns[-1])
+        self._until = ends_ns[-1]
+        self._last.ts = np.maximum(self._last.ts, self._until)
         there = (end > rows.ts) | (rows.ts > began)  # what ended just where it had been cut is of no length
         return found[(rows.to < UNKNOWN) & there].reset_index(drop=True)
 

@@ -23,7 +23,7 @@ def timeline_of(trace: Trace, pid: int | None = None, tid: int | None = None) ->
     """split.timeline of a trace or of a window of it, cut at its edges; of the threads of `pid` and `tid`, where these are given."""
     if not isinstance(trace, Window) or not trace.segments:
         return timeline(trace.sched(pid=pid, tid=tid), trace.processes(), trace.end_ns, trace.losses())
-    whole, (first, known) = trace.whole, _before(trace)
+    whole, (first, known) = trace.whole, before(trace)
     chosen = [whole.part("sched", segment["index"]) for segment in whole.segments[first : trace.last]]
     rows = to_frame(pa.concat_tables([SCHED.arrow.empty_table(), *chosen]), SCHED)
     rows = rows.sort_values("ts", kind="stable", ignore_index=True)
@@ -36,7 +36,7 @@ def timelines(trace: Trace) -> Iterator[pd.DataFrame]:
 
     began_ns is not before a window's start, and with its end nothing goes on.
     """
-    whole, (first, known) = trace.whole, _before(trace)
+    whole, (first, known) = trace.whole, before(trace)
     states = Timeline(whole.processes(), whole.losses(), known)
     chosen = whole.segments[first : getattr(trace, "last", None)] if trace.segments else []
     for place, sched in sched_groups(whole, chosen, _SCHED, _AT_ONCE):
@@ -53,7 +53,7 @@ def intervals(trace: Trace) -> Iterator[pd.DataFrame]:
         yield ended.assign(start_ns=ended["began_ns"]).drop(columns=["began_ns", "goes_on"])
 
 
-def _before(trace: Trace) -> tuple[int, Known | None]:
+def before(trace: Trace) -> tuple[int, Known | None]:
     """How many segments lie before what has to be read for a window, and what was known there."""
     if not isinstance(trace, Window) or not trace.segments:
         return 0, None

@@ -1,5 +1,10 @@
-"""The GIL: which function waited for which, how much of the time it was held, wanted and free, and what each thread had of it."""
+"""The GIL: which function waited for which, how much of the time it was held, wanted and free, and what each thread had of it.
 
+Waits and evidence are taken some segments at a time, in the order of time. Memory is bounded by these, by what waits for what is not known
+yet (gil_turns.py), and by the rows of the answer.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,11 +12,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.added import Added
 from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN, WAIT_COLUMNS, evidence, gil_waits, holds
+from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, evidence, told
+from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
 
 SHORT_HOLD_NS = 2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long
+_FIGURES = ("held_ns", "holds", "waited_ns", "waits", "mean_ns", "longest_ns", "convoys", "convoy_ns")
 SHARES = ("alone_ns", "contended_ns", "handover_ns", "idle_ns", "unknown_ns")
+
+_AT_ONCE = 1 << 17  # scheduling rows of segments that are taken together
+_NEVER = 1 << 62
+_PAIR = ["waiting_func_id", "holding_func_id", "held"]
+_WHOLE = {"pid": "first", "tid": "first", "start_ns": "first", "end_ns": "last", "waited_ns": "sum", "holder_tid": "first"}
+_OF_THREAD = {**dict.fromkeys(("waited_ns", "waits", "having_ns", "convoys", "convoy_ns"), "sum"), "longest_ns": "max"}
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,34 +53,133 @@ class Gil:
 
 def analyze(trace: Any) -> Gil:
     """All about the GIL in a pytrace_ebpf Trace."""
-    waits, said = trace.waits(columns=WAIT_COLUMNS), evidence(trace)
-    of_gil = gil_waits(waits, said)
-    of_gil["waited_ns"] = of_gil["blocked_until_ns"].fillna(of_gil["end_ns"]).astype(np.int64) - of_gil["start_ns"]
-    held = holds(trace, waits, said, of_gil)
-    whole = _whole(of_gil, held)
-    return Gil(pairs(of_gil), shares(held, of_gil), _threads(trace, held, whole), _takes(whole))
+    pids = told(trace)
+    sums = _Sums(trace, pids)
+    for waits, said, until in _pieces(trace, pids):
+        sums.take(waits, said, until)
+    return sums.found(trace.threads())
 
 
-def pairs(of_gil: pd.DataFrame) -> pd.DataFrame:
-    """Gil.pairs of waits as from gil_holds.gil_waits, with waited_ns."""
-    ids = {"waiting_func_id": of_gil["func_id"], "holding_func_id": of_gil["holder_func_id"]}
-    rows = pd.DataFrame({name: func_id.to_numpy(np.int64) for name, func_id in ids.items()})
-    holder = of_gil["holder_tid"].to_numpy()
-    by = [holder == NOBODY, holder < 0, rows["holding_func_id"] < 0]
-    rows["held"] = np.select(by, ["nobody", "not known", "no call"], "function")
-    key = ["waiting_func_id", "holding_func_id", "held"]
-    # A wait of 12 ms is three of 5, 5 and 2: for each holder it counts once, with its whole time.
-    once = rows.assign(wait=of_gil["wait"], ns=of_gil["waited_ns"]).groupby([*key, "wait"], as_index=False)["ns"].sum()
-    out = once.groupby(key, as_index=False).agg(waits=("ns", "size"), total_ns=("ns", "sum"), longest_ns=("ns", "max"))
-    return out.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+def _pieces(trace: Any, pids: list[int]) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, int | None]]:
+    """Waits by when they begin, and evidence of the processes `pids`, with the moment before which all of it is there; None at the end."""
+    listed, since, rows, waiting = trace.segments, None, 0, [np.zeros(0, ROW)]
+    for place, found in enumerate(evidence(trace)):
+        waiting.append(found[np.isin(found["pid"], pids)])
+        rows += listed[place]["rows"].get("sched", 0)
+        until = listed[place]["start_ns"]  # a thread hands over an event one segment later at most
+        if rows >= _AT_ONCE and place + 1 < len(listed) and until > max(since or 0, trace.start_ns):
+            said = np.concatenate(waiting)
+            yield _waits(trace, since, until), _frame(said[said["ts"] < until]), until
+            waiting, since, rows = [said[said["ts"] >= until]], until, 0
+    yield _waits(trace, since, None), _frame(np.concatenate(waiting)), None
 
 
-def shares(held: pd.DataFrame, of_gil: pd.DataFrame) -> pd.DataFrame:
-    """Gil.processes, from gil_holds.holds and gil_waits."""
+def _waits(trace: Any, since: int | None, until: int | None) -> pd.DataFrame:
+    rows = trace.waits(columns=WAIT_COLUMNS, start_ns=since, end_ns=until)
+    return rows if since is None else rows[rows["start_ns"] >= since]
+
+
+def _frame(said: npt.NDArray[np.void]) -> pd.DataFrame:
+    return pd.DataFrame(said[np.argsort(said["ts"], kind="stable")]).astype("int64")
+
+
+class _Sums:
+    """What the rows of Gil are made of."""
+
+    def __init__(self, trace: Any, pids: list[int]) -> None:
+        processes = trace.processes()
+        self._turns, self._holds = Turns(), Holds(processes[processes["pid"].isin(pids)], trace.start_ns, trace.end_ns)
+        self._said, self._back = _frame(np.zeros(0, ROW)), pd.DataFrame(columns=["pid", "tid", "ts"], dtype="int64")
+        self._wanted = pd.DataFrame(columns=["pid", "start_ns", "end_ns"], dtype="int64")
+        self._once = self._whole = self._ended = self._lasting = pd.DataFrame()  # of waits that are not over, or whose convoys are not known
+        self._pairs = Added(_PAIR, {"waits": "sum", "total_ns": "sum", "longest_ns": "max"})
+        self._shares = Added(["pid"], dict.fromkeys(("wall_ns", "held_ns", *SHARES), "sum"))
+        self._held, self._waited = Added(THREAD, {"held_ns": "sum", "holds": "sum"}), Added(THREAD, _OF_THREAD)
+        self._takes = Added([*THREAD, "holder_tid"], {"waits": "sum"})
+
+    def take(self, waits: pd.DataFrame, said: pd.DataFrame, until: int | None) -> None:
+        """Further ones of _pieces()."""
+        known = self._holds.pids
+        both = pd.concat([self._said, said]) if len(self._said) else said
+        of_gil = self._turns.take(waits, both, until)
+        back, self._back = came_back(self._back, waits[waits["pid"].isin(known)], both)
+        upto = self._holds.upto(until, [self._turns.undecided, self._back])
+        rows = pd.concat([said.assign(order=0), *handed_over(of_gil[of_gil["pid"].isin(known)]), back])
+        self._said = both[both["ts"] >= both["pid"].map(upto)]
+        held, pieces = self._holds.take(rows, upto)
+        own = waits.loc[(waits["kind"].astype("object") == "gil") & waits["pid"].isin(known), list(self._wanted)].astype("int64")
+        self._wanted = pd.concat([self._wanted, own]) if len(self._wanted) else own
+        self._shares.add(shares(pieces, self._wanted))
+        self._wanted = self._wanted[self._wanted["end_ns"] > self._wanted["pid"].map(upto)]
+        self._add_waits(of_gil, until is None)
+        self._add_holds(held[held["tid"] > 0].astype("int64"), upto, until is None)
+
+    def _add_waits(self, of_gil: pd.DataFrame, last: bool) -> None:
+        rows = of_gil.assign(waited_ns=of_gil["blocked_until_ns"].fillna(of_gil["end_ns"]).astype(np.int64) - of_gil["start_ns"])
+        # A wait of 12 ms is three of 5, 5 and 2: for each holder it counts once, with its whole time.
+        once = _paired(rows).groupby([*_PAIR, "wait"], as_index=False)["total_ns"].sum()
+        once = pd.concat([self._once, once]).groupby([*_PAIR, "wait"], as_index=False)["total_ns"].sum()
+        whole = pd.concat([self._whole, rows[["wait", *_WHOLE]].astype("int64")]).groupby("wait", as_index=False).agg(_WHOLE)
+        over = whole["wait"][whole["wait"].isin(rows["wait"][rows["acquired"]]) | last]
+        done, self._once = once[once["wait"].isin(over)], once[~once["wait"].isin(over)]
+        self._pairs.add(done.assign(waits=1, longest_ns=done["total_ns"]))
+        ended, self._whole = whole[whole["wait"].isin(over)], whole[~whole["wait"].isin(over)]
+        self._takes.add(ended.assign(waits=1))
+        self._ended = pd.concat([self._ended, ended])
+
+    def _add_holds(self, held: pd.DataFrame, upto: "pd.Series[int]", last: bool) -> None:
+        """`held`: holds by threads. Of waits that are over it is known by them whether they came straight after a short hold."""
+        held["held_ns"] = held["end_ns"] - held["start_ns"]
+        self._held.add(held[held["open"] == 0].assign(holds=1))
+        own = pd.concat([self._lasting, held[[*THREAD, "start_ns", "held_ns", "open"]]]).sort_values("start_ns", kind="stable")
+        found = pd.merge_asof(self._ended.sort_values("start_ns", kind="stable"), own, on="start_ns", by=THREAD)
+        short = found["held_ns"] < SHORT_HOLD_NS
+        later = ((found["start_ns"] >= found["pid"].map(upto)) | (short & (found["open"] == 1))) & (not last)
+        self._ended = found.loc[later, list(self._ended)]
+        self._lasting = self._still_asked(own[own["open"] == 0])
+        having = found["end_ns"] - found["start_ns"]
+        found = found.assign(waits=1, having_ns=having, longest_ns=having, convoys=short.astype("int64"), convoy_ns=having.where(short, 0))
+        self._waited.add(found[~later])
+
+    def _still_asked(self, holds: pd.DataFrame) -> pd.DataFrame:
+        """Of each thread the last hold before the first of its waits that are not over, and what came since."""
+        waiting = pd.concat([each[[*THREAD, "start_ns"]] for each in (self._turns.waiting, self._whole, self._ended) if len(each)] or [holds[:0]])
+        first = waiting.groupby(THREAD)["start_ns"].min().rename("first_ns").reset_index()
+        first = holds[THREAD].merge(first, how="left", on=THREAD)["first_ns"].fillna(_NEVER).to_numpy()
+        last = holds["start_ns"].where(holds["start_ns"] <= first).groupby([holds["pid"], holds["tid"]]).transform("max")
+        return holds[~(holds["start_ns"] < last)]
+
+    def found(self, threads: pd.DataFrame) -> Gil:
+        """After the last piece; `threads`: schema.THREADS."""
+        processes = self._shares.table
+        waited = self._waited.table.assign(mean_ns=lambda rows: (rows["having_ns"] / rows["waits"]).round()).drop(columns="having_ns")
+        out = self._held.table.merge(waited, how="outer", on=THREAD).merge(threads[[*THREAD, "name"]], how="left", on=THREAD)
+        for name in _FIGURES:
+            out[name] = out[name].astype("Int64")
+            if name not in ("mean_ns", "longest_ns"):
+                out[name] = out[name].fillna(0)
+        out.loc[~out["pid"].isin(processes["pid"]), ["held_ns", "holds", "convoys", "convoy_ns"]] = pd.NA
+        out = out[[*THREAD, "name", *_FIGURES]].sort_values(["waited_ns", "held_ns"], ascending=False, kind="stable", ignore_index=True)
+        takes = self._takes.table.sort_values([*THREAD, "waits"], ascending=[True, True, False], ignore_index=True)
+        pairs = self._pairs.table[[*_PAIR, "waits", "total_ns", "longest_ns"]]
+        return Gil(pairs.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True), processes, out, takes)
+
+
+def _paired(rows: pd.DataFrame) -> pd.DataFrame:
+    ids = {"waiting_func_id": rows["func_id"], "holding_func_id": rows["holder_func_id"]}
+    out = pd.DataFrame({name: func_id.to_numpy(np.int64) for name, func_id in ids.items()})
+    holder = rows["holder_tid"].to_numpy()
+    by = [holder == NOBODY, holder < 0, out["holding_func_id"] < 0]
+    out["held"] = np.select(by, ["nobody", "not known", "no call"], "function")
+    return out.assign(wait=rows["wait"].to_numpy(), total_ns=rows["waited_ns"].to_numpy())
+
+
+def shares(held: pd.DataFrame, wanted: pd.DataFrame) -> pd.DataFrame:
+    """Gil.processes, of pieces of holds (gil_turns.Holds) and of the waits that may lie in them, with pid, start_ns and end_ns."""
     rows = []
     for pid, own in held.groupby("pid"):
-        waits = of_gil[of_gil["pid"] == pid]
-        wanted = _covered(
+        waits = wanted[wanted["pid"] == pid]
+        covered = _covered(
             waits["start_ns"].to_numpy(),
             waits["end_ns"].to_numpy(),
             own["start_ns"].to_numpy(),
@@ -74,10 +187,10 @@ def shares(held: pd.DataFrame, of_gil: pd.DataFrame) -> pd.DataFrame:
         )
         length, tid = (own["end_ns"] - own["start_ns"]).to_numpy(), own["tid"].to_numpy()
         has, free = tid > 0, tid == NOBODY
-        times = [(length - wanted)[has], wanted[has], wanted[free], (length - wanted)[free], length[tid == UNKNOWN]]
+        times = [(length - covered)[has], covered[has], covered[free], (length - covered)[free], length[tid == UNKNOWN]]
         sums = dict(zip(SHARES, (int(part.sum()) for part in times), strict=True))
         rows.append({"pid": pid, "wall_ns": int(length.sum()), "held_ns": sums["alone_ns"] + sums["contended_ns"], **sums})
-    return pd.DataFrame(rows, columns=["pid", "wall_ns", "held_ns", *SHARES])
+    return pd.DataFrame(rows, columns=["pid", "wall_ns", "held_ns", *SHARES]).astype("int64")
 
 
 def _covered(start: Ints, end: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
@@ -89,59 +202,3 @@ def _covered(start: Ints, end: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
     first = np.append(True, start[1:] > reach[:-1])
     covered = Curve.of(start[first], reach[np.append(first[1:], True)])
     return covered.at(to_ns) - covered.at(from_ns)
-
-
-def _whole(of_gil: pd.DataFrame, held: pd.DataFrame) -> pd.DataFrame:
-    """One row per whole wait: pid, tid, start_ns, waited_ns, having_ns (from wanting to having), holder_tid, convoy (null where holders are not known)."""
-    got = of_gil.groupby("wait").agg(
-        pid=("pid", "first"), tid=("tid", "first"), start_ns=("start_ns", "first"), end_ns=("end_ns", "last"),
-        waited_ns=("waited_ns", "sum"), holder_tid=("holder_tid", "first"),
-    )  # fmt: skip
-    got["having_ns"] = got.pop("end_ns") - got["start_ns"]
-    own = held[held["tid"] > 0].sort_values("start_ns", kind="stable").assign(held_ns=lambda rows: rows["end_ns"] - rows["start_ns"])
-    found = pd.merge_asof(
-        got.sort_values("start_ns", kind="stable"),
-        own[["pid", "tid", "start_ns", "held_ns"]],
-        on="start_ns",
-        by=["pid", "tid"],
-    )
-    found["convoy"] = (found["held_ns"] < SHORT_HOLD_NS).astype("Int64")
-    found.loc[~found["pid"].isin(held["pid"].unique()), "convoy"] = pd.NA
-    return found.drop(columns="held_ns")
-
-
-def _threads(trace: Any, held: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
-    own = held[held["tid"] > 0].assign(ns=held["end_ns"] - held["start_ns"]).groupby(["pid", "tid"])["ns"].agg(held_ns="sum", holds="size")
-    convoys = whole.assign(convoy_ns=whole["having_ns"].where(whole["convoy"].eq(1).fillna(False).astype(bool), 0))
-    waited = convoys.groupby(["pid", "tid"]).agg(
-        waited_ns=("waited_ns", "sum"), waits=("waited_ns", "size"), mean_ns=("having_ns", "mean"), longest_ns=("having_ns", "max"),
-        convoys=("convoy", "sum"), convoy_ns=("convoy_ns", "sum"),
-    )  # fmt: skip
-    out = own.join(waited, how="outer").reset_index()
-    out = out.merge(trace.threads()[["pid", "tid", "name"]], how="left", on=["pid", "tid"])
-    out["mean_ns"] = out["mean_ns"].round()
-    known = out["pid"].isin(held["pid"].unique())
-    for name in ("held_ns", "holds", "waited_ns", "waits", "mean_ns", "longest_ns", "convoys", "convoy_ns"):
-        out[name] = out[name].astype("Int64")
-        if name not in ("mean_ns", "longest_ns"):
-            out[name] = out[name].fillna(0)
-    out.loc[~known, ["held_ns", "holds", "convoys", "convoy_ns"]] = pd.NA
-    names = [
-        "pid",
-        "tid",
-        "name",
-        "held_ns",
-        "holds",
-        "waited_ns",
-        "waits",
-        "mean_ns",
-        "longest_ns",
-        "convoys",
-        "convoy_ns",
-    ]
-    return out[names].sort_values(["waited_ns", "held_ns"], ascending=False, kind="stable", ignore_index=True)
-
-
-def _takes(whole: pd.DataFrame) -> pd.DataFrame:
-    out = whole.groupby(["pid", "tid", "holder_tid"], as_index=False).agg(waits=("start_ns", "size"))
-    return out.sort_values(["pid", "tid", "waits"], ascending=[True, True, False], ignore_index=True)

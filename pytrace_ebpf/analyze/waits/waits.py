@@ -7,6 +7,7 @@ calls where these are not kept yet, and serves who rides with it. Memory is boun
 these segments and _MOST_HELD waits.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, checked_rows
 from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Moments
-from pytrace_ebpf.analyze.rebuilt.passes import segments
+from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
 from pytrace_ebpf.analyze.rebuilt.riding import rider_of
 from pytrace_ebpf.analyze.rebuilt.sums import beside
@@ -46,7 +47,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
     if not any(segment["rows"].get("sched") for segment in trace.segments):
         return None
     made, keeper = beside(trace)
-    growth = Growth(trace, WAITS, into, made)
+    growth = Growth(trace, WAITS, into, partial(shards_of, trace), made)
     try:
         stream, moments, held = _begun(trace, growth)
     except (KeyError, ValueError):
@@ -60,12 +61,17 @@ def derive(trace: Trace, into: Path) -> Settled | None:
     writer, engines, listed = _Writer(trace, into, growth.parts), growth.engines, trace.segments
     for place, sched in sched_groups(trace, listed[growth.first :], SCHED, _AT_ONCE):
         first, last = growth.first + place, growth.first + place + len(sched)
-        held = np.concatenate((held, stream.take(sched, [segment["end_ns"] for segment in listed[first:last]])))
+        ends = [segment["end_ns"] for segment in listed[first:last]]
+        held = np.concatenate((held, stream.take(sched, ends)))
+        if rider:
+            rider.scheduled(made, sched, ends)
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
         for place_of, (events, end_ns) in enumerate(segments(trace, engines, first, last, sched), first):
             engines.take(events, end_ns, PIECE)
             if keeper:
                 keeper.took(place_of, place_of + 1 == len(listed))
+        if rider:
+            rider.taken(listed[last - 1]["start_ns"])
         held = writer.write(held, moments, listed[last - 1]["start_ns"])
     if growth.due(len(listed)):
         growth.settle(growth.parts, stream.state() | moments.state() | {_HELD: held})
