@@ -247,7 +247,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
         pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]
-        pythons += built_pythons()
+        pythons += built_pythons() + free_threaded_pythons()
     pairs = [(python, source) for python in pythons for source in python.sources if source in wanted]
     if "source" in metafunc.fixturenames:
         metafunc.parametrize("python, source", pairs, ids=str)
@@ -256,13 +256,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def built_pythons() -> list[Python]:
-    """The newest of each minor version that pyenv has, from 3.8 to 3.15, then those without a GIL."""
+    """The newest of each minor version that pyenv has, from 3.8 to 3.15."""
     newest: dict[int, Path] = {}
     for folder in sorted(PYENV.glob("3.*"), key=lambda folder: [int(part) for part in re.findall(r"\d+", folder.name)]):
         minor = int(folder.name.split(".")[1])
         if 8 <= minor <= 15 and re.fullmatch(r"[\d.]+", folder.name) and (folder / "bin" / "python3").exists():
             newest[minor] = folder / "bin" / f"python3.{minor}"
-    return [Python(f"3.{minor}", path=path) for minor, path in sorted(newest.items())] + free_threaded_pythons()
+    return [Python(f"3.{minor}", path=path) for minor, path in sorted(newest.items())]
 
 
 def free_threaded_pythons() -> list[Python]:

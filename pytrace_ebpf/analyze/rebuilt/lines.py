@@ -117,7 +117,7 @@ class _Lines:
     def of_window(self, trace: Trace) -> pd.DataFrame:
         """The rows of a window: one engine takes all up to its end, as no state that is kept for windows knows where calls stand."""
         assert isinstance(trace, Window)
-        whole = self._trace
+        whole, before = self._trace, self.resume(None)
         engine = engine_of(whole, rows=False)
         engine.want_lines(self._first_lines, self.lined)
         start_ns = trace.start_ns if trace.start_ns > whole.start_ns else None
@@ -127,4 +127,4 @@ class _Lines:
             for _ in engine.take(events, segment_end, PIECE):
                 pass
         engine.finish(trace.end_ns)
-        return _added(self.resume(None), [engine])
+        return _added(before, [engine])
