@@ -12,6 +12,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import with_self
+from pytrace_ebpf.analyze.rebuilt import edges as rebuilt_edges
 from pytrace_ebpf.analyze.rebuilt import tree
 from pytrace_ebpf.analyze.time import trace_timeline
 from pytrace_ebpf.analyze.time.preorder import begin_end
@@ -357,7 +358,7 @@ def test_a_hand_made_tree_has_the_shape_its_author_meant() -> None:
 
 
 def test_chrome_holds_every_call(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "_CHUNK", 7)
+    monkeypatch.setattr(rebuilt_edges, "PIECE", 7)
     out = io.BytesIO()
     chrome.write(trace, out)
     found, named = [], {}
