@@ -2,7 +2,7 @@
 # Install what is missing to trace, build and test here; a second run finds all of it done.
 #
 #   scripts/setup.sh              host and .venv
-#   scripts/setup.sh host         Debian packages, kernel headers, tracefs
+#   scripts/setup.sh host         Debian packages, kernel headers
 #   scripts/setup.sh venv EXTRA   .venv at the root of the repository, with EXTRA of pyproject.toml besides "test"
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -134,14 +134,6 @@ set_up_host() {
         return
     fi
     have_headers || install_headers || cannot_record "kernel headers are missing"
-    mount_tracefs
-}
-
-# Where growth of the resident memory is found (--faults); a boot by systemd has mounted it.
-mount_tracefs() {
-    if [ -d /sys/kernel/tracing/events ] || [ ! -d /sys/kernel/tracing ] || ! can_be_root; then return; fi
-    say "mounting tracefs"
-    logged "mounting tracefs" as_root mount -t tracefs tracefs /sys/kernel/tracing || true
 }
 
 cannot_record() { say "eBPF cannot work here, so only run --rootless can record: $*"; }
