@@ -12,18 +12,19 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import with_self
-from pytrace_ebpf.analyze.rebuilt import edges as rebuilt_edges
 from pytrace_ebpf.analyze.rebuilt import tree
 from pytrace_ebpf.analyze.time import trace_timeline
 from pytrace_ebpf.analyze.time.preorder import begin_end
 from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.rebuild import written
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.view.export import chrome, folded, perfetto, protobuf, speedscope, values
-from pytrace_ebpf.view.export.paths import paths
+from pytrace_ebpf.view.export import paths as export_paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
 
@@ -321,6 +322,20 @@ def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
     assert set(lengths) == {2}
 
 
+def test_what_lies_deeper_than_is_shown_stands_by_its_function(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has each path as a whole: of a deep recursion that would be its depth squared."""
+    tree_, most = trace.tree(), 3
+    assert tree_["depth"].max() > most + 1
+    whole, cut = (defaultdict(int) for _ in range(2))
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        whole[tuple(path if len(path) <= most else [*path[:most], NO_CONTEXT, path[-1]])] += weight
+    monkeypatch.setattr(export_paths, "MOST_FRAMES", most)
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        assert tuple(path) not in cut
+        cut[tuple(path)] = weight
+    assert cut == whole and any(NO_CONTEXT in path for path in cut)
+
+
 @pytest.mark.parametrize("value", values.VALUES)
 def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> None:
     out = io.BytesIO()
@@ -358,7 +373,7 @@ def test_a_hand_made_tree_has_the_shape_its_author_meant() -> None:
 
 
 def test_chrome_holds_every_call(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilt_edges, "PIECE", 7)
+    monkeypatch.setattr(written, "_ROOM", 7)
     out = io.BytesIO()
     chrome.write(trace, out)
     found, named = [], {}
