@@ -23,7 +23,8 @@ from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.view.export import chrome, folded, perfetto, protobuf, speedscope, values
-from pytrace_ebpf.view.export.paths import paths
+from pytrace_ebpf.view.export import paths as export_paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, convoy, sample, write_trace
 
@@ -308,6 +309,20 @@ def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
     assert any(small["pid"] < 0)
     lengths = [len(path) for path, _ in paths(small[small["pid"] < 0], small.loc[small["pid"] < 0, "self_ns"].to_numpy(np.int64))]
     assert set(lengths) == {2}
+
+
+def test_what_lies_deeper_than_is_shown_stands_by_its_function(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has each path as a whole: of a deep recursion that would be its depth squared."""
+    tree_, most = trace.tree(), 3
+    assert tree_["depth"].max() > most + 1
+    whole, cut = (defaultdict(int) for _ in range(2))
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        whole[tuple(path if len(path) <= most else [*path[:most], NO_CONTEXT, path[-1]])] += weight
+    monkeypatch.setattr(export_paths, "MOST_FRAMES", most)
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        assert tuple(path) not in cut
+        cut[tuple(path)] = weight
+    assert cut == whole and any(NO_CONTEXT in path for path in cut)
 
 
 @pytest.mark.parametrize("value", values.VALUES)

@@ -168,6 +168,14 @@ def test_the_waits_of_a_call_add_up(tmp_path: Path) -> None:
     assert assert_waits_add_up(pytrace_ebpf.open(sample(tmp_path))) == 9
 
 
+def test_what_a_call_waited_for_the_gil_is_added_up_by_hand_as_the_document_says(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs/how-it-works.md").read_text()
+    (cell,) = (part.partition("```")[0] for part in document.split("```python\n")[1:] if "by_hand" in part)
+    space: dict[str, Any] = {"trace": pytrace_ebpf.open(sample(tmp_path))}
+    exec(cell, space)
+    assert space["by_hand"] == space["call"].gil_wait_ns > 0
+
+
 def test_only_what_is_asked_for(tmp_path: Path) -> None:
     trace = pytrace_ebpf.open(sample(tmp_path))
     waits = trace.waits()
