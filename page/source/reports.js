@@ -56,7 +56,7 @@ export function gil(model, main) {
       el("div", {class_: "big"}, bar(shares.map(total), looks.map(l => l[1]))), el("span", {class_: "legend"}, ...looks.map(([name, colour], k) => total(shares[k]) ? el("span", {}, el("i", {style: {background: colour}}), `${name} ${percent(total(shares[k]), total("wall_ns"))}`) : null).filter(Boolean))) : el("p", {}, "Who held the GIL was not recorded."),
     report.rows.length ? el("div", {}, noted("Who waited for whom", "time that functions waited (rows) for the GIL while it was held by functions (columns)"), matrix(rows, columns, cell, time, GIL[0], {corner: "waiting ↓   holding →"})) : el("p", {}, "No thread waited for the GIL."),
     el("div", {class_: "sides"},
-      shown.length ? el("div", {}, noted("Threads: who had it when a wait began", "waits"), matrix(shown, shown, took, count, GIL[1], {corner: "waiting ↓   holding →"})) : null,
+      shown.length ? el("div", {}, noted("Threads: who had it when a wait began", "waits"), matrix(shown, shown, took, count, GIL[1], {narrow: true, corner: "waiting ↓   holding →"})) : null,
       el("div", {}, noted("Threads", of(report, threads).replace(/ of.*/, "") + "; convoys: waits right after a short hold"), table([ns("held", "held_ns"), ns("waited", "waited_ns"), number("waits", "waits"), ns("mean", "mean_ns"), ns("longest", "longest_ns"), number("convoys", "convoys"), ["thread", t => named.get(`${t.pid}/${t.tid}`), "name"]], threads, {sort: 1}))),
     noted("Pairs of functions", of(report)), table([number("waits", "waits"), ns("total", "total_ns"), ns("longest", "longest_ns"), ["waiting", r => ofFunction(r, "waiting_"), "name"], ["GIL held by", r => ofFunction(r, "holding_"), "name"]], report.rows, {sort: 1})));
 }
