@@ -16,6 +16,8 @@ from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import TARGETS, Python, Target
 from tests.unit.test_agent_values import ACCOUNT
 
+pytestmark = pytest.mark.gil
+
 
 def told(trace: Trace) -> list[list]:
     """trace.values() in the order of time, as the target writes its rows."""
