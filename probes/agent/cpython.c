@@ -67,6 +67,7 @@ bool cpython_find(void)
     if (!(py.name = dlsym(RTLD_DEFAULT, #name))) \
         return false;
     CPYTHON_SYMBOLS(FIND_OR_FAIL, FIND)
+    py.runtime = dlsym(RTLD_DEFAULT, "_PyRuntime");
     py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
     py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     py.vectorcall_call = dlsym(RTLD_DEFAULT, "PyVectorcall_Call");
@@ -143,6 +144,11 @@ const char *cpython_unfit(void)
 bool cpython_finalizing(void)
 {
     return !py.Py_IsInitialized() || (py._Py_IsFinalizing && py._Py_IsFinalizing());
+}
+
+uint64_t interpreters_made(void)
+{
+    return py.runtime ? *(uint64_t *)((char *)py.runtime + at->runtime_main_interpreter + 8) : 0; /* next_id follows `main` in 3.8 to 3.15 */
 }
 
 uint32_t thread_id_of(void *thread_state)

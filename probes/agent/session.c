@@ -113,8 +113,10 @@ static void take_down(void)
 static void stop_recording(void)
 {
     __atomic_store_n(&recording, 0, __ATOMIC_SEQ_CST);
-    if (!arena->stopped)
+    if (!arena->stopped) {
+        arena->interpreters = interpreters_made();
         arena->stopped = stamp_of(arena->clock);
+    }
 }
 
 /* Only who runs Python writes, so while nobody does the end is exact. */

@@ -209,6 +209,7 @@ class AgentCalls(CallSource):
                     self._emit(traced, news)
                 if ended:
                     self._count(traced)
+                    self._recording.processes.made(traced.ids.pid, traced.arena.counted("interpreters"))
                     self._close(traced)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
