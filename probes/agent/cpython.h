@@ -56,6 +56,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
 #define CPYTHON_SYMBOLS(NEEDED, MAYBE) \
     NEEDED(const char *, Py_GetVersion, (void)) \
     NEEDED(int, Py_IsInitialized, (void)) \
+    NEEDED(int, Py_AtExit, (void (*)(void))) \
     NEEDED(int, PySys_AddAuditHook, (audit_function, void *)) \
     NEEDED(int, PyGILState_Ensure, (void)) \
     NEEDED(void, PyGILState_Release, (int)) \
@@ -166,6 +167,8 @@ const char *cpython_unfit(void);
 bool cpython_finalizing(void);
 /* How many interpreters there have been so far, the main one included; 0 = not known. */
 uint64_t interpreters_made(void);
+/* GIL held. Whether this thread runs the main interpreter, not a further one. */
+bool cpython_is_main(void);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
 uint32_t thread_id_of(void *thread_state);
 uint64_t thread_number_of(void *thread_state);

@@ -45,6 +45,7 @@ _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
 _MOST_PARSED = 64
 _REGISTERS = frozenset((*PT_REGS, None))
 _LIBPYTHON = re.compile(r"libpython\d[^/]*\.so[^/]*$")
+_PYPY = re.compile(r"/(lib)?pypy[\d.]*(-c)?(\.so[^/]*)?$")
 Said = TypeVar("Said")
 
 
@@ -307,6 +308,8 @@ def _interpreter(process: Pinned, executable: str, mappings: list[Mapping]) -> t
                 return file, mapping.path, parse(file)
     except ValueError as error:
         raise TargetError(f"process {process.pid} runs {executable}, which cannot be traced: {error}") from None
+    if any(mapping.executable and _PYPY.search(mapping.path) for mapping in mappings):
+        raise NotPython(f"process {process.pid} runs PyPy ({executable}), and only CPython can be traced")
     raise NotPython(f"process {process.pid} runs {executable}, which is not a Python")
 
 
