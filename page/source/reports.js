@@ -19,7 +19,7 @@ const of = (report, rows = report.rows) => `${count(rows.length)} of ${count(rep
 export function waits(model, main) {
   const report = model.page.tables.wait, w = model.waits, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colours = model.page.parts.map(p => p[1]);
   const colour = kind => kind === "gil" ? colours[2] : kind === "preempted" ? colours[1] : colours[3];
-  const what = r => r.primitive ?? (r.lock_address != null ? `lock ${"0x" + r.lock_address.toString(16)}` : r.kind === "gil" ? "GIL" : r.kind + (r.syscall ? ` ${r.syscall}` : ""));
+  const what = r => r.primitive ?? (r.lock_address != null ? `${r.kind} ${"0x" + r.lock_address.toString(16)}` : r.kind === "gil" ? "GIL" : r.kind + (r.syscall && r.kind !== "stop-the-world" ? ` ${r.syscall}` : ""));
   const who = r => {
     if (r.partner_qualname && r.partner_func_ns >= 0.25 * r.total_ns) return nameCell((r.partner_primitive ? r.partner_primitive + " by " : "") + r.partner_qualname, place(r.partner_file, r.partner_first_line));
     if (r.partner_ns < 0.25 * r.total_ns) return "many";
@@ -68,6 +68,7 @@ export function cores(model, main) {
   const flat = {flat: cpus.length <= 24}, CORE = model.page.parts[0][1];
   main.replaceChildren(pane(
     el("p", {class_: "said"}, more.busy_cores === null ? "Which core ran what is not known." : `${more.busy_cores.toFixed(2)} cores busy on average: ${more.cores_at_a_time.filter(r => r.ns).map(r => `${r.cores || "none"} for ${percent(r.ns, whole)}`).join(", ")} of the time.`),
+    more.kept_off.length ? el("div", {}, noted("What kept threads off the cores", "threads: on average"), table([["threads", r => r.threads.toFixed(2), "", r => r.threads], ns("total", "ns"), ["waiting for", r => r.kind, "wide"], ["mostly in", r => ofFunction(r), "name"]], more.kept_off, {sort: 0})) : null,
     el("div", {class_: "sides"},
       el("div", {}, noted("What threads had of each core", "time on it"), matrix(threads, cpus, (t, c) => sum(report.rows, r => key(r) === t.label && r.cpu === c.cpu, "busy_ns"), time, CORE, flat)),
       functions.length ? el("div", {}, noted("Functions on cores", "own time on it"), matrix(functions, cpus, (f, c) => sum(more.functions, r => (r.qualname ?? "(unknown)") === f.label && r.cpu === c.cpu, "self_on_cpu_ns"), time, CORE, flat)) : null,

@@ -93,6 +93,8 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
     assert works(first) == 3000
     assert statuses(pytrace_ebpf.open(second.trace), "main") == ["open_at_start"]  # named, although it began before the trace did
     for client in (first, second):
+        opened = pytrace_ebpf.open(client.trace)
+        assert not len(opened.neighbours()) and set(opened.processes()["pid"]) == {target.pid}, "of others there are numbers alone"
         for path in (client.trace, *client.trace.rglob("*")):
             found = path.lstat()
             assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, USER, 0o700 if path.is_dir() else 0o600), path
