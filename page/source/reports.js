@@ -89,7 +89,7 @@ export function operators(model, main) {
   main.replaceChildren(pane(said(report), noted("Operators by self time", of(report)), legend(model), table([
     ["", r => bar(["on_cpu", "runq_wait", "gil_wait", "blocked"].map(n => r[`self_${n}_ns`] ?? 0), colours, most), "wide"], number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ["share", r => percent(r.self_ns, whole)], ns("workers", "worker_on_cpu_ns"), giga("flops_per_s"),
     ["operator", r => nameCell(r.name + (r.overload ? "." + r.overload : ""), r.library ?? ""), "name"]], report.rows, {sort: 3}),
-  report.layers?.length ? el("div", {}, noted("Layers of native code"), table([["layer", r => r.layer, "wide"], number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ns("workers", "worker_on_cpu_ns"), giga("flops"), giga("flops_per_s")], report.layers)) : null));
+  report.layers?.length ? el("div", {}, noted("Layers of native code"), table([number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ns("workers", "worker_on_cpu_ns"), giga("flops"), giga("flops_per_s"), ["layer", r => r.layer, "name"]], report.layers)) : null));
 }
 
 const MEMORY = {self_bytes: "self allocated", bytes: "allocated", kept_bytes: "kept", peak_bytes: "peak", self_native_bytes: "self native", native_bytes: "native", native_kept_bytes: "native kept", self_grown_bytes: "self resident", grown_bytes: "resident", minor_faults: "faults", major_faults: "major", blocks: "blocks"};
