@@ -203,7 +203,7 @@ class Processes(Recorder):
             if row["end_ns"] is None and not row["gil_end"]:
                 row["gil_start"], row["gil_end"] = target.gil_range()
                 self._changed.add(pid)
-            if row["end_ns"] is None and (made := target.interpreters()) > row["interpreters"]:
+            if row["end_ns"] is None and (made := target.interpreters()) not in (0, row["interpreters"]):
                 row["interpreters"] = made
                 self._changed.add(pid)
 
