@@ -43,7 +43,7 @@ def test_the_status_says_what_a_loss_means_and_where_recordings_go() -> None:
         "recordings": {"going": {"12": "/r/\x1b[31m12"}, "failed": 0},
     }  # fmt: skip
     lines = _lines(status)
-    assert "lost: 5 stacks whose native frames are not known, or not all" in lines and "lost: 2 unheard_of" in lines
+    assert "lost: 5 samples whose native frames are not known, or not all; their Python frames are" in lines and "lost: 2 unheard_of" in lines
     assert [line for line in lines if line.startswith("recording process 12 into /r/")] and "\x1b" not in "".join(lines)
     assert any("4 processes are not sampled because there are so many: 2 at most" in line for line in lines)
 
