@@ -192,6 +192,15 @@ def test_a_chart_has_every_sample_where_it_was(tmp_path: Path) -> None:
             assert layer["on_cpu_ns"].sum() == tree.loc[tree["depth"] == depth, "total_ns"].sum()
 
 
+def test_a_thread_of_which_no_stack_is_known_has_no_chart(tmp_path: Path) -> None:
+    """As one that ended before it ran Python: nobody's page fails for it."""
+    alone: list[Row] = [(at * PERIOD, 7, 9, 0, -1, -1) for at in range(150, 155)]
+    rows = [tuple(row) for row in sampled(tmp_path).samples().itertuples(index=False)]
+    trace = sampled(tmp_path / "again", samples=[*(row[:6] for row in rows), *alone])
+    assert not list(chart(trace.window(pid=7, tid=9), PERIOD)) and list(chart(trace.window(pid=7, tid=7), PERIOD))
+    assert main(["report", str(trace.directory), "--html", str(tmp_path / "page.html")]) == 0
+
+
 @given(share=st.floats(0, 1), of=st.integers(1, 100_000))
 @settings(max_examples=200)
 def test_an_error_is_a_binomials(share: float, of: int) -> None:
