@@ -145,14 +145,15 @@ class Target:
             return False
 
     def interpreters(self) -> int:
-        """How many interpreters it has made so far, the main one included; 0 where that is not known."""
+        """How many interpreters it has made so far, the main one included; 0 where that is not known, or it is only being loaded."""
         if self.runtime is None or self.layout is None:
             return 0
+        where = self.runtime + self.layout.runtime_main_interpreter
         try:  # next_id follows `main` in struct pyinterpreters, 3.8 to 3.15
-            made = self.memory.u64(self.runtime + self.layout.runtime_main_interpreter + 8)
+            main, made = self.memory.u64(where), self.memory.u64(where + 8)
         except MemoryFault:
             return 0
-        return made if made < MOST_INTERPRETERS else 0
+        return made if main and made < MOST_INTERPRETERS else 0
 
 
 def inspect(pid: int) -> Target:
