@@ -120,7 +120,7 @@ class Trace(Logs):
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
-        bounds = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
+        bounds = {"call_id": ids or (None, None), "depth": (depth, depth), "pid": (pid, pid), "tid": (tid, tid)}
         return self._indexed(CALLS, columns, where, bounds | _overlapping(start_ns, end_ns), ("call_id",))
 
     def iter_calls(
