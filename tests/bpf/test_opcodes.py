@@ -63,6 +63,7 @@ def test_attached_to_a_warm_program(python: Python, target: Callable[..., Target
     assert forms == {(first + 3 + k, state): 100_000 for k, state in enumerate(known)}
 
 
+@pytest.mark.measured
 def test_shares_of_samples_agree(python: Python, tmp_path: Path, run: Callable[..., tuple]) -> None:
     """Of instructions that take so long that counting them makes no difference."""
     directories = []
