@@ -54,11 +54,11 @@ def _write(pieces: Iterator[pa.Table], path: Path, workers: Workers, aside: Thre
     """Write a part; returns whether there was anything to be written."""
     writer, written = None, None
     for piece in pieces:
-        writer = writer or call_rows.writer(path)
+        writer = writer or call_rows.Writer(path)
         filled = workers.fill(piece)
         if written:
             written.result()
-        written = aside.submit(writer.write_table, filled, call_rows.ROW_GROUP)
+        written = aside.submit(writer.write, filled)
     if writer and written:
         written.result()
         writer.close()
