@@ -114,6 +114,22 @@ def _ask(word: str, configuration: "Configuration", as_json: bool) -> int:
     return 0
 
 
+def _of_recordings(recordings: dict[str, Any]) -> list[str]:
+    """Those of rules: which go on, and what became of others."""
+    lines = []
+    for pid, place in recordings["going"].items():
+        traces = recordings["traces"].get(pid, [])
+        so_far = f": {len(traces)} traces so far, the last in {printable(traces[-1])}" if len(traces) > 1 else "" if traces else ", no trace yet"
+        lines.append(f"recording process {pid} into {printable(place)}{so_far}")
+    if failed := recordings["failed"]:
+        lines.append(f"{_plural(failed, 'recording')} ended early; what was recorded until then opens")
+    if refused := recordings["refused"]:
+        lines.append(f"{_plural(refused, 'process')} not recorded, since as many were as may be at a time (max_recordings)")
+    if recordings["bytes"]:
+        lines.append(f"recordings take {recordings['bytes'] / 1e6:,.1f} MB, {recordings['removed']:,} were removed (max_bytes, max_age)")
+    return lines
+
+
 def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
 
@@ -133,15 +149,22 @@ def _wait(running: "Running") -> None:
 
 
 def _lines(status: dict[str, Any]) -> list[str]:
+    from pytrace_ebpf.view.text import duration
+
     said = {name: printable(str(value)) for name, value in status.items()}
     lines = [
-        f"process {said['pid']}, for {status['uptime_s'] / 3600:.1f} h: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
+        f"process {said['pid']}, for {duration(status['uptime_s'] * 1e9)}: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
         f"{len(status['recordings']['going']):,} recorded",
         f"{status['host_percent']:.2f} % of the host's CPU, {status['rss_bytes'] / 1e6:,.0f} MB of memory",
-        f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {status['windows']:,} windows written, {status['samples']:,} samples, {status['lost']:,} events lost",
+        f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {_plural(status['windows'], 'window')} written, {_plural(status['samples'], 'sample')}, "
+        f"{_plural(status['lost'], 'event')} lost",
     ]
     lines += _lost(status["lost_by_class"])
-    lines += [f"recording process {pid} into {printable(place)}" for pid, place in status["recordings"]["going"].items()]
+    if not status["windows"] + status["windows_not_written"]:
+        lines.append("nothing was summed yet: a window is written when it is over, where something was sampled in it")
+    lines += _of_recordings(status["recordings"])
+    if status.get("requests"):
+        lines.append(f"{_plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf trace")
     if status["windows_not_written"]:
         now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
         lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
@@ -150,11 +173,10 @@ def _lines(status: dict[str, Any]) -> list[str]:
             f"{status['too_many']:,} processes are not sampled because there are so many: {status['most']:,} at most "
             "(max_processes, or what may be open: ulimit -n)"
         )
-    if failed := status["recordings"]["failed"]:
-        lines.append(f"{_plural(failed, 'recording')} ended early; what was recorded until then opens")
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(
-            f"{printable(each['server'])}: {each['sent']:,} profiles sent, {each['refused']:,} refused, {each['dropped']:,} dropped, {each['waiting']:,} wait{why}"
+            f"{each['kind']} to {printable(each['server'])}: {_plural(each['sent'], 'profile')} sent, {each['refused']:,} refused, "
+            f"{each['dropped']:,} dropped, {each['waiting']:,} wait{why}"
         )
     return [*lines, *(f"not sampled: {printable(each)}" for each in status["not_sampled"])]

@@ -7,7 +7,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.live.samples import LiveSamples
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.finding import Finding
-from pytrace_ebpf.daemon.hours import Clock, Hours
+from pytrace_ebpf.daemon.kept import Clock, Kept
 from pytrace_ebpf.daemon.lock import Lock
 from pytrace_ebpf.daemon.recordings import Recordings
 from pytrace_ebpf.daemon.service import notify
@@ -25,6 +25,7 @@ from pytrace_ebpf.errors import HostError, PytraceError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session, Status
+from pytrace_ebpf.trace.joined import HOUR
 from pytrace_ebpf.trace.schema import STACKS
 
 if TYPE_CHECKING:
@@ -119,10 +120,10 @@ class Daemon:
     def _sample(self, lock: Lock) -> None:
         """One recording, until the next reload."""
         configuration = self.configuration
-        self._hours = Hours(configuration.directory, configuration.max_bytes, configuration.max_age_s, self._clock)
+        self._hours = Kept(configuration.directory, HOUR, configuration.max_bytes, configuration.max_age_s, self._clock)
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
-        self._recordings = Recordings(configuration.recordings, configuration.max_recordings)
+        self._recordings = Recordings(configuration, self._clock)
         options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
         session = None
         if configuration.push or configuration.metrics_port:
@@ -146,6 +147,7 @@ class Daemon:
             if session is not None:
                 session.close()
             self._recordings.close()
+            self._tell(self._recordings.take_said())
             if self._outlets:
                 self._outlets.close()
             self._outlets = None
@@ -182,8 +184,7 @@ class Daemon:
     def _progress(self, lock: Lock, status: Status) -> None:
         """Once a second."""
         self._last = status
-        for sentence in status.said:
-            self._report(sentence)
+        self._tell((*status.said, *self._recordings.take_said()))
         for pid, rule in self._finding.take_to_record():
             try:
                 self._recordings.begin(pid, rule.options)
@@ -223,6 +224,10 @@ class Daemon:
         if shut is None or shut != self._shut:
             self._report(said)
         self._shut = shut
+
+    def _tell(self, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
+            self._report(sentence)
 
     def _report(self, sentence: str) -> None:
         minute = int(time.monotonic() / 60)

@@ -68,16 +68,16 @@ class Running:
         except PermissionError:
             raise HostError("the daemon is root's: say this as root") from None
         except OSError:
-            raise HostError("no daemon runs") from None
+            raise _none(self._directory) from None
         try:
             if _is_free(file):
-                raise HostError("no daemon runs")
+                raise _none(self._directory)
             self.pid = _pid(file)
             self._descriptor = os.pidfd_open(self.pid)
             if _is_free(file) or _pid(file) != self.pid:  # whose number this was may have ended just now
-                raise HostError("no daemon runs")
+                raise _none(self._directory)
         except OSError:
-            raise HostError("no daemon runs") from None
+            raise _none(self._directory) from None
         finally:
             os.close(file)
 
@@ -103,7 +103,7 @@ class Running:
         except PermissionError:
             raise HostError("the daemon is root's: say this as root") from None
         except OSError:
-            raise HostError("no daemon runs") from None
+            raise _none(self._directory) from None
 
     @property
     def descriptor(self) -> int:
@@ -114,6 +114,11 @@ class Running:
         """Let go of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+
+def _none(directory: Path) -> HostError:
+    start = "systemctl start pytrace-ebpf starts it, or pytrace-ebpf daemon in the foreground"
+    return HostError(f"no daemon runs with {directory} as its run directory (--config names the file of another one); {start}")
 
 
 def _is_free(file: int) -> bool:

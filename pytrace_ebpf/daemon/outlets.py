@@ -59,7 +59,7 @@ class Outlets:
 
     def status(self) -> dict[str, Any]:
         """How it is going: the servers, and the port (None: it cannot be had)."""
-        return {"push": [push.status() for _, push in self._push], "metrics_port": self._port.port if self._port else None}
+        return {"push": [{"kind": kind} | push.status() for kind, push in self._push], "metrics_port": self._port.port if self._port else None}
 
     def close(self) -> None:
         """Try once what waits, and answer no more."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.daemon.hours import Hours, name_of
+from pytrace_ebpf.daemon.kept import Kept, name_of
 from pytrace_ebpf.errors import PytraceError
 from pytrace_ebpf.late import pa
 from pytrace_ebpf.record.live.sink import Closed
@@ -27,7 +27,7 @@ _PLENTY = 1 << 62
 class Store:
     """The traces of a daemon's directory while it samples. Memory is bounded by the functions and processes that are known, and one window."""
 
-    def __init__(self, hours: Hours, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
+    def __init__(self, hours: Kept, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
         self._hours, self._argv, self._options, self._window_s = hours, argv, dict(options), window_s
         self._functions = FUNCTIONS.arrow.empty_table()
         self._processes: dict[int, dict[str, Any]] = {}
@@ -79,7 +79,7 @@ class Store:
             return
         self._written |= set(tables["functions"]["func_id"].to_pylist())
         self._fresh -= set(tables["processes"]["pid"].to_pylist())
-        self._hours.tidy(self._writer.directory.name, self._writer.size)
+        self._hours.tidy({self._writer.directory.name}, self._writer.size)
 
     def _begin_hour(self, hour: str, closed: Closed) -> None:
         manifest = new_manifest(closed.start_ns, closed.facts["target"], self._argv, self._options)

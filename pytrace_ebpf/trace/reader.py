@@ -70,7 +70,7 @@ class Trace(Logs):
         """
         from pytrace_ebpf.trace.window import Window  # a Trace itself
 
-        return Window(self, start_ns, end_ns, pid, tid)
+        return Window(self, *(None if each is None else int(each) for each in (start_ns, end_ns, pid, tid)))  # NumPy's integers are no JSON
 
     def pieces(self, name: str) -> derived.Pieces:
         """The folder `name` of its directory, for derived data that is no table."""

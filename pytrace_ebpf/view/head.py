@@ -207,7 +207,7 @@ def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
 
         return [Text(line) for line in _wrap(sampled.cost_sentence(facts["sampling_ns"], facts["wall_ns"]), width)]
     cost = facts.get("cost")
-    sentence = cost_sentence(cost, facts["wall_ns"], calls) + waited_sentence(facts.get("waited_ns", 0))
+    sentence = (cost_sentence(cost, facts["wall_ns"], calls) if cost else unmeasured(facts)) + waited_sentence(facts.get("waited_ns", 0))
     if not cost or cost["total_ns"] <= _MUCH * facts["wall_ns"]:
         return [Text(line) for line in _wrap(sentence, width)]
     bound = [] if facts.get("budget") else ["--budget 5% bounds it when you record"]
@@ -243,10 +243,15 @@ def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
     return lines + [Text(line, "yellow") for line in _wrap(sentence, width) if out]
 
 
-def cost_sentence(cost: dict[str, Any] | None, wall_ns: int, calls: int) -> str:
+def unmeasured(facts: dict[str, Any]) -> str:
+    """Why nothing is known of what the tracing cost, as far as that is known."""
+    if facts.get("trigger"):
+        return "What tracing cost is measured when a flight recorder ends, and so not known of this trace."
+    return "What the tracing cost was not measured."
+
+
+def cost_sentence(cost: dict[str, Any], wall_ns: int, calls: int) -> str:
     """What the tracing cost the program, in one sentence."""
-    if not cost:
-        return "What the tracing cost was not measured."
     native = cost["native_calls"] or 0
     apart = f", and {native:,} native ones x {text.duration(cost['native_ns_per_call'])}" if native else ""
     if cost.get("lines"):

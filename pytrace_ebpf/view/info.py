@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unserved_lines, waited_sentence
+from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unmeasured, unserved_lines, waited_sentence
 from pytrace_ebpf.view.sampled import cost_sentence, words
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -37,8 +37,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         *(("source", f"{s['source']} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"] if s.get("source")),
         (
             "cost",
-            (f"{text.duration(ns)} a call{apart}." if ns is not None else cost_sentence(facts["sampling_ns"], facts["wall_ns"]))
-            + waited_sentence(facts["waited_ns"]),
+            (f"{text.duration(ns)} a call{apart}." if ns is not None else _other_cost(facts)) + waited_sentence(facts["waited_ns"]),
         ),
         *([("values", _values(facts["options"]["observed"]))] if (facts["options"].get("observed") or {}).get("args") else []),
         ("command", shlex.join(str(a) for a in facts["argv"])),
@@ -52,6 +51,13 @@ def info(facts: dict[str, Any], width: int) -> Group:
     empty = [name for name, table in facts["tables"].items() if not table["rows"]]
     without = _labelled("no rows", f"{', '.join(empty)}: not recorded, or not derived yet", width) if empty else []
     return Group(*parts, Text(), _tables(facts["tables"]), Text(), *without)
+
+
+def _other_cost(facts: dict[str, Any]) -> str:
+    """Of a trace of which it is not known what a call cost."""
+    if facts["sampled"] or facts["sampling_ns"] is not None:
+        return cost_sentence(facts["sampling_ns"], facts["wall_ns"])
+    return unmeasured(facts)
 
 
 def _labelled(label: str, value: str, width: int) -> list[Text]:

@@ -142,6 +142,25 @@ def test_a_thread_that_waits_for_the_gil_sets_off_a_trace(host: Incidents, attac
     assert f"({found['tid']})" in report(trace.directory)
 
 
+def test_a_thread_that_waits_for_a_core_sets_off_a_trace(host: Incidents, attach: Callable[..., Recorder]) -> None:
+    core = min(os.sched_getaffinity(0))
+    for tid in os.listdir(f"/proc/{host.pid}/task"):  # noqa: PTH208 - numbers
+        os.sched_setaffinity(int(tid), {core})
+    with subprocess.Popen(["/usr/bin/python3", "-c", "while True: pass"], preexec_fn=lambda: os.sched_setaffinity(0, {core})) as other:
+        try:
+            recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "runq > 30%")
+            host.do("fight")
+            trace = written(recorder)
+        finally:
+            other.kill()
+    found = trace.manifest["trigger"]
+    assert found["condition"] == "runq > 30%" and 0.3 * SECOND < found["waited_ns"] <= SECOND
+    waits = trace.waits()
+    waits = waits[waits["tid"] == found["tid"]]
+    queued = (waits["end_ns"].clip(upper=found["end_ns"]) - waits["blocked_until_ns"].clip(lower=found["start_ns"])).clip(lower=0).sum()
+    assert abs(queued - found["waited_ns"]) <= 0.02 * SECOND
+
+
 def test_each_trace_has_its_own_directory_and_no_more_than_asked_for_are_written(host: Incidents, attach: Callable[..., Recorder]) -> None:
     recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 400ms", "--traces", "2")
     host.do("slow")

@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.opcodes import name_of
 from tests.bpf.conftest import Recorder
 from tests.conftest import PATIENCE_S, Python, Target
 
-pytestmark = pytest.mark.sources("agent")
+pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
 STANDARD_ERRORS = 4  # and
 ROUGH = 0.03  # of what a busy machine does to one of two runs
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.agent.inject.ptrace import Stopped
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
@@ -120,6 +121,9 @@ def test_a_pinned_process_that_called_exec_is_detected(folder: Path, setuid: Pat
             target.process.check()
         with pytest.raises(TargetError, match="became another program"):
             FibChild(target)
+        with pytest.raises(TargetError, match="became another program"), Stopped(target.process, process.pid):
+            raise AssertionError("it stands still, to be changed")
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] not in "tT", "it is let go of"
         with pytest.raises(MemoryFault):
             target.memory.u64(target.runtime)
         with pytest.raises(MemoryFault):

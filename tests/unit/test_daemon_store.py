@@ -16,15 +16,16 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.live.profile import profile
 from pytrace_ebpf.analyze.live.samples import LiveSamples
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.daemon import hours as hours_module
+from pytrace_ebpf.daemon import kept as kept_module
 from pytrace_ebpf.daemon import store as store_module
-from pytrace_ebpf.daemon.hours import Hours, name_of
+from pytrace_ebpf.daemon.kept import Kept, name_of
 from pytrace_ebpf.daemon.lock import Lock, Running
 from pytrace_ebpf.daemon.service import notify
 from pytrace_ebpf.daemon.store import Store
 from pytrace_ebpf.errors import HostError, TraceError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.output.directory import Output
+from pytrace_ebpf.trace.joined import HOUR
 from pytrace_ebpf.trace.schema import TABLES
 
 PERIOD = 10_000_000
@@ -42,7 +43,7 @@ class Life:
     """One daemon's store, and the functions of its session; each window has one more sample of each stack than the one before."""
 
     def __init__(self, place: Path, first: str, max_bytes: int = 1 << 30, max_age_s: float = 1e6) -> None:
-        self.hours = Hours(place, max_bytes, max_age_s)
+        self.hours = Kept(place, HOUR, max_bytes, max_age_s)
         self.store = Store(self.hours, ["pytrace-ebpf", "daemon"], {}, 10.0)
         self.first, self.count, self.now = first, 0, time.monotonic_ns()
         self.live = LiveSamples(self.now, "x86_64", {"period_ns": PERIOD})
@@ -73,7 +74,7 @@ class Life:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that have passed, by every clock."""
     ahead, real = [0.0], time.time
-    for module in (store_module, hours_module):
+    for module in (store_module, kept_module):
         monkeypatch.setattr(
             module, "time", type("Time", (), {name: staticmethod(getattr(time, name)) for name in ("gmtime", "strftime")} | {"CLOCK_BOOTTIME": 7})
         )
@@ -164,7 +165,7 @@ def test_the_oldest_hours_go_when_there_are_too_many_bytes(tmp_path: Path, clock
 
 def test_a_clock_that_is_stepped_makes_no_hour_too_old(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     passed = [0.0]
-    monkeypatch.setattr(hours_module.time, "clock_gettime", staticmethod(lambda _: passed[0]), raising=False)
+    monkeypatch.setattr(kept_module.time, "clock_gettime", staticmethod(lambda _: passed[0]), raising=False)
     life = Life(tmp_path / "d", "main", max_age_s=2 * 3600)
     life.window()
     clock[0] += 86400 * 365
@@ -215,15 +216,15 @@ def test_a_link_an_open_directory_and_somebody_elses_are_refused(tmp_path: Path)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HostError, match="cannot write to"):
-        Hours(tmp_path / "link", 1, 1)
+        Kept(tmp_path / "link", HOUR, 1, 1)
     (tmp_path / "real").chmod(0o777)
     with pytest.raises(HostError, match="others may write to it"):
-        Hours(tmp_path / "real", 1, 1)
+        Kept(tmp_path / "real", HOUR, 1, 1)
     if os.geteuid() == 0:
         (tmp_path / "real").chmod(0o700)
         os.chown(tmp_path / "real", 12345, 12345)
         with pytest.raises(HostError, match="belongs to somebody else"):
-            Hours(tmp_path / "real", 1, 1)
+            Kept(tmp_path / "real", HOUR, 1, 1)
 
 
 def test_the_last_twentieth_of_a_disk_stays_free_and_what_is_not_written_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pytrace_ebpf.record.flight.held import Held, Segment
 from pytrace_ebpf.record.flight.watch import Watch
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.trace.schema import CallKind
+from pytrace_ebpf.view.head import unmeasured
 from pytrace_ebpf.view.summary import summary
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -192,6 +193,7 @@ def test_the_first_words_of_a_report_say_what_set_it_off(found: dict[str, Any], 
     lines = trigger_lines(facts, 100)
     assert lines[0].plain.startswith("SET OFF by ") and said in " ".join(line.plain for line in lines)
     Console(width=80).print(*lines)
+    assert "measured when a flight recorder ends" in unmeasured(facts)
     assert (found["tid"] < 0) == (not any("To see it alone add: --from " in line.plain and "--tid 2" in line.plain for line in lines))
 
 

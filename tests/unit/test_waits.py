@@ -48,6 +48,9 @@ def waits(path: Path, sched: list[Row], end_ns: int, **more: object) -> list[dic
     [
         (FUTEX, GIL[0] + 8, 1, "gil", "futex"),
         (FUTEX, GIL[1], 1, "lock", "futex"),
+        (FUTEX, 1, 1, "stop-the-world", "futex"),
+        (FUTEX, 0x7F0000001230 + 10, 1, "object-lock", "futex"),
+        (READ, 10, 1, "io-read", "read"),
         (NANOSLEEP, 1, 1, "sleep", "nanosleep"),
         (SELECT, 0, 1, "sleep", "select"),
         (SELECT, 5, 1, "poll", "select"),
@@ -74,7 +77,7 @@ def test_kinds(tmp_path: Path, syscall: int, address: int, state: int, kind: str
     assert (wait["kind"], wait["syscall"]) == (kind, name)
     assert (wait["start_ns"], wait["blocked_until_ns"], wait["end_ns"]) == (20, 50, 55)
     assert (wait["waker_tid"], wait["cpu_before"], wait["cpu_after"]) == (9, 0, 1)
-    assert wait["lock_address"] == (address if syscall == FUTEX else None)
+    assert wait["lock_address"] == (address if syscall == FUTEX and kind != "stop-the-world" else None)
 
 
 def test_who_took_the_core(tmp_path: Path) -> None:

@@ -39,12 +39,13 @@ class NoRoom(HostError):  # noqa: N818
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ADDRESSES = 1 << 47  # a program's own
-_MOST_INTERPRETERS = 1 << 31  # that a row can have
+MOST_INTERPRETERS = 1 << 31  # that a row can have
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
 _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
 _MOST_PARSED = 64
 _REGISTERS = frozenset((*PT_REGS, None))
 _LIBPYTHON = re.compile(r"libpython\d[^/]*\.so[^/]*$")
+_PYPY = re.compile(r"/(lib)?pypy[\d.]*(-c)?(\.so[^/]*)?$")
 Said = TypeVar("Said")
 
 
@@ -151,7 +152,7 @@ class Target:
             made = self.memory.u64(self.runtime + self.layout.runtime_main_interpreter + 8)
         except MemoryFault:
             return 0
-        return made if made < _MOST_INTERPRETERS else 0
+        return made if made < MOST_INTERPRETERS else 0
 
 
 def inspect(pid: int) -> Target:
@@ -307,6 +308,8 @@ def _interpreter(process: Pinned, executable: str, mappings: list[Mapping]) -> t
                 return file, mapping.path, parse(file)
     except ValueError as error:
         raise TargetError(f"process {process.pid} runs {executable}, which cannot be traced: {error}") from None
+    if any(mapping.executable and _PYPY.search(mapping.path) for mapping in mappings):
+        raise NotPython(f"process {process.pid} runs PyPy ({executable}), and only CPython can be traced")
     raise NotPython(f"process {process.pid} runs {executable}, which is not a Python")
 
 

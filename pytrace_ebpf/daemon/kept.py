@@ -1,15 +1,18 @@
-"""The daemon's directory: a trace for each hour, and the oldest are removed. No link in it is followed, and nothing that is not ours is touched."""
+"""A directory of the daemon's with traces whose names say when they began, of which the oldest are removed.
+
+No link in it is followed, and nothing that is not ours is touched.
+"""
 
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.trace.joined import HOUR
 
 _FREE = 20  # what is kept free of a disk is one part in so many
 
@@ -42,12 +45,15 @@ class Clock:
         return self._began_s + time.clock_gettime(time.CLOCK_BOOTTIME) - self._booted_s
 
 
-class Hours:
+class Kept:
     """The directory, made where it is not there, mode 0700, held by its descriptor."""
 
-    def __init__(self, path: Path, max_bytes: int, max_age_s: float, clock: Clock | None = None) -> None:
-        """Raises HostError where it cannot be had, or is somebody else's. `clock`: one that has been running, where there is one."""
-        self.path = path.absolute()
+    def __init__(self, path: Path, names: re.Pattern[str], max_bytes: int, max_age_s: float, clock: Clock | None = None) -> None:
+        """Raises HostError where it cannot be had, or is somebody else's. `clock`: one that has been running, where there is one.
+
+        `names`: of its traces. They are numbers joined by "-" and begin as name_of() has it.
+        """
+        self.path, self._pattern = path.absolute(), names
         self._max_bytes, self._max_age_s, self._clock = max_bytes, max_age_s, clock or Clock()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,10 +70,10 @@ class Hours:
 
     def names(self) -> list[str]:
         """The traces, oldest first."""
-        return sorted(filter(self._is_ours, os.listdir(self._descriptor)), key=lambda name: (name[:11], len(name), name))  # noqa: PTH208 - a descriptor
+        return sorted(filter(self._is_ours, os.listdir(self._descriptor)), key=lambda name: [int(part) for part in name.split("-")])  # noqa: PTH208 - a descriptor
 
     def _is_ours(self, name: str) -> bool:
-        if not HOUR.fullmatch(name):
+        if not self._pattern.fullmatch(name):
             return False
         with suppress(OSError):
             found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -88,13 +94,13 @@ class Hours:
             return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(self._descriptor))
         return False
 
-    def tidy(self, open_name: str | None, open_bytes: int) -> None:
-        """Remove the oldest traces that are too old, or too many; that which is being written stays, and counts."""
+    def tidy(self, open_names: Collection[str], open_bytes: int) -> None:
+        """Remove the oldest traces that are too old, or too many; those that are being written stay, and count."""
         try:
-            names = [name for name in self.names() if name != open_name]
+            names = [name for name in self.names() if name not in open_names]
         except OSError:  # nothing can be opened just now: the next time
             return
-        sizes = {name: self._sizes.get(name) or self._size(name) for name in names}
+        sizes = {name: self._sizes.get(name) or self.size(name) for name in names}
         oldest = name_of(self._clock.now_s() - self._max_age_s)
         total = sum(sizes.values()) + open_bytes
         for name in names:
@@ -110,7 +116,8 @@ class Hours:
         """Look again: who read a trace may have left derived tables in it."""
         self._sizes = {}
 
-    def _size(self, name: str) -> int:
+    def size(self, name: str) -> int:
+        """Bytes on the disk of one of the traces."""
         return sum(self._files(name))
 
     def _files(self, name: str) -> Iterator[int]:
