@@ -192,10 +192,12 @@ bool calls_enter(struct engine *engine, struct thread *thread, struct when when,
     }
     if (engine->wants_rows && LIKELY(thread->phase == WITHIN)) {
         size_t slot;
-        if (!rows_slot(&engine->rows, &slot))
-            return engine->error = NO_MEMORY, false;
-        call->slot = (uint32_t)slot;
-        call->piece = engine->piece;
+        if (wants_row(engine, func, flags)) {
+            if (!rows_slot(&engine->rows, &slot))
+                return engine->error = NO_MEMORY, false;
+            call->slot = (uint32_t)slot;
+            call->piece = engine->piece;
+        }
         if (thread->ended != NONE) {
             engine->rows.next_sibling_id[thread->ended] = (int64_t)thread->number << THREAD_BITS | call->sequence;
             thread->ended = NONE;
@@ -270,9 +272,13 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
 {
     struct rows *rows = &engine->rows;
     size_t slot = call->slot;
+    uint8_t flags = call->flags | end->flags;
+    if (!wants_row(engine, ended->func, flags)) {
+        thread->ended = NONE;
+        return true;
+    }
     if (call->piece != engine->piece && !rows_slot(rows, &slot))
         return engine->error = NO_MEMORY, false;
-    uint8_t flags = call->flags | end->flags;
     if (engine->loss_count && in_loss(engine, call->start_ns, when.ns))
         flags |= IN_LOSS;
     const struct split *split = &ended->split;

@@ -23,6 +23,12 @@ static inline int32_t named(const struct engine *engine, int32_t func)
     return (uint32_t)func < engine->functions ? func : -1;
 }
 
+/* Whether a call has a row. */
+static inline bool wants_row(const struct engine *engine, int32_t func, uint8_t flags)
+{
+    return !engine->row_of || engine->row_of[function_of(engine, func)] || (engine->rows_of_suspended && flags & (RESUMED | YIELDED));
+}
+
 static inline bool tree_is(const struct node *node, uint32_t parent, int32_t func, uint8_t outermost)
 {
     return node->parent == parent && node->func == func && node->outermost == outermost;

@@ -61,7 +61,7 @@ OFFERED void rebuild_close(struct engine *engine)
     void *arrays[] = {
         engine->losses, engine->blind, engine->process, engine->layer, engine->module, engine->open_of_function,
         engine->open_of_module, engine->thread, engine->numbers.slot, engine->steps, engine->older, engine->seen.slot,
-        engine->sched, engine->to, engine->edges.edge, engine->due, engine
+        engine->sched, engine->to, engine->edges.edge, engine->due, engine->row_of, engine
     };
     rows_free(&engine->rows);
     rows_free(&engine->before);

@@ -123,6 +123,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "uncharged": (None, [c_void_p, c_void_p]),
     "charged": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_edges": (None, [c_void_p]),
+    "want_rows_of": (c_bool, [c_void_p, c_void_p, c_bool]),
     "edges": (c_size_t, [c_void_p, POINTER(c_void_p)]),
     "want_cores": (c_bool, [c_void_p, c_void_p, c_size_t]),
     "cores": (c_size_t, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),

@@ -3,7 +3,8 @@
  * Such a stretch does here in a quarter of the time what events.c, activations.c and calls.c would do with it: what else could come
  * between two events is ruled out for many of them at once, and a call that makes none, whose events follow each other, is not
  * even put on the stack. What is not plain ends the stretch and is left to those three: the first and the outermost calls of a thread,
- * the ends of calls that began before the stretch, what has no name or no frame, and all where more is asked for than sums and edges. */
+ * the ends of calls that began before the stretch, what has no name or no frame, calls that have rows, and all where more is asked for than sums,
+ * edges and rows of some functions. */
 #include "activations.h"
 #include "calls.h"
 #include "rebuild.h"
@@ -28,7 +29,8 @@ struct stretch {
 
 static bool is_plain(const struct engine *engine, const struct thread *thread)
 {
-    return !engine->by_cputime && !engine->wants_rows && !engine->wants_cores && !engine->wants_lines &&
+    bool makes_rows = engine->wants_rows && (!engine->row_of || thread->ended != NONE); /* or what comes may be the next sibling of one */
+    return !engine->by_cputime && !makes_rows && !engine->wants_cores && !engine->wants_lines &&
            thread->phase == WITHIN && thread->line.now.state <= BLOCKED && thread->depth && thread->open.count;
 }
 
@@ -106,6 +108,12 @@ static inline void add_call(const struct stretch *now, struct call *caller, stru
     add(&site->total, now->state, counts, counts);
 }
 
+/* Whether a call that ends so has a row for that. */
+static inline bool suspends(const struct engine *engine, int8_t kind)
+{
+    return engine->rows_of_suspended && kind == YIELD;
+}
+
 /* The event `row` begins a call. Returns how many events were taken: two if the next one ends it, none if it is not plain. */
 static inline size_t begin(struct stretch *now, size_t row, size_t end)
 {
@@ -115,8 +123,12 @@ static inline size_t begin(struct stretch *now, size_t row, size_t end)
     int32_t func = events->func[row];
     if (!frame || (uint32_t)func >= engine->functions || activations_find(&now->open, frame))
         return 0;
+    if (engine->row_of && wants_row(engine, func, events->kind[row] == RESUME ? RESUMED : 0))
+        return 0;
     bool is_leaf = row + 1 < end && events->frame[row + 1] == frame && does[(uint8_t)events->kind[row + 1]] == CLOSES;
     int64_t end_ns = is_leaf ? events->ts[row + 1] : ts;
+    if (is_leaf && suspends(engine, events->kind[row + 1]))
+        return 0;
     if (end_ns < ts || end_ns >= now->end_ns || (!is_leaf && now->innermost == now->room))
         return 0;
     uint32_t *of_function = &engine->open_of_function[func], *of_module = &engine->open_of_module[engine->module[func]];
@@ -152,6 +164,8 @@ static inline bool finish(struct stretch *now, size_t row)
 {
     struct engine *engine = now->engine;
     struct call *call = now->innermost;
+    if (suspends(engine, now->events.kind[row]))
+        return false;
     if (call == now->before || now->open.frame[now->open.count - 1] != now->events.frame[row])
         return false;
     now->ns = now->events.ts[row];

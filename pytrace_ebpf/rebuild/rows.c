@@ -75,6 +75,20 @@ void rows_pack(struct rows *rows)
     rows->count = to;
 }
 
+/* Rows of these functions' calls alone, a mask by func_id of as many as rebuild_functions() was given; with `suspended` also of calls that yielded
+ * or were resumed. Others cost what sums do. Their next_sibling_id holds, their order is not that of all. Before anything is taken. */
+OFFERED bool rebuild_want_rows_of(struct engine *engine, const uint8_t *function, bool suspended)
+{
+    if (!engine->wants_rows || !engine->layer || engine->row_of)
+        return failed(engine, STRANGE_STATE);
+    engine->row_of = calloc((size_t)engine->functions + 1, sizeof *engine->row_of);
+    if (!engine->row_of)
+        return failed(engine, NO_MEMORY);
+    memcpy(engine->row_of, function, engine->functions);
+    engine->rows_of_suspended = suspended;
+    return true;
+}
+
 void rows_free(struct rows *rows)
 {
     free(rows->filled);

@@ -3,6 +3,7 @@
 What it has decoded for that is held: who walks from row to row mostly stays in a row group, and decoding that is most of what a step takes.
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,9 @@ from pytrace_ebpf.trace.table import Table
 
 _MOST_OPEN = 16  # parts; the next look-up is often in one of the last
 _MOST_HELD = 4  # row groups; of calls 20 MB each
+SPANS = "call_id spans"
+"""In the metadata of a part of `calls`: of each row group the least and the largest call_id of each of its threads, or null. They say more than the
+row group's own bounds, which lie in two threads as a rule."""
 _ANY = (-(1 << 63), (1 << 63) - 1)  # of a row group without statistics
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
@@ -33,12 +37,17 @@ class Index:
         self._open: OrderedDict[int, tuple[ds.ParquetFileFragment, ExitStack]] = OrderedDict()
         self._held: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
         rows: list[tuple[int, int, list[tuple[int, int]]]] = []
+        spans = [np.zeros((0, 3), np.int64)]
         for number, part in enumerate(parts):
             with reading(part), ExitStack() as stack:
-                for group in opened(part, stack).row_groups:
+                fragment = opened(part, stack)
+                told = _told(fragment.metadata.metadata, fragment.metadata.num_row_groups)
+                for group in fragment.row_groups:
                     found = group.statistics or {}
+                    spans.append(np.insert(told[group.id], 0, len(rows), axis=1))
                     rows.append((number, group.id, [_extremes(found.get(name)) for name in self._columns]))
         self._part, self._group = (np.array([row[k] for row in rows], np.int64) for k in (0, 1))
+        self._spans = np.concatenate(spans).T  # row group, least, largest
         self._extremes: npt.NDArray[np.int64] = np.array([row[2] for row in rows], np.int64).reshape(len(rows), len(self._columns), 2)
 
     def read(self, columns: Sequence[str], where: pc.Expression, bounds: Bounds) -> pa.Table:
@@ -95,7 +104,17 @@ class Index:
         for name, (least, most) in bounds.items():
             low, high = self._extremes[:, self._columns.index(name)].T[:: -1 if wholly else 1]
             chosen &= (high >= (high if least is None else least)) & (low <= (low if most is None else most))
+            if name == "call_id" and not wholly:
+                chosen &= self._span(least, most)
         return chosen
+
+    def _span(self, least: int | None, most: int | None) -> npt.NDArray[np.bool_]:
+        """Which row groups may have call_ids within these bounds, by SPANS."""
+        group, low, high = self._spans
+        may = np.ones(len(self._part), bool)
+        may[group] = False
+        may[group[(high >= (_ANY[0] if least is None else least)) & (low <= (_ANY[1] if most is None else most))]] = True
+        return may
 
     def _fragment(self, number: int) -> ds.ParquetFileFragment:
         if number not in self._open:
@@ -119,6 +138,20 @@ def _within(table: pa.Table, bounds: Bounds) -> pa.Table:
             if bound is not None:
                 rows = rows[holds(table[name].to_numpy()[rows], bound)]
     return table.take(pa.array(rows))
+
+
+def _told(metadata: Mapping[bytes, bytes] | None, groups: int) -> list[npt.NDArray[np.int64]]:
+    """What SPANS says of each of so many row groups, shape (n, 2); n = 0 where it says nothing. Raises ValueError."""
+    said = (metadata or {}).get(SPANS.encode())
+    if said is None:
+        return [np.zeros((0, 2), np.int64)] * groups
+    try:
+        found = [np.array(each or (), np.int64).reshape(-1, 2) for each in json.loads(said)]
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError("no spans") from error
+    if len(found) != groups:
+        raise ValueError("other row groups")
+    return found
 
 
 def _extremes(found: Mapping[str, int] | None) -> tuple[int, int]:

@@ -1,12 +1,13 @@
 """What reading a trace costs, by its size: reports, windows, exports and group-bys, each in a process of its own.
 
-    python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--most-written 30000000] [--viztracer PYTHON]
+    python scripts/bench/read.py [--calls 1000000 25000000] [--keep DIR] [--most-rows 2000000] [--most-written 30000000] [--viztracer PYTHON] [--only-made] [--steps]
 
 All sizes of docs/cost.md: --calls 1000000 25000000 100000000 300000000. Traces are made: two threads that hand each other the GIL every
 5 ms and serve requests of some 40 functions, 1.3 million calls a second; no two requests take the same times; events are written as a recorder
-does. "first" derives, "again" answers from what is kept; by wait, gil and core is measured where nothing is kept, too. Time and CPU time are of
+does. Each kind of report is asked for where nothing is kept, and "again" from what is kept then. Time and CPU time are of
 the whole command, the interpreter's start and imports included; peak memory is of that process.
 Above --most-rows calls what reads a row for every call is left out, above --most-written the exports that visit every call, but for windows.
+--only-made: make the traces (with --keep) and no more; --steps: of traces whose calls/ is there already measure steps through the layers, and no more.
 --viztracer: a Python that has it; it traces as many calls as fit its buffer, saves them and loads what it saved. --keep: make traces there
 and leave them.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,6 +38,7 @@ from compiled_pass import compiled_pass
 from synthetic import GIL, table_of, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.functions import call_sequence
 from pytrace_ebpf.analyze.rebuilt import calls
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
@@ -184,12 +187,12 @@ def command(*words: str, program: str = COMMAND, python: str = sys.executable) -
     return spent, float(cpu), float(peak)
 
 
-BY_ITSELF = ("wait", "gil", "core")  # reports that need more than the sums: measured where nothing is kept
+BY = ("module", "thread", "task", "request", "line", "wait", "gil", "core")
 
 
 def forget(path: Path) -> None:
     """What is derived of a trace."""
-    for name in ("sums", "gil", "cores", "tree", "call_sites", "thread_times", "waits", "tasks", "operators", "calls", "settled"):
+    for name in ("sums", "gil", "cores", "settled", *(name for name, table in TABLES.items() if table.derived)):
         shutil.rmtree(path / name, ignore_errors=True)
 
 
@@ -200,10 +203,11 @@ def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measu
     yield "report, again", command("report", trace)
     window = ["--from", middle, "--until", str(int(middle) + 1)]
     yield "report of a second in the middle", command("report", trace, *window)
-    for by in ("module", "thread", "task", *BY_ITSELF):
-        if by in BY_ITSELF:
-            forget(path)
-        yield f"report --by {by}", command("report", trace, "--by", by)
+    forget(path)
+    yield "report of a second in the middle, first", command("report", trace, *window)
+    for by in BY:
+        forget(path)
+        yield f"report --by {by}, first", command("report", trace, "--by", by)
         yield f"report --by {by}, again", command("report", trace, "--by", by)
     yield "report --by core of a second", command("report", trace, "--by", "core", *window)
     with tempfile.TemporaryDirectory() as folder:
@@ -229,6 +233,31 @@ def measures(path: Path, rows: bool, written: bool) -> Iterator[tuple[str, Measu
         yield "pandas: the same", command(trace, program=grouped)
 
 
+def steps(path: Path, count: int = 200) -> Iterator[tuple[str, list[float]]]:
+    """What of walking through the layers, and its CPU times in ms: from `count` calls of a thread, wherever they are."""
+    trace, taken = pytrace_ebpf.open(path), defaultdict[str, list[float]](list)
+    begin = time.process_time()
+    levels = len(trace.layers(THREADS[0]))
+    yield f"layers() of a thread, {levels} levels", [(time.process_time() - begin) * 1e3]
+    tree = trace.tree(["tid", "calls"])
+    first = int(trace.calls(["call_id"], tid=THREADS[0], start_ns=trace.start_ns, end_ns=trace.start_ns + SECOND)["call_id"].iloc[0])
+    rng = np.random.default_rng(1)
+    for number in rng.integers(0, tree["calls"][tree["tid"] == THREADS[0]].sum(), count).tolist():
+        begin = time.process_time()
+        entry = call_sequence.entry(trace, first + number)
+        taken["a step to any call"].append((time.process_time() - begin) * 1e3)
+        for what in ("children", "next", "parent"):
+            begin = time.process_time()
+            if getattr(entry, what)():
+                taken[f"{what}() from there"].append((time.process_time() - begin) * 1e3)
+    yield from taken.items()
+
+
+def print_steps(path: Path) -> None:
+    for what, ms in steps(path):
+        print(f"{what:45} {np.median(ms):8.1f} ms CPU, of ten one {np.quantile(ms, 0.9):.1f}", flush=True)
+
+
 SAVE = """
 from viztracer import VizTracer
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
@@ -249,6 +278,8 @@ def main() -> None:
     parser.add_argument("--most-rows", type=int, default=2_000_000)
     parser.add_argument("--most-written", type=int, default=30_000_000)
     parser.add_argument("--viztracer", metavar="PYTHON")
+    parser.add_argument("--only-made", action="store_true")
+    parser.add_argument("--steps", action="store_true")
     options = parser.parse_args()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, 1024), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -260,11 +291,17 @@ def main() -> None:
             manifest, _ = read_manifest(open_directory(path))
             made = sum(segment["rows"]["events"] for segment in manifest["segments"]) // 2
             print(f"\n{made:,} calls in {len(manifest['segments'])} s", flush=True)
-            if count == options.calls[0]:
+            if options.steps:
+                print_steps(path)
+            if options.only_made or options.steps:
+                continue
+            if made <= options.most_written * 1.1:
                 for what, ns in an_event(path):
                     print(f"{what:45} {ns:8.1f} {'ns an event' if what and 'bytes' not in what else 'bytes'}", flush=True)
             for what, (seconds, cpu, peak) in measures(path, made <= options.most_rows * 1.4, made <= options.most_written * 1.1):
                 print(f"{what:45} {seconds:8.2f} s {cpu:8.2f} s CPU {peak:8.0f} MiB", flush=True)
+            if made <= options.most_rows * 1.4:
+                print_steps(path)
     if options.viztracer:
         with tempfile.TemporaryDirectory() as folder:
             for entries in (1_000_000, 4_000_000):

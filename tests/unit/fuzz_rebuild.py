@@ -193,6 +193,35 @@ def check_sites(sites: np.ndarray, rows: Rows) -> None:
     assert (summed == counts).all() and (lines != 0).all() and lines.min(initial=-1) >= -1
 
 
+def some_rows(seed: int) -> None:
+    """Rows of some functions, and of what was suspended, are those among the rows of all, whichever way the engine took."""
+    rng = np.random.default_rng(seed)
+    by_cputime, wild, most = bool(rng.random() < 0.2), bool(rng.random() < 0.2), int(rng.choice([1, 3, 50]))
+    cuts = np.sort(rng.integers(0, 10_000, 5)).tolist()
+    wanted, suspended = rng.choice(8, int(rng.integers(0, 4)), replace=False), bool(rng.random() < 0.5)
+    begun = rng.bit_generator.state
+    found = []
+    for of_all in (True, False):
+        rng.bit_generator.state = begun
+        engine = engine_of(rng, cuts[0], cuts[-1] + 20, by_cputime)
+        if not of_all:
+            engine.want_rows_of(wanted, suspended)
+        rows: list[Rows] = []
+        for start, end in zip(cuts, cuts[1:], strict=False):
+            end = max(end, start + 1)
+            scheduling(rng, engine, by_cputime, most, start, end, wild)
+            whole = deep(rng, 700, start) if rng.random() < 0.3 else events(rng, int(rng.integers(0, 1500)), most, start, end, wild)
+            rows += taken(engine, engine.take([whole], end, int(rng.integers(1, 700))))
+        rows += taken(engine, iter([engine.finish(cuts[-1])]))
+        whole_ = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+        own = np.isin(whole_["func_id"], wanted[wanted < 6]) | (suspended & ((whole_["flags"] & 96) != 0))
+        assert of_all or own.all()
+        order = np.flatnonzero(own)[np.argsort(whole_["call_id"][own])]
+        found.append({name: column[order] for name, column in whole_.items()})
+    for name, column in found[0].items():
+        assert np.array_equal(column, found[1][name]), name
+
+
 def shards(seed: int) -> None:
     """Three engines with a third of the threads each find what one finds, also from the state of others."""
     rng = np.random.default_rng(seed)
@@ -399,6 +428,7 @@ if __name__ == "__main__":
             one(seed)
             lined(seed)
             one(seed, windowed=True)
+            some_rows(seed)
             shards(seed)
             forged(seed)
             damaged(seed)

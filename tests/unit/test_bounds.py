@@ -69,18 +69,17 @@ def test_every_thread_has_its_own_calls(threads: list[tuple[int, int]]) -> None:
     assert len(made.save()) < 2000 * len(threads)
 
 
+def up_and_down(depth: int) -> dict[str, np.ndarray]:
+    """A function that calls itself, `depth` calls in all."""
+    frames = 16 + 16 * np.arange(depth)
+    kind = np.repeat([CallKind.ENTRY, CallKind.RETURN], depth)
+    return {"ts": np.arange(2 * depth), "kind": kind, "func_id": np.zeros(2 * depth, np.int32), "frame": np.concatenate((frames, frames[::-1]))}
+
+
 def test_a_depth_of_a_hundred_thousand() -> None:
     depth = 100_000
-    frames = 16 + 16 * np.arange(depth)
     made = engine([(1, 1)], 1, 1 << 20)
-    table = events(
-        ts=np.arange(2 * depth),
-        kind=np.repeat([CallKind.ENTRY, CallKind.RETURN], depth),
-        func_id=0,
-        frame=np.concatenate((frames, frames[::-1])),
-        pid=1,
-        tid=1,
-    )
+    table = events(**up_and_down(depth), pid=1, tid=1)
     taken(made, iter([table.slice(0, depth), table.slice(depth)]), 2 * depth)
     nodes = made.nodes()
     assert nodes["depth"].max() == depth - 1 and len(nodes) == depth + 2

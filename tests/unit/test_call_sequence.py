@@ -130,6 +130,52 @@ def test_of_a_deep_call_only_its_own_row_groups_are_read(tmp_path: Path, monkeyp
     assert [e.name for e in run.children()] == ["fib", "fib"]
 
 
+def two_threads(path: Path) -> Trace:
+    """Two that take turns within each segment, so that a row group has calls of both."""
+    scripts = [Script(10, tid).snapshot().enter(1) for tid in (10, 11)]
+    cuts = []
+    for _ in range(12):
+        for script, other in (scripts, scripts[::-1]):
+            for _ in range(4):
+                script.run(500).enter(2).run(500).leave()
+            other.run(script.now - other.now)
+        cuts.append(scripts[0].now)
+    for script in scripts:
+        script.leave()
+    events, sched = ([row for script in scripts for row in getattr(script, name)] for name in ("events", "sched"))
+    write_trace(path, events=events, sched=sorted(sched, key=lambda row: row[0]), functions=SAMPLE_FUNCTIONS, cuts=cuts)
+    return pytrace_ebpf.open(path)
+
+
+@pytest.mark.parametrize("known", (True, False))
+def test_a_call_is_found_by_its_id_among_those_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """By what each row group's threads have in it; where that does not stand there, by looking through all that might."""
+    monkeypatch.setattr(call_rows, "ROW_GROUP", 8)
+    monkeypatch.setattr(call_rows, "_MOST_SPANS", 64 if known else 1)
+    trace = two_threads(tmp_path / "trace")
+    calls = trace.calls()
+    assert len(calls) == 98
+    groups = trace._index(CALLS)
+    for row in calls.itertuples():
+        found = call_sequence.entry(trace, row.call_id)
+        assert (found.call_id, found.tid, found.start_ns) == (row.call_id, row.tid, row.start_ns)
+    chosen = [int(groups._within({"call_id": (call_id, call_id)}).sum()) for call_id in calls["call_id"]]
+    assert max(chosen) <= 2 if known else max(chosen) > 10
+    assert not groups._within({"call_id": (77 << 50, 77 << 50)}).any()
+
+
+@pytest.mark.parametrize("each", ("[1]", "[[1]]", "[[1, 99999999999999999999]]", '[["a", 2]]', "[[1, 2], [3]]", '{"a": 1}', "]", None))
+def test_what_says_where_calls_are_is_not_believed_where_it_is_no_such_thing(tmp_path: Path, each: str | None) -> None:
+    trace = wide(tmp_path / "trace", turns=2)
+    trace.calls(["call_id"], ids=(0, 0))
+    for part in (trace.directory / "calls").glob("part-*.parquet"):
+        table = pq.read_table(part)
+        said = "[" + ", ".join([each] * -(-len(table) // 20)) + "]" if each else "[]"
+        pq.write_table(table.replace_schema_metadata({index.SPANS: said}), part, row_group_size=20)
+    with pytest.raises(pytrace_ebpf.errors.TraceError):
+        call_sequence.entry(pytrace_ebpf.open(trace.directory), 0)
+
+
 def test_steps_within_a_row_group_decode_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_rows, "ROW_GROUP", 16)
     decoded: list[int] = []

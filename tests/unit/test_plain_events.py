@@ -17,6 +17,8 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLER, CallKind
 from tests.unit.synthetic import GIL, write_trace
 
+RESUMED, YIELDED = 32, 64  # rebuild/rebuild.h
+
 
 def story(seed: int) -> dict[str, Any]:
     """Threads with events enough for many segments, each with few switches; some events lost, some odd."""
@@ -86,3 +88,29 @@ def test_stretches_are_what_their_events_are_one_by_one(seed: int, piece: int) -
     with tempfile.TemporaryDirectory() as folder:
         trace = pytrace_ebpf.open(write_trace(Path(folder) / "trace", manifest=called_from, **rows))
         assert found(trace, piece, False, asked, window) == found(trace, piece, True, asked, window)
+
+
+def rows_of(trace: Trace, piece: int, functions: list[int] | None, suspended: bool) -> dict[str, np.ndarray]:
+    """Rows of calls by call_id; `functions`, `suspended`: as of Engine.want_rows_of(), None: of all."""
+    engine, out = passes.engine_of(trace, rows=True), list[dict[str, np.ndarray]]()
+    if functions is not None:
+        engine.want_rows_of(np.array(functions, np.int64), suspended)
+    for events, end_ns in passes.segments(trace, engine):
+        out += [{name: column.copy() for name, column in engine.rows().items()} for _ in engine.take(events, end_ns, piece)]
+    engine.finish(trace.end_ns)
+    out.append(engine.rows())
+    whole = {name: np.concatenate([part[name] for part in out]) for name in out[0]}
+    order = np.argsort(whole["call_id"])
+    return {name: column[order] for name, column in whole.items()}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from((3, 50, 1000)), st.lists(st.integers(0, 4), max_size=2), st.booleans())
+def test_rows_of_some_functions_are_those_among_all(seed: int, piece: int, functions: list[int], suspended: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = pytrace_ebpf.open(write_trace(Path(folder) / "t", **story(seed)))
+        known = [func_id for func_id in functions if func_id in set(trace.functions()["func_id"])]
+        some, every = rows_of(trace, piece, known, suspended), rows_of(trace, piece, None, False)
+        wanted = np.isin(every["func_id"], known) | (suspended & ((every["flags"] & (RESUMED | YIELDED)) != 0))
+        for name, column in every.items():
+            np.testing.assert_array_equal(some[name], column[wanted], name)

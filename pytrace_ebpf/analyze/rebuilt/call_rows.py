@@ -7,6 +7,7 @@ and take twice as long to write. DuckDB reads BYTE_STREAM_SPLIT of integers from
 """
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pytrace_ebpf.trace.index import SPANS
 from pytrace_ebpf.trace.schema import CALLS, LAYERS, STATUSES
 from pytrace_ebpf.trace.states import STATES
 
@@ -31,7 +33,10 @@ _SPLIT = (
 )  # fmt: skip
 _SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
+_MOST_SPANS = 64  # threads of a row group
+
 # Of rebuild.h.
+THREAD_BITS = 40  # of a call_id, below its thread's number
 _HAS_COUNTS, _OF_SELF = 8, 4
 _RESUMED, _YIELDED = 32, 64
 
@@ -80,16 +85,41 @@ def _bitmap(values: _Array) -> pa.Buffer | None:
     return None if values.all() else _bits(values)
 
 
-def writer(path: Path) -> pq.ParquetWriter:
-    """Of tables of schema.CALLS, to be written ROW_GROUP rows at a time."""
-    numbers = dict.fromkeys(_RISING, "DELTA_BINARY_PACKED") | dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT")
-    return pq.ParquetWriter(
-        path,
-        CALLS.arrow,
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=[name for name in CALLS.arrow.names if name not in numbers],
-        column_encoding=numbers,
-        write_statistics=list(_SOUGHT),
-        **_PAGE,
-    )
+class Writer:
+    """Writes tables of schema.CALLS to a file, ROW_GROUP rows to a row group, and which calls are in each (trace.index.SPANS)."""
+
+    def __init__(self, path: Path) -> None:
+        numbers = dict.fromkeys(_RISING, "DELTA_BINARY_PACKED") | dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT")
+        self._writer = pq.ParquetWriter(
+            path,
+            CALLS.arrow,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=[name for name in CALLS.arrow.names if name not in numbers],
+            column_encoding=numbers,
+            write_statistics=list(_SOUGHT),
+            **_PAGE,
+        )
+        self._spans: list[list[list[int]] | None] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Write some rows."""
+        self._writer.write_table(table, ROW_GROUP)
+        ids = table["call_id"].to_numpy()
+        self._spans += [_spans(ids[at : at + ROW_GROUP]) for at in range(0, len(ids), ROW_GROUP)]
+
+    def close(self) -> None:
+        """End the file."""
+        if hasattr(self._writer, "add_key_value_metadata"):
+            self._writer.add_key_value_metadata({SPANS: json.dumps(self._spans)})
+        self._writer.close()
+
+
+def _spans(ids: _Array) -> list[list[int]] | None:
+    """The least and the largest of `ids` of each thread; None of too many threads."""
+    begins = np.flatnonzero(np.append(True, ids[1:] >> THREAD_BITS != ids[:-1] >> THREAD_BITS))
+    low, high = np.minimum.reduceat(ids, begins), np.maximum.reduceat(ids, begins)
+    order = np.argsort(low)
+    low, high = low[order], high[order]
+    begins = np.flatnonzero(np.append(True, low[1:] >> THREAD_BITS != low[:-1] >> THREAD_BITS))
+    return np.stack((low[begins], np.maximum.reduceat(high, begins)), 1).tolist() if len(begins) <= _MOST_SPANS else None

@@ -54,27 +54,31 @@ def _write(pieces: Iterator[pa.Table], path: Path, workers: Workers, aside: Thre
     """Write a part; returns whether there was anything to be written."""
     writer, written = None, None
     for piece in pieces:
-        writer = writer or call_rows.writer(path)
+        writer = writer or call_rows.Writer(path)
         filled = workers.fill(piece)
         if written:
             written.result()
-        written = aside.submit(writer.write_table, filled, call_rows.ROW_GROUP)
+        written = aside.submit(writer.write, filled)
     if writer and written:
         written.result()
         writer.close()
     return writer is not None
 
 
-def rebuild(trace: Trace, growth: Growth[Engine] | None = None) -> Iterator[Iterator[pa.Table]]:
+def rebuild(
+    trace: Trace, growth: Growth[Engine] | None = None, functions: npt.NDArray[np.integer[Any]] | None = None, suspended: bool = False
+) -> Iterator[Iterator[pa.Table]]:
     """For each segment, and for what was open at the end, the calls that ended in it: tables of schema.CALLS without worker_on_cpu_ns.
 
     A call that is its thread's last so far comes with a later segment. A table is there until the next but one is asked for. `growth`: of
-    a whole trace, from where that begins.
+    a whole trace, from where that begins. `functions`, `suspended`: as of Engine.want_rows_of(); None: all calls.
     """
     if growth is not None and trace.whole is trace:
         engine, parts = growth.engines, segments(trace, growth.engines, growth.first)
     else:
         engine, parts = begun(trace, rows=True)
+    if functions is not None:
+        engine.want_rows_of(functions, suspended)
     for events, end_ns in parts:
         yield (call_rows.table(engine.rows()) for count in engine.take(events, end_ns, PIECE) if count)
     yield (call_rows.table(engine.rows()) for count in [engine.finish(trace.end_ns)] if count)
@@ -99,7 +103,9 @@ def calls_of(
         own = pc.is_in(piece["func_id"], wanted)
         return pc.or_(own, pc.or_(piece["resumed"], piece["yielded"])) if suspended else own
 
-    for number, pieces in enumerate(rebuild(trace, growth), 1 + (growth.first if growth else 0)) if suspended or len(functions) else ():
+    for number, pieces in (
+        enumerate(rebuild(trace, growth, functions, suspended), 1 + (growth.first if growth else 0)) if suspended or len(functions) else ()
+    ):
         own = [piece.select(columns).filter(mask(piece)) for piece in pieces]
         if own:
             yield to_frame(pa.concat_tables(own), CALLS)
