@@ -15,6 +15,8 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
+pytestmark = pytest.mark.gil
+
 HZ = 499
 SIGMAS = 5
 MOST_MIXED = 0.03  # of a share: what measures itself is no function of its own

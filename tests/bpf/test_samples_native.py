@@ -21,6 +21,8 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
 from tests.conftest import HOST_PYTHON, TARGETS, Python, Target
 
+pytestmark = pytest.mark.gil
+
 HZ, SECONDS = 499, "4"
 SURE = 0.9  # of the samples: the others were taken while the files were being read, or in an instruction on the way
 

@@ -15,6 +15,8 @@ from tests.bpf.conftest import Recorder
 from tests.bpf.test_samples import HZ, MOST_MIXED, SIGMAS, stacks_of
 from tests.conftest import TARGETS, Python, Target
 
+pytestmark = pytest.mark.gil
+
 OFF = SPLIT[1:]
 LEAST = 10  # samples of a function
 

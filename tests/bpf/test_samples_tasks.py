@@ -14,6 +14,8 @@ from tests.bpf.conftest import Recorder
 from tests.bpf.test_samples import HZ, assert_shares, stacks_of
 from tests.conftest import Python, Target
 
+pytestmark = pytest.mark.gil
+
 AUTOMATIC = re.compile(r"Task-\d+")
 LONGEST = 48  # characters of two bytes that are read
 LONGEST_TASK = 6 * 96 + 3  # 96 bytes, each as an escape, and dots
