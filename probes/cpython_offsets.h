@@ -18,6 +18,9 @@
     OFFSET(runtime_initialized,        12,   12,   12,   16,   16,  600,  776,  904) /* an int: not 0 from before `site` is imported until it is finalized, as Py_IsInitialized() says */ \
     OFFSET(runtime_gil,              1168,  368,  368,  376, NONE, NONE, NONE, NONE) /* first byte of the GIL's locks, up to 3.11 */ \
     OFFSET(runtime_gil_end,          1360,  560,  560,  568, NONE, NONE, NONE, NONE) /* one behind the last */ \
+    OFFSET(runtime_world,            NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* stoptheworld; without a GIL alone, from here to thread_attached */ \
+    OFFSET(interpreter_world,        NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* the same of PyInterpreterState */ \
+    OFFSET(thread_attached,          NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* PyThreadState.state: an int */ \
     OFFSET(gil_holder,                 -8,   -8,   -8,   -8,    8,    8,    8,    8) /* from the GIL's first byte as Target.gil_range() has it: last_holder, with `locked` behind it */ \
     OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) /* PyInterpreterState */ \
     OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE,  384,   16,   16,   16) /* pointer to the GIL, from 3.12 on */ \
@@ -82,6 +85,9 @@
     OFFSET(object_type,                 24) \
     OFFSET(int_digit,                   40) \
     OFFSET(interpreter_modules,       7664) \
+    OFFSET(runtime_world,            10336) \
+    OFFSET(interpreter_world,        10744) \
+    OFFSET(thread_attached,             40) \
     OFFSET(gil_holder,                  16) \
     OFFSET(object_frame,                40) \
     OFFSET(code_file,                  128) \

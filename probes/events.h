@@ -84,13 +84,17 @@ struct long_call_site_event {
 
 #define HOLDER_UNKNOWN (-1)
 
+/* Of sched_event.address. No futex is at such addresses, and objects are at multiples of 16. */
+#define PAUSED 1       /* it waits for no lock, but until a stop-the-world pause is over, or begins */
+#define OBJECT_LOCK 10 /* its last four bits: of an object's own lock, ob_mutex of builds without a GIL */
+
 struct sched_event {
     __u64 ts;
     __u32 pid; /* process of tid */
     __u32 tid; /* thread the row is about */
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
-    __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for) */
+    __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for, or PAUSED) */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork) */
     __u16 cpu;

@@ -33,12 +33,18 @@ LAYOUT(fault_event);
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
 BPF_HASH(threads, __u32, __u32, 65536);
 
-/* Where a Python keeps who holds its GIL. Written by user space (record/cpython/gil.py); a forked child has its creator's. */
+/* Where a Python keeps who holds its GIL, and in a build without one what threads wait for instead.
+ * Written by user space (record/cpython/gil.py); a forked child has its creator's. */
 struct gil {
-    __u64 holder;      /* address of last_holder; `locked` lies behind it */
-    __u32 thread_id;   /* offset of the thread's id in a thread state */
-    __u32 pthread_tid; /* not 0: what is there is a pthread_t, with the id at this offset */
-    __u32 inside;      /* the process is in a pid namespace of its own: the ids are not the host's */
+    __u64 holder;            /* address of last_holder; `locked` lies behind it */
+    __u64 enabled;           /* address of the int that says whether there is one now; 0: always */
+    __u64 runtime_world;     /* addresses of struct _stoptheworld_state; 0 in builds with a GIL */
+    __u64 interpreter_world; /* the main interpreter's */
+    __u32 thread_id;         /* offset of the thread's id in a thread state */
+    __u32 pthread_tid;       /* not 0: what is there is a pthread_t, with the id at this offset */
+    __u32 thread_attached;   /* offset of `state` in a thread state */
+    __u32 object_type;       /* offset of an object's type */
+    __u32 inside;            /* the process is in a pid namespace of its own: the ids are not the host's */
     __u32 pad;
 };
 BPF_HASH(gils, __u32, struct gil, 16384);
@@ -99,16 +105,17 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
 }
 
 /* `tid` of `pid` is current. Memory that is not there faults nothing in: then the holder is not known. */
-static __always_inline __s32 gil_holder(__u32 pid, __u32 tid)
+static __always_inline __s32 gil_holder(struct gil *gil, __u32 pid, __u32 tid)
 {
-    struct gil *gil = gils.lookup(&pid);
     struct {
         __u64 state;
         __u64 locked; /* an int, and what is behind it */
     } now;
     __u64 id = 0;
-    __u32 holder;
+    __u32 holder, enabled = 0;
 
+    if (gil && gil->enabled && (bpf_probe_read_user(&enabled, sizeof(enabled), (void *)gil->enabled) || !enabled))
+        return HOLDER_UNKNOWN;
     if (!gil || bpf_probe_read_user(&now, sizeof(now), (void *)gil->holder))
         return HOLDER_UNKNOWN;
     if ((__u32)now.locked != 1) /* -1 before there is a GIL */
@@ -148,6 +155,56 @@ static __always_inline __u64 parked_for(__u64 address, __u64 stack_pointer)
     return lock ? lock : address;
 }
 
+/* Include/internal/pycore_interp.h and pycore_pystate.h, without a GIL */
+#define WORLD_SIZE 24 /* sizeof(struct _stoptheworld_state) */
+#define SUSPENDED 2   /* _Py_THREAD_SUSPENDED */
+
+/* Of a thread that is parked for `lock`, whether that is its own state, from which who has stopped the world will release it, or the
+ * state of the pause that it is about to make itself.
+ */
+static __always_inline int is_pause(struct gil *gil, __u64 lock, __u32 tid)
+{
+    __u64 state = lock - gil->thread_attached, id = 0;
+    __u32 attached = 0;
+
+    if (lock - gil->runtime_world < WORLD_SIZE || lock - gil->interpreter_world < WORLD_SIZE)
+        return 1;
+    bpf_probe_read_user(&attached, sizeof(attached), (void *)lock);
+    bpf_probe_read_user(&id, sizeof(id), (void *)(state + gil->thread_id));
+    return id == tid || (gil->inside && id && attached == SUSPENDED);
+}
+
+/* Whether it is an object: its type's type's type, at the latest, is `type`, whose type is itself. */
+static __always_inline int is_object(struct gil *gil, __u64 address)
+{
+    __u64 type = address, of = 0;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < 4; i++) {
+        if (bpf_probe_read_user(&of, sizeof(of), (void *)(type + gil->object_type)) || !of)
+            return 0;
+        if (of == type)
+            return i > 0;
+        type = of;
+    }
+    return 0;
+}
+
+/* What the current thread waits for, that is in futex(`address`). */
+static __always_inline __u64 waits_for(struct gil *gil, __u32 tid, __u64 address, __u64 stack_pointer)
+{
+    __u64 lock = parked_for(address, stack_pointer);
+
+    if (lock == address)
+        return address;
+    if (gil && gil->runtime_world && is_pause(gil, lock, tid))
+        return PAUSED;
+    if ((lock & 15) == OBJECT_LOCK && !(gil && gil->runtime_world && is_object(gil, lock - OBJECT_LOCK)))
+        return address; /* what ends so shall be an object's */
+    return lock;
+}
+
 /* The state of the thread that leaves the core, as the kernel reports it (__trace_sched_switch_state): one bit, 0 = runnable. */
 static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -181,6 +238,7 @@ TRACEPOINT(sched_switch)
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
         __u64 state = reported_state(ctx), nr = -1, address = 0, stack_pointer = 0;
+        struct gil *gil = gils.lookup(&prev_pid);
         __s32 holder;
 
         if (state & BLOCKED_STATES) {
@@ -191,10 +249,10 @@ TRACEPOINT(sched_switch)
                 bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
             if (nr == SYSCALL_FUTEX) {
                 bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), &regs->sp);
-                address = parked_for(address, stack_pointer);
+                address = waits_for(gil, prev, address, stack_pointer);
             }
         }
-        holder = gil_holder(prev_pid, prev);
+        holder = gil_holder(gil, prev_pid, prev);
         event = reserve(prev_pid, prev, SCHED_OUT, ts);
         if (event) {
             event->other = next;

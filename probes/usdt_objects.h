@@ -159,14 +159,14 @@ static __always_inline int take_array(struct object_event *to, __u64 object)
     return READ(to->data, dimensions < VALUE_DATA / 8 ? 8 * dimensions : VALUE_DATA, VALUE_DATA, TAKE(__u64, object + ARRAY_SIZES));
 }
 
-/* An exception's text where that is a str, whatever its __str__ would make of it. */
-static __always_inline __u64 text_of_exception(__u64 exception)
+/* The first item of a tuple where that is a str; 0 = it is not. */
+static __always_inline __u64 first_text(__u64 tuple)
 {
-    __u64 arguments = TAKE(__u64, exception + EXCEPTION_ARGUMENTS), first;
+    __u64 first;
 
-    if (!arguments || (__s64)TAKE(__u64, arguments + SIZE) <= 0)
+    if (!tuple || (__s64)TAKE(__u64, tuple + SIZE) <= 0)
         return 0;
-    first = TAKE(__u64, arguments + SETTINGS->objects.tuple_items);
+    first = TAKE(__u64, tuple + SETTINGS->objects.tuple_items);
     return TAKE(__u32, TAKE(__u64, first + OBJECT_TYPE_POINTER) + TYPE_FLAGS) & IS_TEXT ? first : 0;
 }
 
@@ -266,7 +266,8 @@ static __always_inline int take_plain(struct object_event *to, __u64 object, __u
     if (flags & (IS_LIST | IS_TUPLE | IS_DICT))
         return take_size(to, object, SIZE);
     if (flags & (IS_TEXT | IS_EXCEPTION)) {
-        __u64 text = flags & IS_TEXT ? object : text_of_exception(object);
+        /* Of an exception its first argument, whatever its __str__ would make of it. */
+        __u64 text = flags & IS_TEXT ? object : first_text(TAKE(__u64, object + EXCEPTION_ARGUMENTS));
 
         return text ? take_text(to, text) : 0;
     }

@@ -196,7 +196,7 @@ static __always_inline __u64 popped(__u64 frame, int is_yield)
     return TAKE(__u64, TAKE(__u64, frame + known->frame_top)) & ~3ULL;
 }
 
-/* The exception that is raised in a thread. Up to 3.11 it may be none yet, but its type, and what it is to be made of. */
+/* The exception that is raised in a thread. Up to 3.11 it may be none yet, but its type, and what it is to be made of: an object or a tuple of these. */
 static __always_inline void take_exception(struct object_event *to, __u64 thread, int redact)
 {
     __u64 place = thread + SETTINGS->objects.thread_exception, exception = thread ? TAKE(__u64, place) : 0;
@@ -206,13 +206,14 @@ static __always_inline void take_exception(struct object_event *to, __u64 thread
         return;
     }
     __u64 value = TAKE(__u64, place + 8), type = value ? TAKE(__u64, value + OBJECT_TYPE_POINTER) : 0;
+    __u64 flags = type ? TAKE(__u32, type + TYPE_FLAGS) : 0, text = flags & IS_TEXT ? value : flags & IS_TUPLE ? first_text(value) : 0;
 
     take_object(to, value, redact || type != exception);
     if (type == exception)
         return;
     to->status = redact ? VALUE_REDACTED : VALUE_COMPLETE;
     take_type(to, exception, TAKE(__u32, exception + TYPE_FLAGS));
-    if (!redact && type && TAKE(__u32, type + TYPE_FLAGS) & IS_TEXT && take_text(to, value))
+    if (!redact && text && take_text(to, text))
         to->status = VALUE_UNREAD;
 }
 

@@ -17,32 +17,35 @@ if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace
 
 _WITHIN_S = 60.0  # the recorder must have come in
-_BEGUN = b"tracing process"  # what it says then
+_BEGUN = (b"tracing", b"joined ")  # what it says then, of one length
 _SAMPLED = ("--rootless", "--sample", "999")  # without privileges
+_DAEMON = "--daemon"
+_BY_DAEMON = ("trace", "--duration", "60s")  # what a daemon allows unless its configuration says otherwise; a later --duration counts
 
 
 class OwnRecording:
     """All threads of this process, from begin() to end(); also a context manager.
 
-    Root records every call, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise. The recorder is another
-    process: it ends when this one does, however that ends, and then its trace is whole.
+    Root records every call, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise: `--daemon` has the daemon
+    record every call (`trace`), without root. The recorder is another process: it ends when this one does, however that ends, and then its trace is whole.
     """
 
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
-        """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`."""
+        """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`, or `--daemon` and those of `trace`."""
         self.directory = directory
         self.start_ns = self.end_ns = 0
-        self._options = list(options) or ([] if os.geteuid() == 0 else list(_SAMPLED))
+        self._by = _BY_DAEMON if _DAEMON in options else ("attach",)
+        self._options = [word for word in options if word != _DAEMON] if options else [] if os.geteuid() == 0 else list(_SAMPLED)
         self._recorder: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         """Start the recorder, and return when it records. Raises HostError with what it says where it does not."""
         # A file without a name: beside the trace others might have put a link there.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - end() closes it
-        command = itself.command("attach", "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
+        command = itself.command(*self._by, "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
         recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
         until = time.monotonic() + _WITHIN_S
-        while os.pread(self._log.fileno(), len(_BEGUN), 0) != _BEGUN:
+        while os.pread(self._log.fileno(), len(_BEGUN[0]), 0) not in _BEGUN:
             if recorder.poll() is not None or time.monotonic() > until:
                 recorder.kill()
                 recorder.wait()

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import PATIENCE_S
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-_SECONDS = 40.0
 _WORDS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions", "--disable-background-networking",
     "--remote-debugging-pipe", "--hide-scrollbars",
@@ -66,7 +67,7 @@ class Browser:
                 return dict(answer["result"])
 
     def _next(self) -> dict[str, Any]:
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + PATIENCE_S
         while b"\0" not in self._read:
             assert select.select([self._in], [], [], max(0, end - time.monotonic()))[0], "the browser does not answer"
             more = os.read(self._in, 1 << 20)
@@ -91,7 +92,7 @@ class Browser:
 
     def wait(self, condition: str) -> Any:
         """Until a JavaScript expression holds; returns what it is."""
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + PATIENCE_S
         while not (value := self.js(condition)):
             assert time.monotonic() < end, f"{condition} never held: {self.errors}"
             time.sleep(0.02)

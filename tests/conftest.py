@@ -247,7 +247,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pythons = [Python(HOST_PYTHON)]
     if metafunc.config.getoption("--matrix"):
         pythons += [Python(version, ROOTS / root) for version, root in MATRIX.items()]
-        pythons += built_pythons() + free_threaded_pythons()
+        pythons += built_pythons() + ([] if metafunc.definition.get_closest_marker("gil") else free_threaded_pythons())
     pairs = [(python, source) for python in pythons for source in python.sources if source in wanted]
     if "source" in metafunc.fixturenames:
         metafunc.parametrize("python, source", pairs, ids=str)
@@ -274,6 +274,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # reports take it for the terminal's width
     config.addinivalue_line("markers", "usually(*names): those of them that are enough where --matrix is not asked for")
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
+    config.addinivalue_line("markers", "gil: records what needs a GIL, and is refused without one")
     config.addinivalue_line("markers", "cheap: a fault that is tried where --tries is not asked for, too")
     config.addinivalue_line("markers", "measured: compares with another clock of this machine, whose cores others may take meanwhile")
     # The usual tests say the same of the same code each time; the matrix looks for new examples.

@@ -36,4 +36,9 @@ export function ofWait(model, i) {
   ];
 }
 
-export const callWords = n => `${count(n)} call${n === 1 ? "" : "s"}`;
+/** What the numbers of calls count. */
+export const counted = model => model.page.sampled ? "samples" : "calls";
+export const callWords = (model, n) => `${count(n)} ${n === 1 ? counted(model).slice(0, -1) : counted(model)}`;
+
+/** A sentence of a report, whose names of functions stand between backticks. */
+export const sentence = text => text.split("`").map((part, k) => k % 2 ? el("strong", {}, part) : part);

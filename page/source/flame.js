@@ -98,7 +98,7 @@ export function flame(model, main) {
     const n = under(event), d = n?.data;
     canvas.style.cursor = n ? "pointer" : "default";
     hint(n && n !== root ? ofFunction(model, model.functions[d.func], [[state.tree === "down" ? "total" : "self, through here", time(sum(d.parts)), percent(sum(d.parts), sum(root.data.parts)) + " of all"],
-      state.tree === "down" ? ["self", time(sum(d.own))] : null, ["", callWords(d.calls)], ...splitRows(model, d.parts)]) : null, event.clientX, event.clientY);
+      state.tree === "down" ? ["self", time(sum(d.own))] : null, ["", callWords(model, d.calls)], ...splitRows(model, d.parts)]) : null, event.clientX, event.clientY);
   };
   canvas.onmouseleave = () => hint(null);
   canvas.onclick = event => { const n = under(event); if (n) change({node: n.data.key || null, f: n.data.func >= 0 ? n.data.func : state.f}); };

@@ -1,6 +1,6 @@
 // All functions, and of the chosen one its callers and callees.
 import {bar, el} from "./dom.js";
-import {facts, legend, splitRows} from "./explain.js";
+import {counted, facts, legend, splitRows} from "./explain.js";
 import {count, percent, time} from "./format.js";
 import {split} from "./model.js";
 import {matches} from "./search.js";
@@ -14,7 +14,7 @@ export function functions(model, main) {
     const rows = all.filter(matches).sort((a, b) => b.self - a.self), whole = model.page.split.wall_ns;
     list.replaceChildren(el("h2", {}, "Functions", el("small", {}, `${count(rows.length)} of ${count(all.length)}; bar: split of self time`), " "), legend(model), table([
       ["", f => bar(f.own, colours, most), "wide"], ["self", f => time(f.self), "", f => f.self], ["of all", f => percent(f.self, whole)], ["total", f => time(f.total), "", f => f.total],
-      ["calls", f => count(f.calls), "", f => f.calls], ["run q.", f => time(f.own[1]), "", f => f.own[1]], ["GIL", f => time(f.own[2]), "", f => f.own[2]], ["blocked", f => time(f.own[3]), "", f => f.own[3]],
+      [counted(model), f => count(f.calls), "", f => f.calls], ["run q.", f => time(f.own[1]), "", f => f.own[1]], ["GIL", f => time(f.own[2]), "", f => f.own[2]], ["blocked", f => time(f.own[3]), "", f => f.own[3]],
       ["function", f => nameCell(f.name, f.place), "name", f => f.name]], rows, {go: f => change({f: f.id}), chosen: f => f.id === state.f, sort: 1}));
     side.replaceChildren(...ofOne(model, colours, model.functions[state.f ?? rows[0]?.id]));
   };
@@ -33,14 +33,14 @@ function ofOne(model, colours, f) {
   const list = (title, rows, nothing, note) => {
     const most = Math.max(1, ...rows.map(r => r.ns));
     return [el("h2", {}, title, el("small", {}, note)), rows.length ? table([
-      ["", r => bar(r.parts, colours, most), "wide"], ["total", r => time(r.ns), "", r => r.ns], ["calls", r => count(r.calls), "", r => r.calls],
+      ["", r => bar(r.parts, colours, most), "wide"], ["total", r => time(r.ns), "", r => r.ns], [counted(model), r => count(r.calls), "", r => r.calls],
       ["function", r => r.id < 0 ? "(the thread)" : nameCell(model.name(r.id), model.functions[r.id]?.place), "name"]],
     rows.sort((a, b) => b.ns - a.ns), {go: r => { if (r.id >= 0) change({f: r.id}); }, most: 60}) : el("p", {class_: "dim"}, nothing)];
   };
   const where = slowest(model, f.id);
   return [
     el("h2", {}, f.name), el("div", {class_: "place"}, f.place),
-    facts([["calls", count(f.calls)], ["total", time(f.total), percent(f.total, model.page.split.wall_ns) + " of all"], ["self", time(f.self), percent(f.self, model.page.split.wall_ns) + " of all"], f.calls ? ["mean", time(f.total / f.calls)] : null, ...splitRows(model, f.own).map(r => r && ["self, " + r[0], ...r.slice(1)])]),
+    facts([[counted(model), count(f.calls)], ["total", time(f.total), percent(f.total, model.page.split.wall_ns) + " of all"], ["self", time(f.self), percent(f.self, model.page.split.wall_ns) + " of all"], f.calls && !model.page.sampled ? ["mean", time(f.total / f.calls)] : null, ...splitRows(model, f.own).map(r => r && ["self, " + r[0], ...r.slice(1)])]),
     el("p", {}, el("button", {type: "button", onclick: () => change({view: "flame", tree: "up", node: null, find: ""})}, "Where its self time comes from"), " ",
       where ? el("button", {type: "button", onclick: () => { const pad = (where[1] - where[0]) * 0.15; change({view: "timeline", a: Math.max(0, where[0] - pad), b: Math.min(model.wall, where[1] + pad)}); }}, `Slowest call that is kept (${time(where[1] - where[0])})`) : null),
     ...list("Called by", callers, "Nobody called it while this was recorded.", "its time when called from there"),

@@ -13,17 +13,19 @@ import {timeline} from "./timeline.js";
 
 const $ = id => document.getElementById(id);
 const has = (m, name) => (m.page.tables[name]?.count ?? 0) > 0;
+// Those that types.py makes when it is imported, and no others, are no tasks to look at.
+const awaited = m => m.page.tables.task.rows.some(r => r.awaited_ns === undefined || r.awaited_ns > 0 || r.resumes > r.coroutines);
 const VIEWS = [
   ["summary", "Summary", summary, () => true], ["timeline", "Timeline", timeline, m => m.calls.start.length + m.states.start.length > 0], ["flame", "Flame graph", flame, () => true],
   ["functions", "Functions", functions, () => true], ["waits", "Waits", waits, m => has(m, "wait")], ["gil", "GIL", gil, m => (m.page.tables.gil?.gil.processes.length ?? 0) > 0],
-  ["cores", "Cores", cores, m => has(m, "core")], ["tasks", "Tasks", tasks, m => has(m, "task")], ["operators", "Operators", operators, m => has(m, "operator")], ["memory", "Memory", memory, m => has(m, "memory")],
+  ["cores", "Cores", cores, m => has(m, "core")], ["tasks", "Tasks", tasks, m => has(m, "task") && awaited(m)], ["operators", "Operators", operators, m => has(m, "operator")], ["memory", "Memory", memory, m => has(m, "memory")],
 ];
 const KEYS = [["1 … 9", "the views"], ["/", "find a function; Enter goes to the next in the timeline, n and N on and back"], ["← → or a d", "move"], ["+ − or w s", "zoom"], ["0", "the whole"], ["[ ]", "moments of which every call is kept"], ["e", "all levels of all threads, or the first ones"], ["c", "the threads of all processes, or each process as one row"], ["arrow keys", "in the flame graph: caller, callee, beside"], ["Esc", "end the search; show all"], ["t", "light or dark"], ["?", "this"]];
 
 function start(model) {
   const views = VIEWS.filter(([,,, shown]) => shown(model)), main = $("main");
   let shown = null, update = null;
-  $("title").textContent = model.page.title.replace(/^\S*\//, "");
+  $("title").textContent = model.page.title.replace(/\S*\//g, "");
   $("title").title = model.page.title;
   document.title = `${model.page.title} - pytrace-ebpf`;
   const tabs = views.map(([id, title], i) => $("views").appendChild(el("button", {type: "button", role: "tab", title: i < 9 ? `key ${i + 1}` : null, onclick: () => change({view: id})}, title)));

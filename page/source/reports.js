@@ -1,6 +1,6 @@
 // The other reports: waits, GIL, cores, tasks, operators, memory.
 import {bar, el} from "./dom.js";
-import {legend, ofWait} from "./explain.js";
+import {legend, ofWait, sentence} from "./explain.js";
 import {count, percent, size, time} from "./format.js";
 import {change} from "./state.js";
 import {colourList, matrix, nameCell, table} from "./table.js";
@@ -10,7 +10,7 @@ const GIL = ["#c2410c", "#7c3aed"];
 const place = (file, line) => (file ? file + (line > 0 ? ":" + line : "") : "");
 const ofFunction = (row, side = "") => row[side + "qualname"] ? nameCell(row[side + "qualname"], place(row[side + "file"], row[side + "first_line"])) : el("span", {class_: "dim"}, row.held && side === "holding_" && row.held !== "function" ? `(${row.held})` : "(no Python call)");
 const noted = (title, note) => el("h2", {}, title, note ? el("small", {}, note) : null);
-const said = report => report.sentence ? el("p", {class_: "said"}, report.sentence.replaceAll("`", "")) : null;
+const said = report => report.sentence ? el("p", {class_: "said"}, ...sentence(report.sentence)) : null;
 const pane = (...children) => el("div", {class_: "pad sentences"}, ...children);
 const ns = (title, name) => [title, r => time(r[name]), "", r => r[name]];
 const number = (title, name) => [title, r => count(r[name]), "", r => r[name]];
@@ -19,19 +19,19 @@ const of = (report, rows = report.rows) => `${count(rows.length)} of ${count(rep
 export function waits(model, main) {
   const report = model.page.tables.wait, w = model.waits, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colours = model.page.parts.map(p => p[1]);
   const colour = kind => kind === "gil" ? colours[2] : kind === "preempted" ? colours[1] : colours[3];
-  const what = r => r.primitive ?? (r.lock_address != null ? `lock ${"0x" + r.lock_address.toString(16)}` : r.kind + (r.syscall && r.kind !== "gil" ? ` ${r.syscall}` : ""));
+  const what = r => r.primitive ?? (r.lock_address != null ? `${r.kind} ${"0x" + r.lock_address.toString(16)}` : r.kind === "gil" ? "GIL" : r.kind + (r.syscall && r.kind !== "stop-the-world" ? ` ${r.syscall}` : ""));
   const who = r => {
     if (r.partner_qualname && r.partner_func_ns >= 0.25 * r.total_ns) return nameCell((r.partner_primitive ? r.partner_primitive + " by " : "") + r.partner_qualname, place(r.partner_file, r.partner_first_line));
     if (r.partner_ns < 0.25 * r.total_ns) return "many";
     return r.partner_tid > 0 ? `${r.partner_name ?? "thread"} ${r.partner_tid}` : r.partner_tid === 0 ? (["gil", "preempted"].includes(r.kind) ? "(nobody)" : "(timer, device)") : "(not known)";
   };
-  const longest = [...w.start.keys()].sort((a, b) => w.length[b] - w.length[a]).slice(0, 200);
+  const kept = [...w.start.keys()].filter(i => model.threads[w.thread[i]]?.python), longest = [...kept].sort((a, b) => w.length[b] - w.length[a]).slice(0, 200);
   main.replaceChildren(pane(said(report), noted("What the threads waited for", `${of(report)} causes; queued: of the total, runnable but without a core`), table([
     ["", r => bar([r.total_ns], [colour(r.kind)], most), "wide"], ["what", what, "wide"], number("waits", "waits"), ns("total", "total_ns"), ns("queued", "queued_ns"), ns("longest", "longest_ns"),
     ["mostly in", r => ofFunction(r), "name"], ["mostly for", who, "name"]], report.rows, {sort: 3}),
-  noted("The longest waits, one by one", `${count(longest.length)} of ${count(w.start.length)} that are kept; choose one to see it in the timeline`), table([
+  noted("The longest waits, one by one", `${count(longest.length)} of ${count(kept.length)} that are kept; choose one to see it in the timeline`), table([
     ["at", i => time(w.start[i] + model.page.from_ns), "", i => -w.start[i]], ["for", i => time(w.length[i]), "", i => w.length[i]], ["thread", i => model.threads[w.thread[i]]?.title ?? "?", "wide"],
-    ["what", i => model.page.waits.kinds[w.kind[i]], "wide"], ["in", i => w.func[i] >= 0 ? nameCell(model.name(w.func[i]), model.functions[w.func[i]]?.place) : "(no call)", "name"],
+    ["what", i => model.page.waits.kinds[w.kind[i]].replace(/^gil$/, "GIL"), "wide"], ["in", i => w.func[i] >= 0 ? nameCell(model.name(w.func[i]), model.functions[w.func[i]]?.place) : "(no call)", "name"],
     ["who held it, took the core, or woke it", i => ofWait(model, i)[1].querySelectorAll("tr")[2].lastChild.textContent + (w.by_func[i] >= 0 ? ` in ${model.name(w.by_func[i])}` : ""), "name"]],
   longest, {sort: 1, most: 40, go: i => { const pad = w.length[i] * 0.4 + 1000; change({view: "timeline", a: Math.max(0, w.start[i] - pad), b: Math.min(model.wall, w.start[i] + w.length[i] + pad), thread: -1}); }})));
 }
@@ -56,7 +56,7 @@ export function gil(model, main) {
       el("div", {class_: "big"}, bar(shares.map(total), looks.map(l => l[1]))), el("span", {class_: "legend"}, ...looks.map(([name, colour], k) => total(shares[k]) ? el("span", {}, el("i", {style: {background: colour}}), `${name} ${percent(total(shares[k]), total("wall_ns"))}`) : null).filter(Boolean))) : el("p", {}, "Who held the GIL was not recorded."),
     report.rows.length ? el("div", {}, noted("Who waited for whom", "time that functions waited (rows) for the GIL while it was held by functions (columns)"), matrix(rows, columns, cell, time, GIL[0], {corner: "waiting ↓   holding →"})) : el("p", {}, "No thread waited for the GIL."),
     el("div", {class_: "sides"},
-      shown.length ? el("div", {}, noted("Threads: who had it when a wait began", "waits"), matrix(shown, shown, took, count, GIL[1], {corner: "waiting ↓   holding →"})) : null,
+      shown.length ? el("div", {}, noted("Threads: who had it when a wait began", "waits"), matrix(shown, shown, took, count, GIL[1], {narrow: true, corner: "waiting ↓   holding →"})) : null,
       el("div", {}, noted("Threads", of(report, threads).replace(/ of.*/, "") + "; convoys: waits right after a short hold"), table([ns("held", "held_ns"), ns("waited", "waited_ns"), number("waits", "waits"), ns("mean", "mean_ns"), ns("longest", "longest_ns"), number("convoys", "convoys"), ["thread", t => named.get(`${t.pid}/${t.tid}`), "name"]], threads, {sort: 1}))),
     noted("Pairs of functions", of(report)), table([number("waits", "waits"), ns("total", "total_ns"), ns("longest", "longest_ns"), ["waiting", r => ofFunction(r, "waiting_"), "name"], ["GIL held by", r => ofFunction(r, "holding_"), "name"]], report.rows, {sort: 1})));
 }
@@ -68,6 +68,7 @@ export function cores(model, main) {
   const flat = {flat: cpus.length <= 24}, CORE = model.page.parts[0][1];
   main.replaceChildren(pane(
     el("p", {class_: "said"}, more.busy_cores === null ? "Which core ran what is not known." : `${more.busy_cores.toFixed(2)} cores busy on average: ${more.cores_at_a_time.filter(r => r.ns).map(r => `${r.cores || "none"} for ${percent(r.ns, whole)}`).join(", ")} of the time.`),
+    more.kept_off.length ? el("div", {}, noted("What kept threads off the cores", "threads: on average"), table([["threads", r => r.threads.toFixed(2), "", r => r.threads], ns("total", "ns"), ["waiting for", r => r.kind, "wide"], ["mostly in", r => ofFunction(r), "name"]], more.kept_off, {sort: 0})) : null,
     el("div", {class_: "sides"},
       el("div", {}, noted("What threads had of each core", "time on it"), matrix(threads, cpus, (t, c) => sum(report.rows, r => key(r) === t.label && r.cpu === c.cpu, "busy_ns"), time, CORE, flat)),
       functions.length ? el("div", {}, noted("Functions on cores", "own time on it"), matrix(functions, cpus, (f, c) => sum(more.functions, r => (r.qualname ?? "(unknown)") === f.label && r.cpu === c.cpu, "self_on_cpu_ns"), time, CORE, flat)) : null,
@@ -88,7 +89,7 @@ export function operators(model, main) {
   main.replaceChildren(pane(said(report), noted("Operators by self time", of(report)), legend(model), table([
     ["", r => bar(["on_cpu", "runq_wait", "gil_wait", "blocked"].map(n => r[`self_${n}_ns`] ?? 0), colours, most), "wide"], number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ["share", r => percent(r.self_ns, whole)], ns("workers", "worker_on_cpu_ns"), giga("flops_per_s"),
     ["operator", r => nameCell(r.name + (r.overload ? "." + r.overload : ""), r.library ?? ""), "name"]], report.rows, {sort: 3}),
-  report.layers?.length ? el("div", {}, noted("Layers of native code"), table([["layer", r => r.layer, "wide"], number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ns("workers", "worker_on_cpu_ns"), giga("flops"), giga("flops_per_s")], report.layers)) : null));
+  report.layers?.length ? el("div", {}, noted("Layers of native code"), table([number("calls", "calls"), ns("total", "total_ns"), ns("self", "self_ns"), ns("workers", "worker_on_cpu_ns"), giga("flops"), giga("flops_per_s"), ["layer", r => r.layer, "name"]], report.layers)) : null));
 }
 
 const MEMORY = {self_bytes: "self allocated", bytes: "allocated", kept_bytes: "kept", peak_bytes: "peak", self_native_bytes: "self native", native_bytes: "native", native_kept_bytes: "native kept", self_grown_bytes: "self resident", grown_bytes: "resident", minor_faults: "faults", major_faults: "major", blocks: "blocks"};

@@ -1,6 +1,6 @@
 // The first view: what was traced, where the time went, in plain sentences.
 import {bar, el} from "./dom.js";
-import {legend} from "./explain.js";
+import {counted, legend, sentence} from "./explain.js";
 import {count, percent, time} from "./format.js";
 import {change} from "./state.js";
 import {colourList, nameCell, table} from "./table.js";
@@ -13,24 +13,24 @@ function ofThread(t) {
 
 export function summary(model, main) {
   const {page} = model, split = page.split, colours = colourList(model);
+  const threads = page.tables.thread?.rows ?? [], most = Math.max(1, ...threads.map(t => t.wall_ns ?? 0));
   const parts = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "off", "unknown_ns"].map(name => split[name] ?? 0);
   parts[4] = Math.max(0, split.wall_ns - parts.reduce((a, b) => a + b, 0));
-  const cards = [["recorded", time(page.wall_ns)], [page.sampled ? "samples summed" : "calls", count(page.calls)], ["threads", count(model.threads.length)],
+  const cards = [["recorded", time(page.wall_ns)], [counted(model), count(page.sampled ? threads.reduce((sum, t) => sum + (t.samples ?? 0), 0) : page.calls)], ["threads", count(model.threads.length)],
                  ...parts.map((ns, k) => ns > 0 ? [page.parts[k][0], percent(ns, split.wall_ns)] : null).filter(Boolean)];
   const top = model.functions.filter(f => f.self > 0).sort((a, b) => b.self - a.self).slice(0, 12), longest = top[0]?.self;
-  const threads = page.tables.thread?.rows ?? [], most = Math.max(1, ...threads.map(t => t.wall_ns ?? 0));
   const said = [page.sentence, ...["wait", "gil", "task", "operator"].map(name => page.tables[name]?.count ? page.tables[name].sentence : null)].filter(Boolean);
   main.replaceChildren(el("div", {class_: "pad"},
-    el("div", {class_: "sentences"}, ...[...new Set(said)].map((text, i) => el("p", {class_: i ? "" : "said"}, text.replaceAll("`", "")))),
+    el("div", {class_: "sentences"}, ...[...new Set(said)].map((text, i) => el("p", {class_: i ? "" : "said"}, ...sentence(text)))),
     el("div", {class_: "cards"}, ...cards.map(([label, value]) => el("div", {class_: "card"}, el("b", {}, value), el("span", {}, label)))),
     split.wall_ns ? el("div", {}, el("h2", {}, `Where the ${time(split.wall_ns)} inside calls went`, el("small", {}, "all threads together")), el("div", {class_: "big"}, bar(parts, colours)), legend(model)) : null,
     el("div", {class_: "sides"},
       el("div", {}, el("h2", {}, "Functions by self time"), table([
-        ["", f => bar(f.own, colours, longest), "wide"], ["self", f => time(f.self)], ["total", f => time(f.total)], ["calls", f => count(f.calls)],
+        ["", f => bar(f.own, colours, longest), "wide"], ["self", f => time(f.self)], ["total", f => time(f.total)], [counted(model), f => count(f.calls)],
         ["function", f => nameCell(f.name, f.place), "name"]], top, {go: f => change({view: "functions", f: f.id})})),
       threads.length ? el("div", {}, el("h2", {}, "Threads"), table([
         ["", t => bar(ofThread(t), colours, most), "wide"], ["seen", t => time(t.wall_ns)],
-        ["calls", t => count(t.calls ?? t.samples)], ["thread", t => nameCell(t.name, `tid ${t.tid}`), "name"]], threads.slice(0, 16))) : null),
+        [counted(model), t => count(t.calls ?? t.samples)], ["thread", t => nameCell(t.name, `tid ${t.tid}`), "name"]], threads.slice(0, 16))) : null),
     el("h2", {}, "About this recording"),
     el("div", {class_: "sentences"}, ...page.lines.filter(Boolean).map(line => el("p", {class_: "dim"}, line)))));
 }

@@ -31,10 +31,10 @@ export function table(columns, rows, {go, chosen, sort, least, most = 300} = {})
 }
 
 /** Rows × columns, each cell the stronger the larger: value(row, column), words(value). */
-export function matrix(rows, columns, value, words, colour, {corner = "", flat = false} = {}) {
+export function matrix(rows, columns, value, words, colour, {corner = "", flat = false, narrow = false} = {}) {
   const all = rows.map(row => columns.map(column => value(row, column) ?? 0)), most = Math.max(1e-9, ...all.flat());
   const cell = n => el("td", {title: n ? words(n) : null, style: n ? {background: `color-mix(in srgb, ${colour} ${Math.round(10 + 62 * Math.sqrt(n / most))}%, var(--paper))`} : {}}, n ? words(n) : "");
-  return el("div", {class_: "scroll"}, el("table", {class_: "matrix" + (flat ? " flat" : "")},
+  return el("div", {class_: "scroll"}, el("table", {class_: "matrix" + (flat ? " flat" : "") + (narrow ? " narrow" : "")},
     el("thead", {}, el("tr", {}, el("th", {}, corner), ...columns.map(c => el("th", {title: c.title ?? c.label}, el("span", {}, cut(c.label)))))),
     el("tbody", {}, ...rows.map((row, i) => el("tr", {}, el("th", {scope: "row", title: row.title ?? row.label}, row.label), ...all[i].map(cell))))));
 }

@@ -212,13 +212,16 @@ export function timeline(model, main) {
   function drawProcess({found}, y) {
     const bins = Math.max(1, Math.floor(width())), sums = new Float64Array(bins * 6), high = HEAD - 8;
     for (const t of found) {
-      const of = states.threads[t.i] ? states : calls, lane = of.threads[t.i][0];
+      const [of, lane] = lanes(t);
       if (lane) for (let i = search(of.end, lane.from, lane.to, a); i < lane.to && of.start[i] < b; i++) spread(of, i, a, (b - a) / bins, bins, sums);
     }
     const most = highest(sums, bins);
     paint(GUTTER, y + high, bins, 1, rgba(theme.line));
     for (let k = 0; k < bins; k++) for (let j = 0, foot = y + high; j < 3; j++) { const h = Math.round((high - 2) * sums[k * 6 + j] / most); paint(GUTTER + k, foot - h, 1, h, solid[j]); foot -= h; }
   }
+
+  /** What is known of a thread's states: where they were not recorded, what its outermost calls or samples say. */
+  const lanes = t => { const of = states.threads[t.i] ? states : calls; return [of, of.threads[t.i]?.[0]]; };
 
   /** Add the parts of box i to the sums of the pixels that it is in, each `per` ns from `begin` on. */
   function spread(of, i, begin, per, bins, sums) {
@@ -282,7 +285,10 @@ export function timeline(model, main) {
     const W = room.clientWidth, g = sharp(overview, W, OVER), bins = Math.max(1, Math.floor(W - GUTTER)), key = bins + theme.paper;
     if (whole?.key !== key) {
       const sums = new Float64Array(bins * 6);
-      for (let i = 0; i < states.start.length; i++) spread(states, i, 0, wall / bins, bins, sums);
+      for (const t of threads) {
+        const [of, lane] = lanes(t);
+        if (lane) for (let i = lane.from; i < lane.to; i++) spread(of, i, 0, wall / bins, bins, sums);
+      }
       const most = highest(sums, bins), map = el("canvas", {width: W, height: OVER}), m = map.getContext("2d");
       for (let k = 0; k < bins; k++) {
         let y = OVER - 2;
@@ -338,7 +344,7 @@ export function timeline(model, main) {
         ...(at.wait !== undefined ? [el("div", {class_: "wait-of"}, ...ofWait(model, at.wait))] : [])];
     }
     const {of, i} = at, f = model.functions[of.func[i]], several = of.calls[i] > 1;
-    return [...heading(several ? `${callWords(of.calls[i])}, mostly ${f?.name ?? "(unknown)"}` : f?.name ?? "(unknown)", f?.place),
+    return [...heading(several ? `${callWords(model, of.calls[i])}, mostly ${f?.name ?? "(unknown)"}` : f?.name ?? "(unknown)", f?.place),
       facts([["thread", at.line.t.title, `level ${at.depth}`], ["from", time(of.start[i] + model.page.from_ns)], [several ? "within" : "for", time(of.length[i])], several ? ["inside calls", time(of.length[i] - of.less[i])] : null, ...splitRows(model, parts(of, i))]),
       several ? el("div", {class_: "place"}, "These are too short, or too many, to be kept one by one.") : null].filter(Boolean);
   }

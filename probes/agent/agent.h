@@ -76,6 +76,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, left_out_done)  /* the last turn that the agent has followed */ \
     FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
     FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
+    FIELD(uint64_t, interpreters)   /* how many the program had made when recording ended, the main one included; 0 = not known */ \
     ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 

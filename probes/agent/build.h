@@ -18,12 +18,19 @@
 #define TEXT_OF(words) #words
 #define FROM_OLD_GLIBC(name) \
     _Pragma(WEAK(name)) __asm__(".symver " #name "," #name "@" OLDEST_GLIBC);
+FROM_OLD_GLIBC(dlopen)
 FROM_OLD_GLIBC(dlsym)
+FROM_OLD_GLIBC(dlerror)
 FROM_OLD_GLIBC(dladdr)
 FROM_OLD_GLIBC(pthread_create)
 FROM_OLD_GLIBC(pthread_detach)
 FROM_OLD_GLIBC(pthread_key_create)
 FROM_OLD_GLIBC(pthread_setspecific)
 #endif
+
+/* What pthread_atfork() is in glibc, and no other C library has. Weak, because a program with musl that is started with this library preloaded
+ * would end where one of its names cannot be found. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern void *__dso_handle;
 
 #endif

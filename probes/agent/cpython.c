@@ -1,8 +1,11 @@
 /* Finds CPython's functions in this process, and the offsets of its version. */
+#define _GNU_SOURCE
 #include "cpython.h"
 
-#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -56,21 +59,28 @@ static uint32_t version_of(const char *text)
     return version | level;
 }
 
-bool cpython_find(void)
+static int note_libpython(struct dl_phdr_info *library, size_t size, void *path)
 {
-    if (py.version)
-        return true;
-    if (!dlsym)
-        return false;
-#define FIND(type, name, arguments) py.name = dlsym(RTLD_DEFAULT, #name);
+    (void)size;
+    const char *name = strrchr(library->dlpi_name, '/');
+    if (!name || strncmp(name, "/libpython3.", 12) || name[12] < '0' || name[12] > '9')
+        return 0;
+    snprintf(path, PATH_MAX, "%s", library->dlpi_name);
+    return 1;
+}
+
+static bool find_in(void *python)
+{
+#define FIND(type, name, arguments) py.name = dlsym(python, #name);
 #define FIND_OR_FAIL(type, name, arguments) \
-    if (!(py.name = dlsym(RTLD_DEFAULT, #name))) \
+    if (!(py.name = dlsym(python, #name))) \
         return false;
     CPYTHON_SYMBOLS(FIND_OR_FAIL, FIND)
-    py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
-    py.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
-    py.vectorcall_call = dlsym(RTLD_DEFAULT, "PyVectorcall_Call");
-    py.generator_exit = dlsym(RTLD_DEFAULT, "PyExc_GeneratorExit");
+    py.runtime = dlsym(python, "_PyRuntime");
+    py.none = dlsym(python, "_Py_NoneStruct");
+    py.code_type = dlsym(python, "PyCode_Type");
+    py.vectorcall_call = dlsym(python, "PyVectorcall_Call");
+    py.generator_exit = dlsym(python, "PyExc_GeneratorExit");
     static const struct {
         void **type;
         const char *name;
@@ -81,15 +91,15 @@ bool cpython_find(void)
         {&py.wrapper_descriptor_type, "PyWrapperDescr_Type"},
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        *types[i].type = dlsym(RTLD_DEFAULT, types[i].name);
-    py.true_ = dlsym(RTLD_DEFAULT, "_Py_TrueStruct");
-    py.false_ = dlsym(RTLD_DEFAULT, "_Py_FalseStruct");
-    py.float_type = dlsym(RTLD_DEFAULT, "PyFloat_Type");
-    py.set_type = dlsym(RTLD_DEFAULT, "PySet_Type");
-    py.frozenset_type = dlsym(RTLD_DEFAULT, "PyFrozenSet_Type");
-    py.bytearray_type = dlsym(RTLD_DEFAULT, "PyByteArray_Type");
-    py.cell_type = dlsym(RTLD_DEFAULT, "PyCell_Type");
-    py.traceback_type = dlsym(RTLD_DEFAULT, "PyTraceBack_Type");
+        *types[i].type = dlsym(python, types[i].name);
+    py.true_ = dlsym(python, "_Py_TrueStruct");
+    py.false_ = dlsym(python, "_Py_FalseStruct");
+    py.float_type = dlsym(python, "PyFloat_Type");
+    py.set_type = dlsym(python, "PySet_Type");
+    py.frozenset_type = dlsym(python, "PyFrozenSet_Type");
+    py.bytearray_type = dlsym(python, "PyByteArray_Type");
+    py.cell_type = dlsym(python, "PyCell_Type");
+    py.traceback_type = dlsym(python, "PyTraceBack_Type");
     if (!py.none || !py.code_type || !py.vectorcall_call || !py.generator_exit)
         return false;
     if (!py._PyThreadState_UncheckedGet)
@@ -107,6 +117,23 @@ bool cpython_find(void)
     at = offsets_of(minor, py.free_threaded);
     py.version = version;
     return true;
+}
+
+bool cpython_find(void)
+{
+    if (py.version)
+        return true;
+    if (!dlsym)
+        return false;
+    void *python = RTLD_DEFAULT;
+    char path[PATH_MAX];
+    bool is_there = dlsym(RTLD_DEFAULT, "Py_GetVersion");
+    if (!is_there && dlopen && dl_iterate_phdr(note_libpython, path)) /* loaded for the program alone, or only just now */
+        is_there = (python = dlopen(path, RTLD_LAZY | RTLD_NOLOAD)) != NULL;
+    bool found = is_there && find_in(python);
+    if (dlerror)
+        dlerror(); /* what is missing is no error of the program's */
+    return found;
 }
 
 /* What reads objects that another thread may be changing, or counts in one place for all threads. */
@@ -143,6 +170,19 @@ const char *cpython_unfit(void)
 bool cpython_finalizing(void)
 {
     return !py.Py_IsInitialized() || (py._Py_IsFinalizing && py._Py_IsFinalizing());
+}
+
+uint64_t interpreters_made(void)
+{
+    return py.runtime ? *(uint64_t *)((char *)py.runtime + at->runtime_main_interpreter + 8) : 0; /* next_id follows `main` in 3.8 to 3.15 */
+}
+
+bool cpython_is_main(void)
+{
+    void *state = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
+    while (state && state != py._PyThreadState_UncheckedGet())
+        state = py.PyThreadState_Next(state);
+    return state != NULL;
 }
 
 uint32_t thread_id_of(void *thread_state)

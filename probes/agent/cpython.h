@@ -56,6 +56,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
 #define CPYTHON_SYMBOLS(NEEDED, MAYBE) \
     NEEDED(const char *, Py_GetVersion, (void)) \
     NEEDED(int, Py_IsInitialized, (void)) \
+    NEEDED(int, Py_AtExit, (void (*)(void))) \
     NEEDED(int, PySys_AddAuditHook, (audit_function, void *)) \
     NEEDED(int, PyGILState_Ensure, (void)) \
     NEEDED(void, PyGILState_Release, (int)) \
@@ -113,6 +114,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
 #define DECLARE_FUNCTION(type, name, arguments) type(*name) arguments;
 struct cpython {
     CPYTHON_SYMBOLS(DECLARE_FUNCTION, DECLARE_FUNCTION)
+    void *runtime;  /* _PyRuntime; NULL = not found */
     PyObject *none; /* _Py_NoneStruct */
     void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
     void *type_type, *string_type, *function_type, *method_type, *c_function_type, *c_method_type, *method_descriptor_type,
@@ -163,6 +165,10 @@ bool cpython_find(void);
 /* NULL, or the sentence that says why this build cannot be traced, or not with these options. GIL held. */
 const char *cpython_unfit(void);
 bool cpython_finalizing(void);
+/* How many interpreters there have been so far, the main one included; 0 = not known. */
+uint64_t interpreters_made(void);
+/* GIL held. Whether this thread runs the main interpreter, not a further one. */
+bool cpython_is_main(void);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
 uint32_t thread_id_of(void *thread_state);
 uint64_t thread_number_of(void *thread_state);

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "arena.h"
 #include "cpython.h"
@@ -16,7 +14,7 @@
 #include "session.h"
 
 static char library[PATH_MAX], directory[PATH_MAX];
-static bool awaiting;
+static bool awaiting, missing; /* there is a Python, and there was none yet */
 
 /* CPython frees its record of the audit hook at its end by the allocator that it has then, which is not the one that it was made by where the
  * program has asked for another (-X dev, PYTHONMALLOC): that ends the program. So the record is noted, and not freed. */
@@ -30,8 +28,12 @@ static void *note(void *context, size_t size)
 
 static void free_others(void *context, void *memory)
 {
-    if (memory != record)
+    if (memory != record) {
         raw.free(context, memory);
+        return;
+    }
+    record = NULL;
+    py.PyMem_SetAllocator(0, &raw);
 }
 
 static int add_audit_hook(audit_function hook)
@@ -55,19 +57,76 @@ static void keep_record(void)
     py.PyMem_SetAllocator(0, &keeping);
 }
 
-/* Python says that the program's own code is about to run: the interpreter is complete, and its lock is this thread's. */
+static bool text_is(PyObject *text, bool (*fits)(const char *))
+{
+    const char *characters = text ? py.PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    bool is = characters && fits(characters);
+    if (text)
+        py.Py_DecRef(text);
+    py.PyErr_Clear();
+    return is;
+}
+
+/* A module that Python imports by itself before a program runs: as it is made, and where it reads from a terminal or a pipe. */
+static bool is_its_own_module(const char *name)
+{
+    return !strcmp(name, "site") || !strcmp(name, "readline") || !strcmp(name, "rlcompleter");
+}
+
+static bool is_its_own_file(const char *name)
+{
+    static const char codecs[] = "/encodings/__init__.py";
+    size_t length = strlen(name);
+    return !strncmp(name, "<frozen ", 8) || (length >= sizeof codecs && !strcmp(name + length + 1 - sizeof codecs, codecs));
+}
+
+/* The file of the outermost frame; NULL = there is none. */
+static PyObject *outermost_file(PyObject *frame)
+{
+    py.Py_IncRef(frame);
+    for (PyObject *back; (back = py.PyObject_GetAttrString(frame, "f_back")) && back != py.none; frame = back)
+        py.Py_DecRef(frame);
+    PyObject *code = py.PyObject_GetAttrString(frame, "f_code"), *file = code ? py.PyObject_GetAttrString(code, "co_filename") : NULL;
+    py.Py_DecRef(frame);
+    if (code)
+        py.Py_DecRef(code);
+    return file;
+}
+
+/* Does the program's own code run, or is it about to? Python says so of a main program. What embeds it has none, and is there when it executes or
+ * imports something, or when code does that neither Python's import nor its search for a codec has called. */
+static bool is_beginning(const char *event, PyObject *arguments)
+{
+    if (!strncmp(event, "cpython.run_", 12))
+        return true;
+    bool executes = !strcmp(event, "exec");
+    if ((!executes && strcmp(event, "import")) || !py.Py_IsInitialized() || !cpython_is_main())
+        return false;
+    PyObject *frame = py.PyEval_GetFrame();
+    if (frame)
+        return !text_is(outermost_file(frame), is_its_own_file);
+    return executes || !text_is(py.PyObject_CallMethod(arguments, "__getitem__", "i", 0), is_its_own_module);
+}
+
+/* The interpreter is complete where it says such things, and its lock is this thread's. */
 static int on_audit(const char *event, PyObject *arguments, void *unused)
 {
-    (void)arguments, (void)unused;
+    (void)unused;
     if (UNLIKELY(record && *event == 'c' && !strcmp(event, "cpython._PySys_ClearAuditHooks"))) {
         keep_record();
         return 0;
     }
-    if (LIKELY(!awaiting) || strncmp(event, "cpython.run_", 12) || getpid() != syscall(SYS_gettid))
+    if (LIKELY(!awaiting) || !is_beginning(event, arguments))
         return 0;
     awaiting = false;
     session_begin_here(directory);
     return 0;
+}
+
+static void await_next(const char *where)
+{
+    snprintf(directory, sizeof directory, "%s", where);
+    awaiting = !add_audit_hook(on_audit);
 }
 
 /* Keep the agent out of the processes that the program starts. */
@@ -85,22 +144,42 @@ static void leave_environment(void)
         unsetenv("LD_PRELOAD");
 }
 
+static void await_program(void)
+{
+    if (!options.follow)
+        leave_environment();
+    awaiting = !add_audit_hook(on_audit);
+}
+
 __attribute__((constructor)) static void loaded(void)
 {
     Dl_info self;
-    if (!dladdr || !dladdr(&library, &self) || !self.dli_fname || !strchr(self.dli_fname, '/'))
+    session_interpreter_gone = await_next;
+    if (!__register_atfork || !dladdr || !dladdr(&library, &self) || !self.dli_fname || !strchr(self.dli_fname, '/'))
         return;
     snprintf(library, sizeof library, "%s", self.dli_fname);
     snprintf(directory, sizeof directory, "%.*s", (int)(strrchr(library, '/') - library), library);
-    if (!options_read(directory) || !cpython_find())
+    if (!options_read(directory))
         return;
+    if (!cpython_find()) {
+        missing = true;
+        return;
+    }
     if (py.Py_IsInitialized()) {
         session_begin(directory);
         return;
     }
-    if (!options.follow)
-        leave_environment();
-    awaiting = !add_audit_hook(on_audit);
+    await_program();
+}
+
+/* The C library's door for profilers: every library calls it as it is loaded, if somebody has it. So a libpython is seen that a program loads
+ * later on, as PyInstaller's and mod_wsgi do. */
+EXPORT void __gmon_start__(void)
+{
+    if (UNLIKELY(missing) && cpython_find()) {
+        missing = false;
+        await_program();
+    }
 }
 
 EXPORT int pytrace_begin(const char *where)

@@ -131,6 +131,22 @@ const char *functions_begin(void)
     return NULL;
 }
 
+void functions_forget(void)
+{
+    extra = -1;
+    for (size_t i = 0; functions && i <= functions->mask; i++) {
+        struct function_entry *entry = functions->slot[i];
+        if (!entry)
+            continue;
+        set_slot(functions, i, NULL);
+        entry->code = NULL;
+        entry->next = spare;
+        spare = entry;
+    }
+    functions_generation++;
+    slots_used = 0;
+}
+
 static bool grow_texts(void)
 {
     size_t size = texts ? 2 * (text_mask + 1) : 4096, old_size = texts ? text_mask + 1 : 0;

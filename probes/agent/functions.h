@@ -41,6 +41,8 @@ extern void (*function_executes)(struct function_entry *), (*function_dies)(stru
 
 /* GIL held. A session begins: forget what was reported, keep which code objects are known. NULL, or why it cannot be. */
 const char *functions_begin(void);
+/* The interpreter is gone, and all code objects with it. */
+void functions_forget(void);
 /* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
 /* The entry of a code object that was reported to this arena; NULL = it was not. */

@@ -12,8 +12,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "build.h"
 #include "frames.h"
 #include "functions.h"
 #include "greenlets.h"
@@ -29,14 +31,16 @@
 #include "world.h"
 
 #define LOOK_MS 500
+#define ENDING_MS 200 /* that the watching thread may take to see an interpreter's end */
 
 /* INHERITED: a forked child whose parent had hooks on; its first event, or a new session, settles it. */
 enum { IDLE, STARTING, ACTIVE, ENDING, INHERITED };
 static int phase = IDLE;
-static bool hooks_on, parent_was_ending;
+static bool hooks_on, parent_was_ending, watches_interpreter;
 static uint64_t sessions;
 static PyObject *exit_function;
 static const struct source *hooks;
+void (*session_interpreter_gone)(const char *directory);
 
 /* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. Asked
  * for who holds it rather than tried: only a write lock counts, which no other user's process can take. */
@@ -113,8 +117,10 @@ static void take_down(void)
 static void stop_recording(void)
 {
     __atomic_store_n(&recording, 0, __ATOMIC_SEQ_CST);
-    if (!arena->stopped)
+    if (!arena->stopped) {
+        arena->interpreters = interpreters_made();
         arena->stopped = stamp_of(arena->clock);
+    }
 }
 
 /* Only who runs Python writes, so while nobody does the end is exact. */
@@ -147,6 +153,16 @@ static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 }
 
 static struct method at_exit_method = {"pytrace_at_exit", at_exit, 0, NULL};
+
+/* CPython's last word. */
+static void interpreter_gone(void)
+{
+    watches_interpreter = false;
+    exit_function = NULL;
+    functions_forget();
+    if (!tracer_is_gone())
+        session_interpreter_gone(options.directory);
+}
 
 /* The arena's last word. From then on the next session may begin: a tracer that has read it may ask for one at once. */
 static void last_word(uint32_t state, const char *message)
@@ -187,6 +203,7 @@ static const char *switch_on(bool here)
     if (failure)
         return failure;
     hooks_on = true;
+    watches_interpreter = watches_interpreter || !py.Py_AtExit(interpreter_gone);
     memory_start();
     greenlets_begin();
     if (!world_stopped(begin_recording)) {
@@ -362,7 +379,7 @@ static bool claim(void)
         !__atomic_compare_exchange_n(&phase, &inherited, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return false;
     if (!watches_forks)
-        watches_forks = !pthread_atfork(arena_lock, arena_unlock, child_of_fork);
+        watches_forks = __register_atfork && !__register_atfork(arena_lock, arena_unlock, child_of_fork, &__dso_handle);
     return watches_forks;
 }
 
@@ -413,8 +430,12 @@ static void settle_inherited(void)
 
 void session_begin_here(const char *directory)
 {
-    if (!cpython_find() || !claim())
+    struct timespec pause = {0, 1000000};
+    if (!cpython_find())
         return;
+    for (int n = 0; !claim(); n++, nanosleep(&pause, NULL))
+        if (phase != ACTIVE || hooks_on || n == ENDING_MS) /* else the session of the interpreter before this one is just ending */
+            return;
     if (options_read(directory))
         begin_here(0);
     else

@@ -33,7 +33,8 @@ def load(shell: Any) -> None:
             %%pytrace [OPTION...]
 
         The options are those of `pytrace-ebpf attach`, for example --args shop, --c-calls or --sample. Without any, root records every call; others
-        have their stacks sampled. The trace goes into a new temporary directory, or into what -o names; cut to the cell it is left in _pytrace.
+        have their stacks sampled, or with --daemon every call recorded by the daemon, for 60s or --duration. The trace goes into a new temporary
+        directory, or into what -o names; cut to the cell it is left in _pytrace.
         """
         try:
             _trace_cell(shell, line, cell)

@@ -204,12 +204,17 @@ def rate(text: str) -> float:
     return hz
 
 
-def new_session(options: Options, instead: str) -> "Session":
-    """A session that has not begun. Raises HostError, which says what to do `instead` where this user or host cannot have eBPF."""
+def new_session(options: Options, instead: str, command: Sequence[str] = ()) -> "Session":
+    """A session that has not begun; `command`: the program that the command line ends with, after a -- or not.
+
+    Raises HostError, which says what to do `instead` where this user or host cannot have eBPF.
+    """
     from pytrace_ebpf.record.session import Session
 
+    own = sys.argv[: max(len(sys.argv) - len(command), 0)]
+    own = [*own, "--"] if command and own[-1:] != ["--"] else own
     try:
-        return Session(options, sys.argv)
+        return Session(options, [*own, *command])
     except HostError as error:
         if options.rootless:
             raise

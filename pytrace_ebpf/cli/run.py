@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         options = recording.options(args)
         if args.rootless:
             options = replace(options, source="sample" if options.source == "sample" else "agent", rootless=True)
-        session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}")
+        session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}", command)
         try:
             pid = session.launch(command)
             if invoking_user() is not None and callers_environment() is None and not args.quiet:

@@ -1,4 +1,19 @@
-/* What state a thread is in after each of its scheduling events. */
+/* What state a thread is in after each of its scheduling events: why a call's on_cpu_ns, runq_wait_ns, gil_wait_ns or blocked_ns is that number.
+ *
+ * Each of the four is the time from the call's entry to its end that its thread was in one state. A state begins with one scheduling event of
+ * the thread (table `sched`) and lasts up to the next; every rule for that stands in this file, and waits, timelines and reports go by it, too.
+ * timeline.c adds up the time in each state, calls.c takes what that has grown by from the call's entry to its end. So a call's gil_wait_ns is
+ * the sum, within the call, of the intervals that
+ *
+ *     begin  where its thread leaves its core (OUT) by itself, in a futex call whose address lies within its process's GIL: waits_for()
+ *     end    where it is woken (WAKING). From there on it is in the run queue (runq_wait_ns), until it has a core (IN)
+ *
+ * CPython waits for the GIL 5 ms at a time, then asks for it and waits anew: so a long wait is several such intervals, with a little of
+ * runq_wait_ns and on_cpu_ns between. Where a process's GIL is not known (gil_start and gil_end of table `processes` are 0) it is all blocked_ns.
+ *
+ * A number is null where the state is not known all the time from entry to end: before the thread's first event, from a loss of scheduling
+ * events to the thread's next one, and, with source perf, which tells neither system call nor wake-up, for the parts of what is off the core.
+ * Source cputime has no events; there curve.c draws CPU time, and waits are null. */
 #include <stdlib.h>
 
 #include "rebuild.h"
@@ -7,12 +22,14 @@
 #define SYSCALL_UNKNOWN (-2) /* source perf */
 #define STILL_RUNNABLE 0x7f  /* no bit of it set: preempted, not blocked (facts of the sched_switch tracepoint) */
 
+/* It left its core though it had something to do. */
 static bool runnable(const struct sched_row *row)
 {
     return !(row->state & STILL_RUNNABLE);
 }
 
-/* A futex within the GIL's structure is a wait for the GIL. */
+/* What a thread that left its core by itself waits for: a futex within the GIL's structure (its lock, or what its condition variables consist of) is
+ * a wait for the GIL; any other system call, and none at all (a page fault), is blocked. Source perf does not tell. */
 static uint8_t waits_for(const struct sched_row *row, int64_t gil_start, int64_t gil_end)
 {
     if (row->syscall == SYSCALL_UNKNOWN)
@@ -42,28 +59,28 @@ void states_decide(const struct sched_row *rows, size_t count, uint8_t known, in
         const struct sched_row *row = rows + k;
         uint8_t next = DROPPED;
         switch (row->kind) {
-        case IN:
+        case IN: /* it was given a core */
             next = ON_CPU;
             break;
-        case EXEC:
+        case EXEC: /* whoever becomes another program runs */
             next = ON_CPU;
             break;
-        case OUT:
+        case OUT: /* it lost its core: to another thread, or because it waits */
             next = runnable(row) ? RUNQ : waits_for(row, gil_start, gil_end);
             break;
-        case WAKING: /* one that has a core is not woken */
+        case WAKING: /* what it waited for has come, now it waits for a core. One that has a core is not woken: it was about to leave it */
             next = state == ON_CPU ? DROPPED : RUNQ;
             break;
-        case FORK:
+        case FORK: /* a new thread begins by waiting for a core */
             next = RUNQ;
             break;
-        case EXIT:
+        case EXIT: /* its time ends */
             next = GONE;
             break;
-        case SNAPSHOT: /* where events have given the state they are newer */
+        case SNAPSHOT: /* as it was when recording began; where events have given the state they are newer */
             next = state == UNKNOWN ? snapshot(row, rows + count, gil_start, gil_end) : DROPPED;
             break;
-        case LOST:
+        case LOST: /* what came is not known, so neither is the state, until the next event tells it */
             next = UNKNOWN;
             break;
         }

@@ -24,6 +24,7 @@ from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.trace.losses import PARTLY
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.flight.recorder import FlightRecorder
@@ -214,7 +215,7 @@ class Session:
             trace.seconds,
             trace.collector.counts["call"],
             trace.collector.counts["sched"],
-            sum(trace.collector.lost.values()),
+            sum(count for name, count in trace.collector.lost.items() if name not in PARTLY),
             trace.cost.get("waited_ns", 0),
             self._cost.price(),
             tuple(sentence for sentence in missing if sentence not in self._said),

@@ -116,6 +116,8 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled |
     try:
         says = {_KEY: key.encode()} | _settle(files, table, make(folder.through))
         pq.write_table(table.arrow.with_metadata(says).empty_table(), folder.through / _KEY_FILE)
+        for part in folder.names():
+            os.chmod(folder.name(part), 0o600, dir_fd=folder.descriptor)
         shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
         try:
             os.rename(files.name(fresh), files.name(name), src_dir_fd=at, dst_dir_fd=at)

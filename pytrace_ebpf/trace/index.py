@@ -48,7 +48,7 @@ class Index:
         if len(groups) > _MOST_HELD:
             return self._read(chosen, columns, where)
         names = tuple(dict.fromkeys([*columns, *self._columns]))
-        tables = [self._whole(group, names).filter(where).select(list(columns)) for group in groups]
+        tables = [_within(self._whole(group, names), bounds).filter(where).select(list(columns)) for group in groups]
         return checked(self._spec, tables, columns, [self._parts[number] for number in np.unique(self._part[chosen])])
 
     def _whole(self, group: int, columns: tuple[str, ...]) -> pa.Table:
@@ -59,7 +59,7 @@ class Index:
                 fragment = self._fragment(part).subset(row_group_ids=[int(self._group[group])])
                 table = ds.FileSystemDataset([fragment], self._spec.arrow, fragment.format).to_table(columns=list(columns))
                 table.validate(full=True)
-            self._held[group, columns] = table
+            self._held[group, columns] = table.combine_chunks()
             if len(self._held) > _MOST_HELD:
                 self._held.popitem(last=False)
         self._held.move_to_end((group, columns))
@@ -109,6 +109,16 @@ class Index:
     def __del__(self) -> None:
         for _, stack in self._open.values():
             stack.close()
+
+
+def _within(table: pa.Table, bounds: Bounds) -> pa.Table:
+    """The rows within `bounds`, mostly a few: what else is to hold is asked of these alone."""
+    rows = np.arange(len(table))
+    for name, (least, most) in bounds.items():
+        for bound, holds in ((least, np.greater_equal), (most, np.less_equal)):
+            if bound is not None:
+                rows = rows[holds(table[name].to_numpy()[rows], bound)]
+    return table.take(pa.array(rows))
 
 
 def _extremes(found: Mapping[str, int] | None) -> tuple[int, int]:

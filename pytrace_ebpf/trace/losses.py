@@ -8,6 +8,7 @@ LOSS_CLASSES = (
     "allocation_ring", "block_ring", "block_map", "opcode_table",
 )  # fmt: skip
 CALL_LOSSES = ("call_ring",)
+PARTLY = frozenset({"sample_native"})  # of these classes no event is missing, but a part of one
 SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
 
 LOSSES = Table(

@@ -70,7 +70,7 @@ class Trace(Logs):
         """
         from pytrace_ebpf.trace.window import Window  # a Trace itself
 
-        return Window(self, start_ns, end_ns, pid, tid)
+        return Window(self, *(None if each is None else int(each) for each in (start_ns, end_ns, pid, tid)))  # NumPy's integers are no JSON
 
     def pieces(self, name: str) -> derived.Pieces:
         """The folder `name` of its directory, for derived data that is no table."""
@@ -120,7 +120,7 @@ class Trace(Logs):
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
-        bounds = {"pid": (pid, pid), "tid": (tid, tid), "depth": (depth, depth), "call_id": ids or (None, None)}
+        bounds = {"call_id": ids or (None, None), "depth": (depth, depth), "pid": (pid, pid), "tid": (tid, tid)}
         return self._indexed(CALLS, columns, where, bounds | _overlapping(start_ns, end_ns), ("call_id",))
 
     def iter_calls(

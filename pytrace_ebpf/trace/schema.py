@@ -44,12 +44,13 @@ SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists 
 
 
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
+PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
 # Where two hold the later one is reported.
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = tuple(layers.NUMBERS)
-WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other")
+WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other", "stop-the-world", "object-lock")
 
 
 _DICTIONARY = "dictionary of string"
@@ -86,7 +87,7 @@ SCHED = Table(
         Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
         Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
         Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
-        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for; of read the descriptor; 0 for none"),
+        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause; of read the descriptor; 0 for none"),
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", "int32", "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
@@ -266,9 +267,9 @@ WAITS = Table(
         _ts("start_ns", "it left its core (or was created, or recording began)"),
         _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. end_ns where that was not seen, start_ns of a preempted one", nullable=True),
         _ts("end_ns", "it got a core; else when events were lost or the recording ended"),
-        Column("kind", _DICTIONARY, "", "gil; lock (a futex that is not the GIL's); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
+        Column("kind", _DICTIONARY, "", "gil; without a GIL stop-the-world (until all threads, which one of them stops, have stopped or may go on) and object-lock (an object's own lock, as of a list or dict); lock (any other futex); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
         Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),
-        Column("lock_address", "int64", "", "gil, lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
+        Column("lock_address", "int64", "", "gil, lock, object-lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
         Column("waker_pid", "int32", "", "process of waker_tid", True),
         Column("waker_tid", "int32", "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
         Column("holder_tid", "int32", "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),

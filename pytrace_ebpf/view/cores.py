@@ -1,4 +1,4 @@
-"""The report by core: how busy each was and with which threads, how many at once, which functions ran where, migrations and preemptions."""
+"""The report by core: how busy each was and with which threads, how many at once and what for not more, which functions ran where, migrations, preemptions."""
 
 from functools import partial
 from typing import Any
@@ -10,12 +10,20 @@ from rich.text import Text
 from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.analyze.rebuilt.on_cores import CoreSums
 from pytrace_ebpf.analyze.time import cores
+from pytrace_ebpf.analyze.waits.by_wait import AGENT
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.states import unrecorded
 
 _BAR, _SHORT_BAR = 20, 6
+_KEPT_OFF = {
+    cores.CORE: "a core",
+    "gil": "the GIL",
+    "stop-the-world": "a stop-the-world pause",
+    "object-lock": "an object's own lock",
+    "lock": "a lock",
+}
 
 
 def before(trace: Any) -> None:
@@ -39,11 +47,19 @@ def facts(trace: Any, sums: CoreSums) -> dict[str, Any]:
     return {
         "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
         "cores_at_a_time": plain(spent) if known else [],
+        "kept_off": plain(named(_kept_off(trace), names)),
         "functions": plain(named(sums.functions, names)),
         "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
         "preempted_by": plain(cores.preemptions(trace.waits_by_part(cores.WAITS), trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
+
+
+def _kept_off(trace: Any) -> pd.DataFrame:
+    """analyze.time.cores.kept_off of the program's threads, with `threads`: how many on average."""
+    threads, wall = trace.whole.threads(), max(1, trace.end_ns - trace.start_ns)
+    rows = cores.kept_off(trace.waits_by_part(cores.OFF_CORE), threads.loc[threads["name"] == AGENT, "tid"], trace.start_ns, trace.end_ns)
+    return rows.assign(threads=rows["ns"] / wall)
 
 
 def affinity(usage: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
@@ -63,6 +79,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         return [Text(f"Which core ran what is not known without {unrecorded(facts)}.", "yellow"), Text(), *_affinity(facts, width, top)]
     parts: list[RenderableType] = _cores(facts, table, width, ascii_only, top)
     parts += [Text(), _at_a_time(more)]
+    if more["kept_off"]:
+        parts += [Text(), *_off(more, width)]
     if more["functions"]:
         parts += [Text(), *_functions(more, width, top)]
     if more["migrations"]:
@@ -99,6 +117,17 @@ def _at_a_time(more: dict[str, Any]) -> RenderableType:
     shares = [f"{row['cores'] or 'none'} for {text.percent(row['ns'], whole)}" for row in spent if row["ns"]]
     of_the_time = ", ".join([f"{first} of the time" for first in shares[:1]] + shares[1:])
     return Text.assemble((f"{more['busy_cores']:.2f} cores busy on average", "bold"), f"   {of_the_time}")
+
+
+def _off(more: dict[str, Any], width: int) -> list[RenderableType]:
+    out = Listing(width, [(7, "threads"), (6, "total")], ["waiting for", "mostly in"])
+    for row in more["kept_off"]:
+        name = (
+            partial(text.function, row["qualname"], row["file"], row["first_line"]) if text.known(row["qualname"]) else partial(text.fit, "(no call)")
+        )
+        out.add([f"{row['threads']:.2f}", text.duration(row["ns"])], partial(text.fit, _KEPT_OFF.get(row["kind"], row["kind"])), name)
+    note = f"threads: on average; {more['busy_cores']:.2f} had one"
+    return [text.title("What kept threads off the cores", note, width), out]
 
 
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:

@@ -43,8 +43,11 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
-    """A few lines per row of `table` (see found), in the order of time."""
-    return [*_operators(facts, table, width, top), Text(), *_exceptions(facts["exceptions"], width, top)]
+    """A few lines per row of `table` (see found), in the order of time; what can be said of no operator stands below the exceptions."""
+    first, second = _operators(facts, table, width, top), _exceptions(facts["exceptions"], width, top)
+    if not len(table):
+        first, second = second, first
+    return [*first, Text(), *second]
 
 
 def _exceptions(rows: list[dict[str, Any]] | None, width: int, top: int) -> list[RenderableType]:
@@ -52,11 +55,12 @@ def _exceptions(rows: list[dict[str, Any]] | None, width: int, top: int) -> list
     if not rows:
         return [*_wrapped(_NO_EXCEPTIONS if rows is not None else _NOT_TOLD, min(width, PROSE), 0)]
     out = Listing(width, [(8, "times"), (8, "raised"), (6, "each"), (6, "total"), (6, "self")], ["exception"], above=True)
-    for row in rows[: top or len(rows)]:
+    shown = rows[: top or len(rows)]
+    for row in shown:
         times = [text.duration(ns) for ns in (row["wall_ns"] // row["times"], row["wall_ns"], row["self_ns"])]
         out.add([text.count(row["times"], 8), text.count(row["raised"], 8), *times], partial(_left, row))
-    note = f"{min(top, len(rows)):,} of {len(rows):,}; raised: not passed on from a call below; times are of the calls that it ended"
-    untyped = not any(text.known(row["type"]) for row in rows)
+    note = f"{len(shown):,} of {len(rows):,}; raised: not passed on from a call below; times are of the calls that it ended"
+    untyped = not all(text.known(row["type"]) for row in shown)
     return [text.title("Exceptions that left functions", note, width), out, *(_wrapped(_UNTYPED, min(width, PROSE), 0) if untyped else [])]
 
 

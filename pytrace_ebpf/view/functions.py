@@ -25,6 +25,17 @@ _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
+    table, more = _sampled(trace, facts) if facts.get("sampled") else _called(trace, tree, facts)
+    return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
+
+
+def _sampled(trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
+
+    return sampled.found(trace, facts)
+
+
+def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     table = of_tree(tree, trace.functions(), facts["by"])
     if facts["by"] == "function" and trace.manifest.get("entry_line") == CALLER and trace.manifest["sources"]:
         table = table.join(hottest(by_call_site(trace.call_sites(), trace.functions())), on="func_id")
@@ -33,17 +44,14 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
         out = pd.DataFrame(alone)
         table["left_out_ns"] = table["func_id"].map(out.set_index("func_id")["left_out_ns"]).fillna(0).astype("int64")
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
-    if facts.get("sampled"):
-        from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
+    if facts["by"] == "module":
+        return table, {}
+    more: dict[str, Any] = {"sentence": sentence(trace, table)}
+    if trace.manifest.get("sampling"):  # beside calls
+        from pytrace_ebpf.view import sampled
 
-        table, more = sampled.found(table, trace, facts)
-    else:
-        more = {"sentence": sentence(trace, table)} if facts["by"] == "function" else {}
-        if facts["by"] == "function" and trace.manifest.get("sampling"):  # beside calls
-            from pytrace_ebpf.view import sampled
-
-            more["native_below"] = sampled.found_below(trace)
-    return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
+        more["native_below"] = sampled.found_below(trace)
+    return table, more
 
 
 def before(trace: Any) -> None:

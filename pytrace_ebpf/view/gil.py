@@ -23,6 +23,7 @@ STATES: text.States = (
     ("unknown_ns", "unknown", "?", "?", colours.UNKNOWN),
 )
 _NO_MATTER = 0.001  # of the time: what is unknown of it is not worth a line
+_NOBODY = "Who held the GIL was not recorded, or there is none: --by wait says what the threads of a Python without a GIL waited for instead."
 _HELD = {"nobody": "(nobody: handed over)", "no call": "(no Python call)", "not known": "(not known)"}
 
 
@@ -37,7 +38,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 def _shares(facts: dict[str, Any], width: int, ascii_only: bool) -> list[RenderableType]:
     processes = facts["gil"]["processes"]
     if not processes:
-        return [Text("Who held the GIL was not recorded.", "yellow"), Text()]
+        return [*(Text(line, "yellow") for line in textwrap.wrap(_NOBODY, min(width, PROSE))), Text()]
     total = {key: sum(row[key] for row in processes) for key in ("wall_ns", "held_ns", "contended_ns", *(s[0] for s in STATES))}
     of = f" of {len(processes)} processes, one GIL each" if len(processes) > 1 else ""
     held, contended = (text.percent(total[key], total["wall_ns"]) for key in ("held_ns", "contended_ns"))

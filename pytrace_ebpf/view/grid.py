@@ -26,7 +26,7 @@ class Listing:
         """`figures`: the first is set to the left where it has no title, a bar. `names`: titles.
 
         `may_go`: titles of figures that are left out, in this order, where a line does not hold them all. `head`: whether titles are shown.
-        `above`: the names stand above the figures wherever, since they are long.
+        `above`: the names stand above the figures wherever, since they are long. `beside` says whether they stand at the end of the line.
         """
         figures = [(max(cells, len(title)), title) for cells, title in figures]
         kept = figures
@@ -36,8 +36,8 @@ class Listing:
         self._shown = [column in kept for column in figures]
         self._figures, self._names, self._head = kept, list(names), head
         left = width - _cells(kept) - len(names) * _GAP
-        self._beside = left >= _LEAST_NAME * len(names) and not above
-        self._room = _shares(left if self._beside else width - (len(names) - 1) * _GAP, len(names))
+        self.beside = left >= _LEAST_NAME * len(names) and not above
+        self._room = _shares(left if self.beside else width - (len(names) - 1) * _GAP, len(names))
         self._rows: list[tuple[list[Text | str], list[Text], str]] = []
 
     def add(self, figures: Sequence[Text | str], *names: Name, style: str = "") -> None:
@@ -48,7 +48,7 @@ class Listing:
 
     def __rich__(self) -> RenderableType:
         """What stands on the screen."""
-        if not self._beside:
+        if not self.beside:
             return Group(*self._stacked())
         table = self._table()
         gaps = [_GAP, *[_GAP - 1] * (len(self._names) - 1)]  # a cell between columns is there anyway

@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from pytrace_ebpf.trace.left_out import INTERVAL
+from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines
@@ -28,7 +29,7 @@ LOST = {
     "thread_map": "threads whose scheduling was not seen, or events of which it is not known whose they are",
     "stack_depth": "frames too deep to be read",
     "sample_ring": "samples, or their stacks",
-    "sample_native": "stacks whose native frames are not known, or not all",
+    "sample_native": "samples whose native frames are not known, or not all; their Python frames are",
     "sample_torn": "stacks that were changing just when they were sampled, or of threads that no look met on a core: their time has no function",
     "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
     "opcode_table": "instructions that were not counted, for want of room or since another tool took them: there were more of them",
@@ -117,12 +118,15 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
     lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
     lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
+        if name in PARTLY:
+            lines += [Text(line, "yellow") for line in _wrap(f"There are {number:,} {LOST[name]} ({name}).", width)]
+            continue
         windows = [w for w in facts["losses"] if w["class"] == name]
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
         meaning = LOST.get(name, "events")
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
-    if not facts["lost"] and facts["state"] == "complete":
-        lines.append(Text("Nothing was lost here." if facts.get("window") else "Nothing was lost.", "green"))
+    if not facts["lost"].keys() - PARTLY and facts["state"] == "complete":
+        lines.append(Text(f"Nothing {'else ' if facts['lost'] else ''}was lost{' here' if facts.get('window') else ''}.", "green"))
     return lines
 
 

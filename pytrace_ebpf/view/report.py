@@ -44,7 +44,7 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
     if facts["sampled"]:
         from pytrace_ebpf.view import sampled
 
-        title = f"Where the {text.duration(split['wall_ns'])} in Python{sampled.where(facts['sampled'])} went, by samples, all threads together"
+        title = f"Where the {text.duration(split['wall_ns'])}{sampled.where(facts['sampled'])} went, by samples, all threads together"
         titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
     if facts["sampled"] and not facts["sampled"]["with_off_core"]:
         return [*titles, *said, Text()]

@@ -9,13 +9,14 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.functions.by_function import KEYS
+from pytrace_ebpf.analyze.functions.by_function import KEYS, of_tree
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
 from pytrace_ebpf.analyze.samples.sampling import is_summed
-from pytrace_ebpf.analyze.samples.tree import functions_of, nodes
+from pytrace_ebpf.analyze.samples.tree import functions_of, nodes, untold
 from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
+from pytrace_ebpf.analyze.waits.primitives import LIBRARY
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -23,6 +24,7 @@ from pytrace_ebpf.view.states import figures, states_of, titles
 ERRORS = "± is one standard error"
 _WORTH_SAYING = 0.01  # of the time, that has no stack
 _PARTS = 4  # of a function's own time
+_BUSY = 0.5  # of the time of a module whose functions wait, on a core: with less they did just that
 _MOST_NAMED, _LEAST_SHARE = 3, 0.1  # modules that deserve exact calls, and how much of the time each has
 
 
@@ -85,10 +87,16 @@ def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:
     return f"Reading stacks took {text.duration(spent_ns)} of the cores ({text.percent(spent_ns, wall_ns)} of the time recorded), interruptions not counted."
 
 
-def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows by function or module with their samples and errors; and the command that records exact calls of what has most of the time."""
+def found(trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.functions.by_function's rows by function or module with their samples and errors; and further facts.
+
+    Time in native code is that of the Python function that called it, or by module its library's. merged_ns; deserving: the command that records exact
+    calls of what has most of the time; by function native_below, as found_below() has it.
+    """
     sampled, key = facts["sampled"], KEYS[facts["by"]]
-    tree = nodes(trace)
+    tree = nodes(trace, native=facts["by"] == "module", outside=True)
+    tree = tree.assign(**{name: pd.array([pd.NA] * len(tree), "Int64") for name in untold(trace)})
+    table = of_tree(tree, trace.functions(), facts["by"])
     group = tree["func_id"] if facts["by"] == "function" else tree["func_id"].map(functions_of(trace))
     own = tree.assign(**{key: group})[tree["depth"] >= 0]
     total, self_ = (named(whole, prefix) for whole, prefix in (("total", ""), ("self", "self_")))
@@ -100,7 +108,9 @@ def found(table: pd.DataFrame, trace: Any, facts: dict[str, Any]) -> tuple[pd.Da
     table = unread_counted(with_errors(table, sampled["period_ns"], periods(sampled)), sampled)
     merged = int(own.loc[own["merged"], "self_ns"].sum())
     native = table["func_id"].isin(natives_of(trace)) if facts["by"] == "function" else table[key].isin(_native_modules(trace))
-    return table.assign(native=native.astype("int64")), {"deserving": deserving(_by_module(trace, sampled), trace), "merged_ns": merged}
+    more = {"deserving": deserving(_by_module(trace, sampled), trace), "merged_ns": merged}
+    below_ = {"native_below": found_below(trace, sampled)} if facts["by"] == "function" else {}
+    return table.assign(native=native.astype("int64")), more | below_
 
 
 def _native_modules(trace: Any) -> set[str]:
@@ -122,8 +132,12 @@ def mark(row: dict[str, Any]) -> str:
 
 
 def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
-    """The modules (_by_module) with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None without any."""
-    by_module = table.set_index("module").sort_values("self_ns", ascending=False)
+    """The modules (_by_module) with most self time, significantly more than _LEAST_SHARE, and a command that records their calls; None without any.
+
+    Where threads wait for work in `threading`, `selectors` and the like there is nothing to find out.
+    """
+    idle = table["module"].str.split(".").str[0].isin(LIBRARY) & (table["self_on_cpu_ns"] < _BUSY * table["self_ns"])
+    by_module = table[~idle].set_index("module").sort_values("self_ns", ascending=False)
     whole = int(table["self_ns"].sum())
     sure = by_module[(by_module["self_ns"] - 2 * by_module["self_error_ns"] > _LEAST_SHARE * whole)].head(_MOST_NAMED)
     if not len(sure):
@@ -144,15 +158,17 @@ def _manifest_of(trace: Any, modules: list[str]) -> dict[str, Any]:
 
 
 def command(manifest: dict[str, Any], modules: list[str]) -> str:
-    """The recording's own command, of exact calls of these modules instead."""
+    """The recording's own command, of exact calls of these modules instead; `run`, where without privileges no running program can be attached to."""
     words = ["pytrace-ebpf", *list(_without_sample(manifest["argv"][1:]))]
-    at = words.index("--") if "--" in words else len(words)
     wanted = [word for module in modules for word in ("--include", module)]
+    if words[1:2] == ["attach"] and "--rootless" in words:
+        return f"{shlex.join(['pytrace-ebpf', 'run', '--rootless', *wanted, '--'])} {manifest['target'].get('command') or 'COMMAND'}"
+    at = words.index("--") if "--" in words else len(words)
     return shlex.join([*words[:at], *wanted, *words[at:]])
 
 
 def _without_sample(argv: list[str]) -> Iterator[str]:
-    """Words of a command line but --sample and its rate, and where the trace goes to."""
+    """Words of a command line but --sample and its rate, what goes with it alone, and where the trace goes to."""
     skip, ended = False, False
     for word, after in zip(argv, [*argv[1:], ""], strict=True):
         ended = ended or word == "--"
@@ -162,7 +178,7 @@ def _without_sample(argv: list[str]) -> Iterator[str]:
             skip = after.replace(".", "", 1).isdigit()
         elif not ended and word in ("-o", "--output"):
             skip = True
-        elif ended or not word.startswith(("--sample=", "--output=")):
+        elif ended or not (word == "--switches" or word.startswith(("--sample=", "--output=", "-o"))):
             yield word
 
 
@@ -192,12 +208,15 @@ def functions(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only
         )
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
     title = f"{facts['by'].capitalize()}s by sampled {sort} time{where(facts['sampled'])}"
-    return [text.title(title, shown, width), out, *_advice(facts)]
+    return [text.title(title, shown, width), out, *below_lines(facts, width, top), *_advice(facts)]
 
 
-def found_below(trace: Any) -> list[dict[str, Any]]:
-    """Of each Python function what its own time was spent in, as rows of analyze.samples.below with `native` names, by function, most time first."""
-    sampled = counted(trace, int(trace.manifest["sampling"]["period_ns"]))
+def found_below(trace: Any, sampled: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Of each Python function what its own time was spent in, as rows of analyze.samples.below with `native` names, by function, most time first.
+
+    `sampled`: counted() of them, where that was done already.
+    """
+    sampled = sampled or counted(trace, int(trace.manifest["sampling"]["period_ns"]))
     table = unread_counted(below(trace, sampled["period_ns"], periods(sampled)), sampled)
     names = trace.functions().set_index("func_id")[["qualname", "file", "first_line", "module"]]
     out = []
@@ -225,12 +244,13 @@ def below_lines(facts: dict[str, Any], width: int, top: int) -> list[RenderableT
     for each in found[:top]:
         few = ", ".join(
             f"{text.clean(part['native']) if part['native'] else 'itself'} {text.percent(part['self_ns'], each['self_ns'])}"
-            f" ±{text.percent(part['self_error_ns'], each['self_ns'])}"
+            + (f" ±{text.percent(part['self_error_ns'], each['self_ns'])}" if width >= NARROW else "")
             for part in each["parts"]
         )
         what = partial(text.function, each["qualname"], each["file"], each["first_line"])
         out.add([text.duration(each["self_ns"])], what, partial(text.fit, few))
-    return [Text(), text.title("What their own time was spent in, by samples", f"{min(top, len(found)):,} of {len(found):,}; {ERRORS}", width), out]
+    shown = f"{min(top, len(found)):,} of {len(found):,}" + (f"; {ERRORS}" if width >= NARROW else "")
+    return [Text(), text.title("What their own time was spent in, by samples", shown, width), out]
 
 
 def bar(amount: int, longest: int, cells: int, ascii_only: bool) -> Text:

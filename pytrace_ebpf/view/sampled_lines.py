@@ -76,12 +76,18 @@ def report_opcodes(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii
     if not len(table):
         return [Text(_NONE)]
     shown = f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}"
-    out = Listing(width, [(10, ""), (6, "self"), (7, "±")], ["instruction", "mostly in"], may_go=["±"])
+    bar_width, count_width = (8, 7) if width < NARROW else (10, 9)
+    out = Listing(width, [(bar_width, ""), (count_width, "samples"), (6, "self"), (7, "±")], ["instruction", "mostly in"], may_go=["±"])
     longest = int(table["self_ns"].max())
     for row in table.head(top).to_dict("records"):
         special = row["name"] if row["generic"] == row["name"] else f"{row['name']} ({row['generic']})"
         out.add(
-            [bar(row["self_ns"], longest, 10, ascii_only), text.duration(row["self_ns"]), error(row["self_error_ns"])],
+            [
+                bar(row["self_ns"], longest, bar_width, ascii_only),
+                text.count(row["self_samples"], count_width),
+                text.duration(row["self_ns"]),
+                error(row["self_error_ns"]),
+            ],
             partial(text.fit, special),
             partial(text.function, row["qualname"], row["file"], row["first_line"]),
         )

@@ -17,6 +17,8 @@ _COMPUTES = 0.7
 _MATTERS = 0.3
 WAITING = {
     "lock": "waiting for a lock",
+    "object-lock": "waiting for an object's own lock",
+    "stop-the-world": "stopped, with all other threads,",
     "sleep": "sleeping",
     "wait-child": "waiting for a child process",
     "page-fault": "waiting for memory to be read in",

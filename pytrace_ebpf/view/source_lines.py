@@ -32,14 +32,15 @@ def by_functions(table: pd.DataFrame, listing: Callable[[pd.DataFrame, bool], Li
 
 
 def annotated(out: Listing, rows: pd.DataFrame, cells: Callable[[dict[str, Any]], list[Any]]) -> Listing:
-    """Add a function's lines to `out`, without the indentation that all have, and of those without figures a few between others.
+    """Add a function's lines to `out`, without the indentation that all have, and, where a line of the terminal holds both, of those
+    without figures a few between others.
 
     cells(row): the columns before that of the line's number.
     """
     source = _dedented(lines_of(str(rows["file"].iloc[0])), int(rows["line"].min()), int(rows["line"].max()))
     before, blank = None, [""] * len(cells(rows.iloc[0].to_dict()))
     for row in rows.to_dict("records"):
-        if before is not None and source is not None and row["line"] - before > 1:
+        if out.beside and before is not None and source is not None and row["line"] - before > 1:
             gap = range(before + 1, row["line"])
             for number in gap if len(gap) <= _BETWEEN else ():
                 out.add([*blank, str(number)], partial(text.fit, line_of(source, number)), style="dim")

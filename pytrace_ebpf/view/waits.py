@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
+from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
@@ -58,8 +59,10 @@ def _what(row: dict[str, Any], width: int) -> str:
     if text.known(row["primitive"]):
         return text.fit(row["primitive"], width)
     if text.known(row["lock_address"]):
-        return "lock " + text.cut_left(f"{int(row['lock_address']):#x}", width - len("lock "))
-    return text.fit(row["kind"] + (f" {row['syscall']}" if text.known(row["syscall"]) and row["kind"] != "gil" else ""), width)
+        kind = f"{row['kind']} "
+        return kind + text.cut_left(f"{int(row['lock_address']):#x}", width - len(kind))
+    told = not text.known(row["syscall"]) or row["kind"] in OF_THE_INTERPRETER
+    return text.fit(row["kind"] + ("" if told else f" {row['syscall']}"), width)
 
 
 def _partner(row: dict[str, Any], width: int) -> Text:

@@ -4,9 +4,10 @@ Three programs, each started anew for every measurement, in turn: fib(18) again 
 priced and written as JSON; batches of the text CNN's training, where PyTorch is installed. What counts is the program's own CPU time, and the wall time,
 of a fixed amount of work once it is under way, against the same round's without a profiler. Quote the ratios.
 
-    scripts/bench/options.py [--rounds 5] [--programs fib,orders,kim_cnn] [--only WAY,...] [--python PATH]
+    scripts/bench/options.py [--rounds 5] [--programs fib,orders,kim_cnn] [--only WAY,...] [--python PATH] [--root ROOT]
 
-The profilers of others are installed from PyPI into .build/bench, for the version of `--python`; what cannot be had is left out.
+The profilers of others are installed from PyPI into .build/bench, for the version of `--python`; what cannot be had is left out, as is CPython 3.15's own
+sampler before 3.15. In a root filesystem those of this host's own interpreter are tried: what is pure Python serves any.
 """
 
 import argparse
@@ -19,9 +20,11 @@ import tempfile
 from pathlib import Path
 
 from agent import PACKAGES, version_of
+from children.measuring import IN_ROOT
 from children.pytorch import KEEP_MEMORY, torch_python
 
 WORK = Path(__file__).parent / "children" / "work.py"
+HOST_PYTHON = "/usr/bin/python3.11"
 LONGEST_S = 240  # from the program's start to its end
 PIECES = {"fib": 250, "orders": 60, "kim_cnn": 12}
 FUNCTIONS = {"fib": "work.fib", "orders": "orders.*", "kim_cnn": "kim_cnn.*"}  # for --args
@@ -48,36 +51,42 @@ PEERS = {  # what each adds to the interpreter's command line
     "memray, Python's allocators": ("-m", "memray", "run", "-q", "--trace-python-allocators", "-o", "{folder}/a"),
     "tracemalloc": ("-X", "tracemalloc"),
     "Scalene": ("-m", "scalene", "run", "-o", "{folder}/s.json"),
+    "3.15's sampler, 99 Hz": ("-m", "profiling.sampling", "run", "-r", "99", "--collapsed", "-o", "{folder}/o"),
 }
 DISTRIBUTIONS = ("viztracer", "pprofile", "line_profiler", "memray", "scalene", "py-spy")  # the last one leaves what is in bin
 
 
-def peers_for(python: str) -> Path:
-    """A folder with the profilers of others for this interpreter."""
+def peers_for(python: str, root: str | None) -> Path:
+    """A folder with the profilers of others for this interpreter, or for this host's own where it is in a root filesystem."""
+    python = HOST_PYTHON if root else python
     folder = PACKAGES / f"peers-{version_of(python, None)}"
     for name in DISTRIBUTIONS if not folder.exists() else ():
         subprocess.run([python, "-m", "pip", "install", "-qq", "--upgrade", "--target", str(folder), name], stderr=subprocess.DEVNULL)
     return folder
 
 
-def commands(python: str, program: str, folder: str) -> dict[str, list[str]]:
+def commands(python: str, root: str | None, program: str, folder: str) -> dict[str, list[str]]:
     """How to start the program, by way; what is missing here is to be left out by who tries it."""
     work = [str(WORK), program, str(PIECES[program]), f"{folder}/times"]
     fill = {"folder": folder, "functions": FUNCTIONS[program], "file": FILES[program]}
-    found = {"plain": [python, *work]}
+    shown = (str(WORK.parent), str(peers_for(python, root)), folder)
+    start = [str(IN_ROOT), *(word for each in shown for word in ("--at", each)), root, python] if root else [python]
+    found = {"plain": [*start, *work]}
     for number, (name, options) in enumerate(OURS.items()):
         words = [word.format_map(fill) for word in options]
-        found[name] = [sys.executable, "-m", "pytrace_ebpf", "run", "-q", "-o", f"{folder}/{number}", *words, "--", python, *work]
-    found |= {name: [python, *(word.format_map(fill) for word in options), *work] for name, options in PEERS.items()}
-    found["py-spy, 99 Hz"] = [f"{peers_for(python)}/bin/py-spy", "record", "-r", "99", "-f", "raw", "-o", f"{folder}/r", "--", python, *work]
+        found[name] = [sys.executable, "-m", "pytrace_ebpf", "run", "-q", "-o", f"{folder}/{number}", *words, "--", *start, *work]
+    found |= {name: [*start, *(word.format_map(fill) for word in options), *work] for name, options in PEERS.items()}
+    found["py-spy, 99 Hz"] = [f"{peers_for(python, root)}/bin/py-spy", "record", "-r", "99", "-f", "raw", "-o", f"{folder}/r", "--", *start, *work]
     return found
 
 
-def taken(way: str, python: str, program: str) -> tuple[float, float] | None:
+def taken(way: str, python: str, root: str | None, program: str) -> tuple[float, float] | None:
     """Seconds of CPU and of wall time of the program's work; None where it could not be done that way."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | KEEP_MEMORY | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{peers_for(python)}:{os.environ.get('PYTHONPATH', '')}"}
-        words = ["timeout", "-s", "KILL", str(LONGEST_S), *commands(python, program, folder)[way]]  # kills what it has started, too
+        environment = (
+            os.environ | KEEP_MEMORY | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{peers_for(python, root)}:{os.environ.get('PYTHONPATH', '')}"}
+        )
+        words = ["timeout", "-s", "KILL", str(LONGEST_S), *commands(python, root, program, folder)[way]]  # kills what it has started, too
         done = subprocess.run(words, env=environment, capture_output=True, text=True, start_new_session=True)
         times = Path(folder) / "times"
         if done.returncode or not times.exists():
@@ -88,12 +97,14 @@ def taken(way: str, python: str, program: str) -> tuple[float, float] | None:
         return cpu, wall
 
 
-def measure(program: str, python: str, only: set[str], rounds: int) -> None:
+def measure(program: str, python: str, root: str | None, only: set[str], rounds: int) -> None:
     """Print the table of one program."""
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in commands(python, program, "") if not only or way in only or way == "plain"}
+    found: dict[str, list[tuple[float, float]]] = {
+        way: [] for way in commands(python, root, program, "") if not only or way in only or way == "plain"
+    }
     for _ in range(rounds):
         for way in list(found):
-            if times := taken(way, python, program):
+            if times := taken(way, python, root, program):
                 found[way].append(times)
             else:
                 del found[way]
@@ -109,10 +120,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--programs", type=lambda text: text.split(","), default=list(PIECES))
     parser.add_argument("--only", type=lambda text: set(text.split(",")), default=set())
-    parser.add_argument("--python", default="/usr/bin/python3.11")
+    parser.add_argument("--python", default=HOST_PYTHON)
+    parser.add_argument("--root", help="root filesystem that it is in")
     args = parser.parse_args()
     for program in args.programs:
-        measure(program, str(torch_python()) if program == "kim_cnn" else args.python, args.only, args.rounds)
+        where = (str(torch_python()), None) if program == "kim_cnn" else (args.python, args.root)
+        measure(program, *where, args.only, args.rounds)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ the mean of the two; and the CPU time that the sampler takes, of a core. The row
 stops the program for each sample, which its CPU time does not show. Of ours it is also printed what the kernel counted of each BPF program: runs a
 second, and how long one takes; that depends little on what else the machine does. This is of the whole host, and without the interruptions themselves.
 What ours costs the program at the first rate is also measured in pairs of short slices (paired.py), with the error of their median: what it costs for sure, or not.
+With --rounds 0 that alone, for all of --minutes.
 
-    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 5] [--rounds 1] [--pairs 40] [--python PATH] [--root ROOT]
+    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 5] [--rounds 1] [--pairs 80] [--python PATH] [--root ROOT]
                             [--py-spy PATH] [--threads 0] [--processes 100] [--clients 4] [--rootless] [--minutes 10]
 
 3.15's sampler is measured where the programs run on CPython 3.15. It serves one process: of those that wait its CPU time is measured for one, and multiplied.
@@ -42,7 +43,8 @@ PATIENCE_S = 20.0  # for the end of a sampler
 BEGINNING_S, STEADY_S, MOST_BEGINNING_S = 3.0, 1.5, 9.0  # to begin takes CPU time of its own, on a busy machine for long
 STEADY = 1.3  # times as much CPU time in one such interval as in the next, and 1 % of a core
 PLAIN_S = 2.0  # without a sampler, between two
-SLICE_S, PAIRS_S = 1.0, 50.0  # of a pair; for all pairs of a program
+SLICE_S = {"fib": 0.25, "service": 0.5}  # of a pair: some ten samples, and as much work as makes one request more or less not count
+PAIRS_S = 50.0  # for all pairs of a program, where samplers are compared too
 WITH_PAIRS = 1.35  # times as long as a program without them
 COUNTED_S = 1.5  # for which the kernel counts how long BPF programs run
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -229,14 +231,14 @@ def show(title: str, args: argparse.Namespace, found: dict[str, list[Measured]],
             )
 
 
-def show_pairs(program: Program, args: argparse.Namespace) -> None:
+def show_pairs(title: str, program: Program, args: argparse.Namespace, slice_s: float, most_s: float) -> None:
     """How much of its time ours costs the program."""
-    ratios = slowdown(program.pid, program.work, args.rates[0], args.pairs, SLICE_S, PAIRS_S)
+    ratios = slowdown(program.pid, program.work, args.rates[0], args.pairs, slice_s, most_s)
     said = []
     for column, what in zip(zip(*ratios, strict=True), ("CPU time", "wall time"), strict=True):
         middle, error = median(column)
         said.append(f"{100 * (middle - 1):+.2f} ± {100 * error:.2f} % {what}")
-    print(f"--sample {args.rates[0]} in {len(ratios)} pairs of {SLICE_S:g} s: {', '.join(said)} (median, one standard error)", flush=True)
+    print(f"{title}: --sample {args.rates[0]} in {len(ratios)} pairs of {slice_s:g} s: {', '.join(said)} (median, one standard error)", flush=True)
 
 
 def options() -> argparse.Namespace:
@@ -245,7 +247,7 @@ def options() -> argparse.Namespace:
     arguments.add_argument("--rates", type=lambda text: [int(hz) for hz in text.split(",")], default=[99, 999, 4999])
     arguments.add_argument("--rounds", type=int, default=1)
     arguments.add_argument("--seconds", type=float, default=5)
-    arguments.add_argument("--pairs", type=int, default=40)
+    arguments.add_argument("--pairs", type=int, default=80)
     arguments.add_argument("--minutes", type=float, default=10)
     arguments.add_argument("--python", default="/usr/bin/python3.11")
     arguments.add_argument("--root", help="a root filesystem that it is in")
@@ -274,10 +276,11 @@ def main() -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 end_s += 60 * args.minutes * weights[kind] / sum(weights.values())
-                last_s = end_s - args.seconds - MOST_BEGINNING_S - (PAIRS_S if kind != "idle" else 0.0)
-                show(title, args, *rounds(program, args, folder, last_s))
-            if kind != "idle" and args.pairs:
-                show_pairs(program, args)
+                last_s = end_s - args.seconds - MOST_BEGINNING_S - (PAIRS_S if kind in SLICE_S else 0.0)
+                if args.rounds:
+                    show(title, args, *rounds(program, args, folder, last_s))
+            if kind in SLICE_S and args.pairs:
+                show_pairs(title, program, args, SLICE_S[kind], PAIRS_S if args.rounds else end_s - time.monotonic())
         finally:
             program.process.kill()
             program.process.wait()

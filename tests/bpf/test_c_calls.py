@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
+
 import pytrace_ebpf
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
+
+pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
 
 OF_THE_PROGRAM = {"list.append": 500, "len": 500, "math.hypot": 500, "re.Pattern.findall": 500, "list.pop": 7, "time.sleep": 1, "sorted": 6}
 

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.record.kernel import tracefs
 from pytrace_ebpf.record.scheduling.faults import Faults
 from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 from tests.bpf.conftest import COMMAND
-from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target
+from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target, links_of
 
 NO_PERF = [sys.executable, str(REPOSITORY / "tests" / "no_perf.py")]
 _FEW = 100  # pages that what else these functions do may touch
@@ -72,6 +73,17 @@ def test_a_window_has_what_was_touched_within(touched: tuple[Trace, dict[str, An
     whole = by_name(trace)["self_minor_faults"]
     halves = [by_name(trace.window(*edges))["self_minor_faults"].get("touch", 0) for edges in ((None, middle), (middle, None))]
     assert sum(halves) == whole["touch"] and min(halves) > 0
+
+
+def test_the_list_of_tracepoints_need_not_be_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not, for anybody else, when it was read."""
+    monkeypatch.setattr(tracefs, "PLACES", ())
+    mounts, descriptors = Path("/proc/self/mountinfo"), Path("/proc/self/fd")
+    before = mounts.read_text(), len(links_of(descriptors))
+    assert int(tracefs.read("events/kmem/rss_stat/id")) > 0
+    with pytest.raises(FileNotFoundError):
+        tracefs.read("events/kmem/none/id")
+    assert (mounts.read_text(), len(links_of(descriptors))) == before
 
 
 def test_what_has_no_room_in_the_ring_is_counted(target: Callable[..., Target]) -> None:

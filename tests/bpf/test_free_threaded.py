@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.view import cores
 from tests.bpf.conftest import Recorder
 from tests.conftest import Target, free_threaded_pythons
 from tests.waits_add_up import assert_waits_add_up
@@ -38,6 +40,24 @@ def test_threads_that_run_at_once(target: Callable[..., Target], attach: Callabl
     assert counts(trace, "no_gil") == said["calls"]
     assert waited_for_gil(trace) == 0
     assert assert_waits_add_up(trace) > 0
+
+
+def test_what_takes_the_gils_place(run: Callable[..., tuple]) -> None:
+    directory, ended = run(PYTHON.command("stops"))
+    assert ended.returncode == 0, ended.stderr
+    trace = pytrace_ebpf.open(directory)
+    assert_waits_add_up(trace)
+    waits, names = trace.waits().astype({"kind": object}), trace.functions().set_index("func_id")["name"]
+
+    stopped = waits[(waits["kind"] == "stop-the-world") & (waits["func_id"].map(names) == "compute")]
+    assert len(stopped) > 0 and stopped["lock_address"].isna().all()
+    assert "gc generation 2" in set(stopped["waker_func_id"].map(names))
+    shared = waits[(waits["kind"] == "object-lock") & (waits["func_id"].map(names) == "append")]
+    assert len(shared) > 0 and len(set(shared["lock_address"])) == 1
+    assert "sort" in set(shared["waker_func_id"].map(names))
+
+    off = {row["kind"]: row for row in cores.facts(trace, core_sums(trace))["kept_off"]}
+    assert off["stop-the-world"]["threads"] > 0 and off["object-lock"]["qualname"] == "append"
 
 
 @pytest.mark.parametrize("gil", [0, 1])

@@ -15,6 +15,7 @@ from pytrace_ebpf.trace.states import SPLIT
 from tests.bpf.conftest import Recorder
 from tests.conftest import PATIENCE_S, Python, Target
 
+pytestmark = pytest.mark.sources("agent")
 HZ, SIGMAS = 997, 5
 LINE_NS = 1_000  # what recording one costs at most
 MOST_MIXED = 0.02  # of a share: two runs of one program, which measures itself
@@ -54,7 +55,7 @@ def test_attached_for_some_functions_alone(python: Python, target: Callable[...,
     assert_sums(trace)
 
 
-@pytest.mark.sources("agent")
+@pytest.mark.gil
 @pytest.mark.measured
 def test_shares_of_sampled_lines_are_those_of_exact_ones(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     """Of lines that take 1 : 2 : 4, in two runs of a program, which measures them itself."""

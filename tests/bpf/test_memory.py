@@ -14,7 +14,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, wait_until
 from tests.conftest import Python, Target
 
-pytestmark = pytest.mark.sources("agent")
+pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
 
 HEADER = 33  # bytes of an empty bytes object
 _LITTLE = 20_000  # bytes that a function uses besides: lists, integers, frames

@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.opcodes import name_of
 from tests.bpf.conftest import Recorder
 from tests.conftest import PATIENCE_S, Python, Target
 
-pytestmark = pytest.mark.sources("agent")
+pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
 STANDARD_ERRORS = 4  # and
 ROUGH = 0.03  # of what a busy machine does to one of two runs
 
@@ -63,6 +63,7 @@ def test_attached_to_a_warm_program(python: Python, target: Callable[..., Target
     assert forms == {(first + 3 + k, state): 100_000 for k, state in enumerate(known)}
 
 
+@pytest.mark.measured
 def test_shares_of_samples_agree(python: Python, tmp_path: Path, run: Callable[..., tuple]) -> None:
     """Of instructions that take so long that counting them makes no difference."""
     directories = []

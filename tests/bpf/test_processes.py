@@ -1,6 +1,7 @@
 """Children, exec, replaced interpreters, two tracers at once."""
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder, agent_records, traced_by, wait_until
-from tests.conftest import SOURCES, TARGETS, Python, Target
+from tests.conftest import HOST_PYTHON, SOURCES, TARGETS, Python, Target
 
 
 def steps(trace: Trace) -> dict[int, int]:
@@ -131,6 +132,22 @@ def test_two_tracers_on_one_target_see_the_same(target: Callable[..., Target], a
         ours.append(calls.groupby("qualname").size())
     pd.testing.assert_series_equal(ours[0], ours[1])
     assert len(ours[0])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_program_that_embeds_python_several_times(source: str, tmp_path: Path, attach: Callable[..., Recorder]) -> None:
+    library = next(Path("/usr/lib").glob(f"*-linux-gnu/libpython{HOST_PYTHON}.so.1.0"), None)
+    if library is None:
+        pytest.skip(f"there is no libpython{HOST_PYTHON}")
+    subprocess.run(["cc", "-pthread", TARGETS / "embeds.c", library, "-o", tmp_path / "embeds"], check=True)
+    with subprocess.Popen([tmp_path / "embeds", "3", "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        recorder = attach(process.pid, "--source", source)
+        process.communicate(b"\n")
+    assert process.returncode == 0
+    trace = pytrace_ebpf.open(recorder.finish())
+    calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
+    assert calls[calls["name"] == "counted"].groupby("status").size().to_dict() == {"complete": 300}
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -15,6 +15,7 @@ from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, wait_until
+from tests.conftest import PATIENCE_S, without_rights
 from tests.doors import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
 
@@ -203,6 +204,28 @@ def test_ctrl_c_twice_ends_the_client_at_once(daemon: Open, program: Callable[..
     os.kill(daemon.door.recordings()[0], signal.SIGCONT)
     assert client.process.returncode == -signal.SIGINT
     wait_until(lambda: daemon.door.recordings() == [])
+
+
+ITSELF = """
+import sys
+import pytrace_ebpf
+
+def work():
+    pass
+
+with pytrace_ebpf.recording(sys.argv[1], ["--daemon", "--socket", sys.argv[2]]) as own:
+    for _ in range(1000):
+        work()
+work()
+"""
+
+
+def test_a_process_of_a_user_has_itself_recorded_by_the_daemon(daemon: Open) -> None:
+    directory = daemon.home / "trace"
+    subprocess.run(without_rights(USER, "-c", ITSELF, str(directory), str(daemon.socket)), cwd="/", check=True, timeout=PATIENCE_S)
+    found = pytrace_ebpf.open(directory)
+    calls = found.calls().merge(found.functions()[["func_id", "name"]], on="func_id")
+    assert not found.manifest["lost"] and 1000 <= (calls["name"] == "work").sum() <= 1001 and directory.stat().st_uid == USER
 
 
 def test_the_daemon_itself_has_a_door(public_path: Path, program: Callable[..., Program]) -> None:

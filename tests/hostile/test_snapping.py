@@ -43,6 +43,13 @@ def recorder() -> Iterator[Session]:
         thread.join()
 
 
+def own() -> list[str]:
+    """The names of this process's sockets; other tests' recorders have some, too, and end when they like."""
+    names = [name for name in snapping.names() if f"/{os.getpid()}-" in name]
+    assert names
+    return names
+
+
 def test_root_asks(recorder: Session, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["snap", str(os.getpid())]) == 0
     assert len(recorder.asked) == 1 and capsys.readouterr().out == f"process {os.getpid()} writes a trace of what it holds\n"
@@ -61,13 +68,13 @@ def test_another_user_is_not_answered(recorder: Session) -> None:
         "                assert asking.recv(9) == b''\n"
         "            except (ConnectionResetError, BrokenPipeError):\n"
         "                pass\n",
-        *[name for name in snapping.names() if f"/{os.getpid()}-" in name],
+        *own(),
     )
     assert recorder.asked == []
 
 
 def test_one_who_says_nothing_asks_for_nothing(recorder: Session) -> None:
-    for name in snapping.names():
+    for name in own():
         with socket.socket(socket.AF_UNIX) as silent:
             silent.connect("\0" + name[1:])
     assert main.main(["snap", str(os.getpid())]) == 0

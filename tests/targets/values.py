@@ -198,6 +198,16 @@ def seen_through(error):
     seen_raising(error)
 
 
+@noted
+def seen_raised_by_c(read, given):
+    return read(given)
+
+
+@noted
+def seen_missing(given):
+    return {}[given]
+
+
 @driven
 def seen_counting(count, step=2):
     for number in range(count):
@@ -266,6 +276,12 @@ def main():
         try:
             seen_through(error)
         except BaseException:
+            pass
+    for function, *given in ((seen_missing, "gone"), (seen_missing, "é" * 81), (seen_missing, 5), (seen_missing, ()), (seen_raised_by_c, int, "no number"),
+                             (seen_raised_by_c, [].index, "x"), (seen_raised_by_c, len, 5), (seen_raised_by_c, next, iter(()))):  # fmt: skip
+        try:
+            function(*given)
+        except Exception:
             pass
     list(seen_counting(0))
     list(seen_counting(3, step=-(10**20)))

@@ -293,3 +293,15 @@ def sample(path: Path) -> Path:
         end_ns=end,
         cuts=(1020 * ms, 1040 * ms),
     )
+
+
+def convoy(path: Path) -> Path:
+    """Thread 2 waits for the GIL that thread 1 holds in func 0, which wakes it at 60."""
+    sched = [
+        (0, 1, 1, 7, 0, 0, -1, 0, 0, 0, -1), (0, 1, 2, 7, 1, 0, -1, 0, 0, 0, -1), (10, 1, 2, 1, 1, 1, 202, 0x1008, 0, 0, 1),
+        (60, 1, 2, 2, 1, 0, -1, 0, 1, 1, -1), (65, 1, 2, 0, 1, 0, -1, 0, 0, 0, -1), (90, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1),
+    ]  # fmt: skip
+    return write_trace(
+        path, events=[(5, 1, 1, 0, 0, 1, 1), (95, 1, 1, 1, 0, 1, 1)], sched=sched, functions=SAMPLE_FUNCTIONS, end_ns=100,
+        threads=[(1, 1, "main", 0, None), (1, 2, "worker", 0, None)], processes=[(1, 0, "/p", "p", "3.11.2", "usdt", 0x1000, 0x1100, 0, None)],
+    )  # fmt: skip

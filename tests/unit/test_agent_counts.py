@@ -143,6 +143,17 @@ def test_exits_of_every_kind(interpreter: str, tmp_path: Path) -> None:
 
 
 @every_build
+def test_how_many_interpreters_there_were_is_told(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session")
+    program = (
+        "try: import _interpreters as made\nexcept ImportError: import _xxsubinterpreters as made\nfor _ in range(3): made.destroy(made.create())"
+    )
+    run(session, interpreter, "-c", program)
+    (arena,) = session.arenas()
+    assert arena.header["interpreters"] == 1 + 3
+
+
+@every_build
 def test_a_killed_program_leaves_a_readable_arena(interpreter: str, tmp_path: Path) -> None:
     session = Session(tmp_path / "session")
     program = "import os\ndef step(): pass\nfor _ in range(40000): step()\nos.kill(os.getpid(), 9)"

@@ -35,7 +35,19 @@ from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
-from pytrace_ebpf.trace.schema import EVENTS, LAYERS, LOSS_CLASSES, MEANINGS, STATUSES, SYSCALL_UNKNOWN, CallKind, Effect, SchedKind
+from pytrace_ebpf.trace.schema import (
+    EVENTS,
+    LAYERS,
+    LOSS_CLASSES,
+    MEANINGS,
+    OBJECT_LOCK,
+    PAUSED,
+    STATUSES,
+    SYSCALL_UNKNOWN,
+    CallKind,
+    Effect,
+    SchedKind,
+)
 from pytrace_ebpf.trace.states import NAMES, STATES
 from tests.unit.agent_pythons import built
 
@@ -130,6 +142,7 @@ def test_the_numbers_of_the_library() -> None:
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
     assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == off_core.HOLDER_UNKNOWN
+    assert [numbers(PROBES / "events.h")[name] for name in ("PAUSED", "OBJECT_LOCK")] == [PAUSED, OBJECT_LOCK]
     (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
     assert {flag.lower(): int(status) for flag, status in re.findall(r"\{(\w+), (\d)\}", order)} == {
         status: number for number, status in enumerate(STATUSES) if status != "complete"

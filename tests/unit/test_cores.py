@@ -54,6 +54,20 @@ def test_each_function_has_its_own_time_on_each_core() -> None:
     assert table.set_index("func_id")["busy_cores"].drop_duplicates().round(3).to_dict() == {10: 1.3, 12: 1.75, 11: round(50 / 35, 3)}
 
 
+def test_what_kept_threads_off_the_cores() -> None:
+    waits = pd.DataFrame(
+        [
+            (1, 10, 0, 50, 60, "lock"), (1, 11, 60, 70, 90, "lock"), (2, 11, 0, 80, 90, "stop-the-world"), (2, 11, 95, 95, 120, "preempted"),
+            (3, 10, 0, None, 100, "other"), (9, 10, 0, 100, 100, "lock"),
+        ],
+        columns=["tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind"],
+    ).astype({"blocked_until_ns": "Int64"})  # fmt: skip
+    off = cores.kept_off([waits[:2], waits[2:]], [9], 10, 110)
+    found = {row["kind"]: (row["ns"], row["func_id"], row["func_ns"]) for row in off.to_dict("records")}
+    assert found == {"other": (90, 10, 90), "stop-the-world": (70, 11, 70), cores.CORE: (55, 11, 45), "lock": (50, 10, 40)}
+    assert not len(cores.kept_off([waits[:0]], [], 0, 1))
+
+
 def test_who_moved_and_who_was_pushed() -> None:
     waits = pd.DataFrame(
         [(10, 40, 50, "preempted", 99, 0, 1), (11, 70, 75, "preempted", 2, 1, 1), (11, 80, 85, "preempted", 0, 1, 0), (-1, 1, 2, "lock", 2, 1, 0)],

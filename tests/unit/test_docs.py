@@ -55,7 +55,9 @@ def test_each_test_that_the_page_on_security_names_is_there() -> None:
     assert len(named) > 50 and not named - there
 
 
-@pytest.mark.parametrize("page", ["docs/quick-start.md", *(f"docs/how-to/{path.name}" for path in (REPOSITORY / "docs" / "how-to").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quick-start.md", *(f"docs/how-to/{path.name}" for path in (REPOSITORY / "docs" / "how-to").glob("*.md"))]
+)
 def test_the_commands_of_a_page_are_what_the_parser_knows(page: str) -> None:
     said = re.findall(r"(?:^    |^)(?:\$ )?(?:sudo )?pytrace-ebpf ([^#\n]+)", (REPOSITORY / page).read_text(), re.MULTILINE)
     assert said

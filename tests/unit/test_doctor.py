@@ -16,6 +16,7 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import doctor
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.kernel.host import Finding
+from pytrace_ebpf.record.kernel.tracefs import TRACEFS
 from pytrace_ebpf.record.process.target import inspect
 
 GOOD = Finding("a", "ok", "it is fine")
@@ -61,7 +62,7 @@ def test_a_process_that_is_no_python_is_the_targets_problem() -> None:
 
 
 def test_folders_that_only_root_may_look_into_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, closed = os.stat, tuple(f"{folder}/" for folder in (host.TRACEFS, "/sys/kernel/debug", host.SYSTEM_HEADERS))
+    real, closed = os.stat, tuple(f"{folder}/" for folder in (TRACEFS, "/sys/kernel/debug", host.SYSTEM_HEADERS))
 
     def stat(path: Any, *others: Any, **more: Any) -> os.stat_result:
         if str(path).startswith(closed):

@@ -18,7 +18,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.view import errors as view
 
-PID, OUTER, MIDDLE, INNER = 10, 1, 2, 3
+PID, OUTER, MIDDLE, INNER, IN_C, IMPORT = 10, 1, 2, 3, 4, 5
 AGENT = {"sources": [{"pid": PID, "source": "agent", "why": ""}]}
 BY_PROBES = {"sources": [{"pid": PID, "source": "usdt", "why": ""}], "options": {"observed": {"args": ["shop"], "redact": []}}}
 
@@ -87,6 +87,30 @@ def test_another_type_is_raised_anew(tmp_path: Path) -> None:
     rows, _ = chain(3)
     rows["observed"] = [(*row[:6], "ValueError" if number % 2 else "KeyError", *row[7:]) for number, row in enumerate(rows["observed"])]
     assert {key[2]: times[:2] for key, times in table(opened(tmp_path, rows)).items()} == {"KeyError": (3, 3), "ValueError": (3, 3)}
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("cuts", [(), range(1003, 1090, 3)])
+def test_what_passes_through_c_and_an_import_is_passed_on(cuts: Any, typed: bool, tmp_path: Path) -> None:
+    script, observed = Raising(PID, 1, now=1000), []
+    script.snapshot().run(5).enter(OUTER)
+    for _ in range(3):
+        for func, line in ((MIDDLE, 11), (IN_C, 21), (IMPORT, 0), (INNER, 0)):
+            call(script, func, line)
+        script.run(7).raises(31)
+        observed.append(raised(script, "KeyError", "x"))
+        script.run(1).raises(0)
+        script.run(1).raises(0)
+        script.run(2).raises(21)
+        observed.append(raised(script, "KeyError", "x"))
+    script.run(5).leave()
+    rows, _ = chain(1)
+    functions = [*rows["functions"], (IN_C, "", "sum", "sum", -1, "<c>", 0, "c"), (IMPORT, "", "import a", "import a", -1, "", 0, "import")]
+    trace = opened(
+        tmp_path, {"events": script.events, "sched": script.sched, "functions": functions, "observed": observed if typed else []}, cuts=cuts
+    )
+    said = ("KeyError", "x") if typed else (None, None)
+    assert {key: sums[:2] for key, sums in table(trace).items()} == {(INNER, 31, *said): (3, 3), (MIDDLE, 21, *said): (3, 0)}
 
 
 @pytest.mark.parametrize("texts", [FEW, FEW + 1])

@@ -18,13 +18,15 @@ from pytrace_ebpf.analyze.time.preorder import begin_end
 from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.rebuild import written
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.view.export import chrome, folded, perfetto, protobuf, speedscope, values
-from pytrace_ebpf.view.export.paths import paths
+from pytrace_ebpf.view.export import paths as export_paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 from tests.unit.callrows import Call, frame, random_calls
-from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
+from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, convoy, sample, write_trace
 
 NAMES = {row[0]: row[3] for row in SAMPLE_FUNCTIONS}
 
@@ -188,18 +190,7 @@ def test_perfetto_names_every_state_below_the_thread(trace: Trace) -> None:
 
 
 def test_perfetto_tells_who_held_the_gil_and_who_woke_whom(tmp_path: Path) -> None:
-    # Thread 2 waits for the GIL that thread 1 holds in func 0, which wakes it at 60.
-    sched = [
-        (0, 1, 1, 7, 0, 0, -1, 0, 0, 0, -1), (0, 1, 2, 7, 1, 0, -1, 0, 0, 0, -1), (10, 1, 2, 1, 1, 1, 202, 0x1008, 0, 0, 1),
-        (60, 1, 2, 2, 1, 0, -1, 0, 1, 1, -1), (65, 1, 2, 0, 1, 0, -1, 0, 0, 0, -1), (90, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1),
-    ]  # fmt: skip
-    trace = pytrace_ebpf.open(
-        write_trace(
-            tmp_path / "t", events=[(5, 1, 1, 0, 0, 1, 1), (95, 1, 1, 1, 0, 1, 1)], sched=sched, functions=SAMPLE_FUNCTIONS, end_ns=100,
-            threads=[(1, 1, "main", 0, None), (1, 2, "worker", 0, None)], processes=[(1, 0, "/p", "p", "3.11.2", "usdt", 0x1000, 0x1100, 0, None)],
-        )
-    )  # fmt: skip
-    shown = in_perfetto(trace)
+    shown = in_perfetto(pytrace_ebpf.open(convoy(tmp_path / "t")))
     label = f"GIL wait, held by {NAMES[0]}"
     assert (label, 10, 60) in shown.of_thread(states=True)[2]
     assert shown.behind[label] >= {("held by", 1), ("woken by", 1), ("lock", 0x1008)}
@@ -320,6 +311,20 @@ def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
     assert set(lengths) == {2}
 
 
+def test_what_lies_deeper_than_is_shown_stands_by_its_function(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has each path as a whole: of a deep recursion that would be its depth squared."""
+    tree_, most = trace.tree(), 3
+    assert tree_["depth"].max() > most + 1
+    whole, cut = (defaultdict(int) for _ in range(2))
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        whole[tuple(path if len(path) <= most else [*path[:most], NO_CONTEXT, path[-1]])] += weight
+    monkeypatch.setattr(export_paths, "MOST_FRAMES", most)
+    for path, weight in paths(tree_, tree_["self_ns"].to_numpy(np.int64)):
+        assert tuple(path) not in cut
+        cut[tuple(path)] = weight
+    assert cut == whole and any(NO_CONTEXT in path for path in cut)
+
+
 @pytest.mark.parametrize("value", values.VALUES)
 def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> None:
     out = io.BytesIO()
@@ -357,7 +362,7 @@ def test_a_hand_made_tree_has_the_shape_its_author_meant() -> None:
 
 
 def test_chrome_holds_every_call(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "_CHUNK", 7)
+    monkeypatch.setattr(written, "_ROOM", 1)  # a few events at a time
     out = io.BytesIO()
     chrome.write(trace, out)
     found, named = [], {}

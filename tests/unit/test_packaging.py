@@ -19,6 +19,7 @@ LIBRARIES = {
     "pytrace_ebpf/probes/outside/outside.so",
     "pytrace_ebpf/rebuild/rebuild.so",
 }  # compiled by the build
+PROGRAM = "def leaf(): pass\nfor _ in range(1000): leaf()"
 COMPLETIONS = ("bash-completion/completions/pytrace-ebpf", "zsh/site-functions/_pytrace-ebpf", "fish/vendor_completions.d/pytrace-ebpf.fish")
 
 
@@ -63,11 +64,11 @@ def expected() -> set[str]:
     return files("pytrace_ebpf", "*.py") | data | probes | rebuild
 
 
-def clean(python: Path, wheel: Path, folder: Path) -> Path:
+def clean(python: Path, wheel: Path, folder: Path, extra: str = "") -> Path:
     """A new environment of this Python with the wheel and what it says it needs, nothing else; its commands' folder."""
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "-p", python, folder], check=True)
-    done = subprocess.run([*uv, "pip", "install", "-q", "-p", folder / "bin" / "python", wheel], capture_output=True, text=True)
+    done = subprocess.run([*uv, "pip", "install", "-q", "-p", folder / "bin" / "python", f"{wheel}{extra}"], capture_output=True, text=True)
     if done.returncode and "Failed to fetch" in done.stderr and not os.environ.get("CI"):
         pytest.skip("the package index cannot be reached, from which an environment gets what the wheel needs")
     assert done.returncode == 0, done.stderr
@@ -100,13 +101,18 @@ def test_a_wheel_by_way_of_the_sdist_holds_everything_and_works_in_clean_environ
     assert 'platform tag: "manylinux_2_17_x86_64"' in " ".join(audit.split())
     trace = sample(tmp_path / "trace")
     for python in pythons():
-        commands = clean(python, wheel, tmp_path / python.name)
+        commands = clean(python, wheel, tmp_path / python.name, "[record]")
         assert said(commands / "pytrace-ebpf", "--version").stdout.startswith("pytrace-ebpf ")
         assert all((commands.parent / "share" / name).is_file() for name in found_by_shells)
         report = said(commands / "pytrace-ebpf", "report", trace)
         assert report.returncode == 0 and "Functions by self time" in report.stdout, report.stderr
         rows = said(commands / "python", "-c", f"import pytrace_ebpf; print(len(pytrace_ebpf.open({str(trace)!r}).calls()))")
         assert int(rows.stdout) > 0, rows.stderr
+        recorded = said(commands / "pytrace-ebpf", "run", "--rootless", "-q", "-o", tmp_path / f"of-{python.name}", "--", python, "-c", PROGRAM)
+        assert recorded.returncode == 0, recorded.stderr  # by the agent that lies in the wheel
+        found = pytrace_ebpf.open(tmp_path / f"of-{python.name}")
+        calls = found.calls().merge(found.functions()[["func_id", "name"]], on="func_id")
+        assert (calls["name"] == "leaf").sum() == 1000 and not found.manifest["lost"]
 
 
 def test_without_a_compiler_the_wheel_is_one_for_any_machine_and_says_what_it_cannot(source: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests import browser
 from tests.browser import Browser
 from tests.unit import synthetic
 from tests.unit.synthetic import sample, write_trace
+from tests.unit.test_samples import COUNTS, sampled
 
 REPOSITORY = Path(__file__).parents[2]
 EVIL = "</script><img src=x onerror=hacked=1><b>&amp;\x1b[2J\u2028--><!--"
@@ -224,4 +225,19 @@ def test_in_a_browser_many_processes_are_a_row_each(tmp_path: Path) -> None:
         seen.js("document.querySelector('.tools input').focus()")
         seen("Input.insertText", text="thread-31")
         seen.wait(f"{scrolls} < {all_threads} / 2 && location.hash.includes('thread-31')")
+        assert seen.errors == []
+
+
+@in_browser
+def test_in_a_browser_samples_are_counted_as_samples(tmp_path: Path) -> None:
+    trace = sampled(tmp_path)
+    with Browser() as seen:
+        seen.open(made(trace.directory))
+        cards = seen.js("[...document.querySelectorAll('.card')].map(card => card.innerText)")
+        assert f"{sum(COUNTS.values())}\nsamples" in cards
+        seen.press("2")
+        drawn = "(map => [...map.getContext('2d').getImageData(0, 0, map.width, map.height).data])(document.querySelector('#overview'))"
+        green = [int("009e73"[at : at + 2], 16) for at in (0, 2, 4)]
+        pixels = seen.wait(drawn)
+        assert any(pixels[at : at + 3] == green for at in range(0, len(pixels), 4))  # what was sampled on a core
         assert seen.errors == []

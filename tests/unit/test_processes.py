@@ -30,6 +30,15 @@ def test_a_late_fork_event_does_not_remove_the_source_of_calls_that_came_before_
     assert known.processes[pid]["source"] is None
 
 
+def test_how_many_interpreters_a_process_made_only_grows_and_is_a_number_that_can_be() -> None:
+    known = Processes()
+    known.set_source(7, "agent", "3.13.0", 6000)
+    for said, believed in ((3, 3), (2, 3), (1 << 31, 3), (0, 3), (5, 5)):
+        known.made(7, said)
+        assert known.processes[7]["interpreters"] == believed
+    known.made(8, 2)  # nobody knows that process any more
+
+
 def test_a_child_that_ends_while_it_is_looked_at_keeps_the_source_of_its_calls() -> None:
     def ends(pid: int) -> Target:
         with its_own_doing(pid):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error, with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.cli.applies import source, to_recording
 from pytrace_ebpf.cli.export import FORMATS
-from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.cli.main import main, parser
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command
@@ -96,7 +98,8 @@ def test_a_sample_stands_for_the_ticks_that_did_not_come(tmp_path: Path, capsys:
     assert own["fib"] == (8, 17 * PERIOD)
     assert all(0 < row["self_error_ns"] < 21 * PERIOD for row in facts["rows"])
     assert sum(row["self_ns"] for row in report(trace, capsys, "--by", "line")["rows"]) == 21 * PERIOD
-    assert sum(row["self_ns"] for row in report(trace, capsys, "--by", "opcode")["rows"]) == 21 * PERIOD
+    instructions = report(trace, capsys, "--by", "opcode")["rows"]
+    assert (sum(row["self_ns"] for row in instructions), sum(row["self_samples"] for row in instructions)) == (21 * PERIOD, 12)
     assert main(["report", str(trace.directory)]) == 0
     assert "9 ticks missed" in capsys.readouterr().out
 
@@ -189,6 +192,15 @@ def test_a_chart_has_every_sample_where_it_was(tmp_path: Path) -> None:
             assert layer["on_cpu_ns"].sum() == tree.loc[tree["depth"] == depth, "total_ns"].sum()
 
 
+def test_a_thread_of_which_no_stack_is_known_has_no_chart(tmp_path: Path) -> None:
+    """As one that ended before it ran Python: nobody's page fails for it."""
+    alone: list[Row] = [(at * PERIOD, 7, 9, 0, -1, -1) for at in range(150, 155)]
+    rows = [tuple(row) for row in sampled(tmp_path).samples().itertuples(index=False)]
+    trace = sampled(tmp_path / "again", samples=[*(row[:6] for row in rows), *alone])
+    assert not list(chart(trace.window(pid=7, tid=9), PERIOD)) and list(chart(trace.window(pid=7, tid=7), PERIOD))
+    assert main(["report", str(trace.directory), "--html", str(tmp_path / "page.html")]) == 0
+
+
 @given(share=st.floats(0, 1), of=st.integers(1, 100_000))
 @settings(max_examples=200)
 def test_an_error_is_a_binomials(share: float, of: int) -> None:
@@ -198,11 +210,39 @@ def test_an_error_is_a_binomials(share: float, of: int) -> None:
     assert 0 < error < np.sqrt(of / 4) + 1
 
 
+def test_where_threads_wait_for_work_no_calls_are_advised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    functions = [*FUNCTIONS, (3, "/lib/queue.py", "get", "Queue.get", 5, "queue"), (4, "/lib/selectors.py", "select", "select", 5, "selectors")]
+    stacks = [*STACKS, (5, -1, 3, 6), (6, -1, 4, 7)]
+    waits: list[Row] = [(at * PERIOD, 7, 9, 0, 5, -1, PERIOD, 0, 3) for at in range(100, 150)]  # blocked
+    busy: list[Row] = [(at * PERIOD, 7, 10, 0, 6 if at % 2 else 4, -1) for at in range(100, 150)]
+    manifest = {"sampling": {"period_ns": PERIOD, "off_core": 1, "states": 2}, "sources": [{"pid": 7, "source": "sample", "why": ""}], "cost": {}}
+    trace = sampled(tmp_path, functions=functions, stacks=stacks, samples=[*waits, *busy], manifest=manifest)
+    assert report(trace, capsys, "--by", "module")["deserving"]["modules"] == ["selectors", "work"]
+
+
 def test_the_advice_is_a_command(tmp_path: Path) -> None:
     argv = ["/usr/bin/pytrace-ebpf", "run", "--sample", "99", "-o", "/tmp/t", "--no-follow", "--", "python3", "app.py", "--sample", "5"]
     assert command({"argv": argv}, ["shop"]) == "pytrace-ebpf run --no-follow --include shop -- python3 app.py --sample 5"
     argv = ["pytrace-ebpf", "attach", "--sample", "--pid", "7", "--output=/tmp/t"]
     assert command({"argv": argv}, ["a", "b c"]) == "pytrace-ebpf attach --pid 7 --include a --include 'b c'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["attach", "--sample", "--switches", "-o/tmp/t", "7"],
+        ["attach", "7", "--rootless", "--sample", "199", "--duration", "5"],
+        ["run", "--sample", "--rootless", "-o", "t", "--", "python3", "app.py", "-o", "x"],
+    ],
+)
+def test_the_advice_is_a_command_that_is_taken(words: list[str]) -> None:
+    """Nothing is in it that goes with samples alone."""
+    said = shlex.split(command({"argv": ["pytrace-ebpf", *words], "target": {"command": "python3 app.py -o x"}}, ["shop"]))
+    args = parser().parse_args(said[1:])
+    to_recording(args)
+    assert source(args) == "auto" and args.include == ["shop"] and args.output is None
+    assert not (said[1] == "attach" and args.rootless)
+    assert said[1] == "attach" or said[said.index("--") :] == ["--", "python3", "app.py", "-o", "x"]
 
 
 @pytest.mark.parametrize("by", ["function", "module", "thread", "core", "wait", "gil", "task", "line", "opcode"])
@@ -265,7 +305,7 @@ def test_a_tree_has_no_more_paths_than_it_may(tmp_path: Path, monkeypatch: pytes
     assert few.loc[few["depth"] < 0, "total_ns"].sum() == whole.loc[whole["depth"] < 0, "total_ns"].sum()
     assert few["merged"].any() and not whole["merged"].any()
     assert (few.loc[few["merged"], "func_id"] == -1).all()
-    monkeypatch.setattr(nodes, "__defaults__", (4, True, False))
+    monkeypatch.setattr(nodes, "__defaults__", (4, True, False, False))
     trace = sampled(tmp_path / "report")
     facts = report(trace, capsys)
     assert facts["merged_ns"] > 0 and facts["wrong_sums"] == []

@@ -1,4 +1,4 @@
-"""Native frames of samples: rows of their own by function, part of the Python function by line, and what calls were spent in."""
+"""Native frames of samples: part of the Python function that called them, rows of their own where none did, and what own time was spent in."""
 
 import json
 from pathlib import Path
@@ -25,16 +25,24 @@ FUNCTIONS: list[Row] = [
 # <module> 5 -> pack 12 -> +0x40 -> deflate; <module> 6 -> list_sort -> key 32, and list_sort itself
 STACKS: list[Row] = [(0, -1, 0, 5), (1, 0, 1, 12), (2, 1, 2, -1), (3, 2, 3, -1), (4, -1, 0, 6), (5, 4, 4, -1), (6, 5, 5, 32)]
 COUNTS = {0: 1, 1: 10, 2: 5, 3: 60, 5: 15, 6: 9}
+ALONE: list[Row] = [
+    (7, -1, 2, -1),
+    (8, 7, 3, -1),
+    (9, 8, 5, 32),
+    (10, 9, 4, -1),
+]  # no Python called +0x40 -> deflate, which calls key 32 -> list_sort
 
 
-def sampled(path: Path, **more: Any) -> Trace:
+def sampled(path: Path, counts: dict[int, int] = COUNTS, **more: Any) -> Trace:
     rows, ts = list[Row](), 0
-    for stack, count in COUNTS.items():
+    for stack, count in counts.items():
         for _ in range(count):
             ts += PERIOD
             rows.append((ts, 7, 7, 0, stack, -1))
     manifest = {"sampling": {"period_ns": PERIOD}, "sources": [{"pid": 7, "source": "sample", "why": "asked"}], "cost": {}}
-    return pytrace_ebpf.open(write_trace(path / "trace", functions=FUNCTIONS, stacks=STACKS, samples=rows, **({"manifest": manifest} | more)))
+    return pytrace_ebpf.open(
+        write_trace(path / "trace", functions=FUNCTIONS, stacks=[*STACKS, *ALONE], samples=rows, **({"manifest": manifest} | more))
+    )
 
 
 def report(trace: Trace, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -42,17 +50,28 @@ def report(trace: Trace, capsys: pytest.CaptureFixture[str], *options: str) -> d
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_by_function_native_code_has_rows_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = sampled(tmp_path)
+def test_by_function_native_code_is_its_callers_and_has_rows_where_no_python_called_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = sampled(tmp_path, COUNTS | {8: 30, 9: 2, 10: 7})
     facts = report(trace, capsys)
     rows = {row["qualname"]: (row["native"], row["total_samples"], row["self_samples"]) for row in facts["rows"]}
-    assert rows["deflate"] == (1, 60, 60) and rows["libz.so.1+0x40"] == (1, 65, 5) and rows["list_sort"] == (1, 24, 15)
-    assert rows["pack"] == (0, 75, 10) and rows["key"] == (0, 9, 9) and rows["<module>"] == (0, 100, 1)
-    assert facts["wrong_sums"] == []
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["report", str(trace.directory)]) == 0
-    shown = capsys.readouterr().out
-    assert "deflate [native]  /lib/libz.so.1" in shown and "pack  /app" in shown
+    assert rows == {
+        "pack": (0, 75, 75),
+        "key": (0, 18, 18),
+        "<module>": (0, 100, 16),
+        "deflate": (1, 39, 30),
+        "libz.so.1+0x40": (1, 39, 0),
+    }
+    assert facts["wrong_sums"] == [] and facts["split"]["wall_ns"] == 139 * PERIOD
+    below = {each["qualname"]: [(part["native"], part["self_ns"] // PERIOD) for part in each["parts"]] for each in facts["native_below"]}
+    assert below["pack"] == [("deflate", 60), (None, 10), ("libz.so.1+0x40", 5)] and below["key"] == [(None, 11), ("list_sort", 7)]
+    for width, with_errors in (("140", True), ("80", False)):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(["report", str(trace.directory)]) == 0
+        shown = capsys.readouterr().out
+        assert "deflate [native]" in shown and "pack  /app" in shown
+        assert "deflate 80 %" in shown and ("deflate 80 % ±" in shown) == with_errors
 
 
 def test_by_module_it_stands_under_its_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,10 +110,14 @@ def test_a_library_that_was_deleted_is_read_from_the_mapped_file(tmp_path: Path)
         assert Path(after.binary_file.path).read_bytes() == library.read_bytes()
 
 
-def test_not_a_python() -> None:
-    process = subprocess.Popen(["sleep", "100"])
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("sleep", r"runs \S+, which is not a Python"), ("pypy3.10-c", r"runs PyPy \(\S+\), and only CPython can be traced")]
+)
+def test_not_a_python(name: str, sentence: str, tmp_path: Path) -> None:
+    program = shutil.copy("/bin/sleep", tmp_path / name)
+    process = subprocess.Popen([program, "100"])
     try:
-        with pytest.raises(TargetError, match=rf"process {process.pid} runs \S+, which is not a Python"):
+        with pytest.raises(TargetError, match=f"process {process.pid} {sentence}"):
             inspect(process.pid)
     finally:
         process.kill()

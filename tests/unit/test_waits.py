@@ -48,6 +48,9 @@ def waits(path: Path, sched: list[Row], end_ns: int, **more: object) -> list[dic
     [
         (FUTEX, GIL[0] + 8, 1, "gil", "futex"),
         (FUTEX, GIL[1], 1, "lock", "futex"),
+        (FUTEX, 1, 1, "stop-the-world", "futex"),
+        (FUTEX, 0x7F0000001230 + 10, 1, "object-lock", "futex"),
+        (READ, 10, 1, "io-read", "read"),
         (NANOSLEEP, 1, 1, "sleep", "nanosleep"),
         (SELECT, 0, 1, "sleep", "select"),
         (SELECT, 5, 1, "poll", "select"),
@@ -74,7 +77,7 @@ def test_kinds(tmp_path: Path, syscall: int, address: int, state: int, kind: str
     assert (wait["kind"], wait["syscall"]) == (kind, name)
     assert (wait["start_ns"], wait["blocked_until_ns"], wait["end_ns"]) == (20, 50, 55)
     assert (wait["waker_tid"], wait["cpu_before"], wait["cpu_after"]) == (9, 0, 1)
-    assert wait["lock_address"] == (address if syscall == FUTEX else None)
+    assert wait["lock_address"] == (address if syscall == FUTEX and kind != "stop-the-world" else None)
 
 
 def test_who_took_the_core(tmp_path: Path) -> None:
@@ -166,6 +169,14 @@ def test_segments_change_nothing_nor_how_many_are_read_at_once(tmp_path: Path, m
 
 def test_the_waits_of_a_call_add_up(tmp_path: Path) -> None:
     assert assert_waits_add_up(pytrace_ebpf.open(sample(tmp_path))) == 9
+
+
+def test_what_a_call_waited_for_the_gil_is_added_up_by_hand_as_the_document_says(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs/how-it-works.md").read_text()
+    (cell,) = (part.partition("```")[0] for part in document.split("```python\n")[1:] if "by_hand" in part)
+    space: dict[str, Any] = {"trace": pytrace_ebpf.open(sample(tmp_path))}
+    exec(cell, space)
+    assert space["by_hand"] == space["call"].gil_wait_ns > 0
 
 
 def test_only_what_is_asked_for(tmp_path: Path) -> None:

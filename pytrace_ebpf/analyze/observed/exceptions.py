@@ -42,9 +42,11 @@ def exceptions(trace: Trace) -> pd.DataFrame:
         if in_step and number < len(indices):
             waiting.add(_raised(trace.part("observed", indices[number])))
         for piece in pieces:
-            left = piece.filter(pc.and_(pc.equal(piece["status"], "unwound"), pc.equal(piece["layer"], "python")))
-            rows = _described(left, waiting)
+            left = piece.filter(pc.equal(piece["status"], "unwound"))
+            of_python = pc.equal(left["layer"], "python")
+            rows = _described(left.filter(of_python), waiting)
             open_ = pd.concat([open_, rows[list(open_)]], ignore_index=True) if len(open_) else rows[list(open_)]
+            open_ = _through(open_, left.filter(pc.invert(of_python)))
             rows["raised"] = 1 - _passed(rows, open_)
             open_ = _last_ones(open_[~open_["parent_id"].isin(piece["call_id"].to_numpy())])
             rows = rows.assign(times=1)[[*_KEY, *_SUMS]]
@@ -59,8 +61,7 @@ def _raised(rows: pa.Table) -> pa.Table:
 
 def _described(left: pa.Table, waiting: Waiting) -> pd.DataFrame:
     """The calls with type and text of what left them."""
-    rows = left.select(_COLUMNS).to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get).rename(columns={"self_wall_ns": "self_ns"})
-    rows["call_line"] = rows["call_line"].fillna(-1).astype(np.int64)
+    rows = _plain(left.select(_COLUMNS)).rename(columns={"self_wall_ns": "self_ns"})
     found = waiting.take(left, ["call_id"])
     known: dict[str, Any] = {"call_id": [], "type": [], "text": []}
     if found is not None:
@@ -71,6 +72,20 @@ def _described(left: pa.Table, waiting: Waiting) -> pd.DataFrame:
     return rows.astype({"func_id": np.int64, "line": np.int64, "type": object, "text": object}).assign(
         type=lambda r: r["type"].where(r["type"].notna(), None), text=lambda r: r["text"].where(r["text"].notna(), None)
     )
+
+
+def _plain(calls: pa.Table) -> pd.DataFrame:
+    """As pandas has them; a line that is not known is -1."""
+    rows = calls.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get)
+    return rows.assign(call_line=rows["call_line"].fillna(-1).astype(np.int64))
+
+
+def _through(open_: pd.DataFrame, left: pa.Table) -> pd.DataFrame:
+    """What left a call within one of C's or an import, and with it that one, has left a call of the one above."""
+    above = _plain(left.select(["call_id", "parent_id", "call_line"])).set_index("call_id")
+    while (inside := open_["parent_id"].isin(above.index)).any():  # a parent's number is less
+        open_.loc[inside, list(above)] = above.loc[open_.loc[inside, "parent_id"]].to_numpy()
+    return open_
 
 
 def _last_ones(open_: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Rebuild calls from function and scheduling events: one pass over the segments by the compiled library (rebuild/).
 
-Memory is bounded by one segment and the calls that are open; in addition, analyze/rebuilt/workers.py reads the scheduling of the threads
-without calls whole.
+Memory is bounded by one segment and the calls that are open; in addition, by how often threads without calls got a core
+(analyze/rebuilt/workers.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -34,6 +34,8 @@ def chart(trace: Trace, period: int) -> Iterator[pd.DataFrame]:
             continue
         of_stack = paths.of_stacks(stacks)
         now = np.array([of_stack[stack] for stack in samples["stack_id"].tolist()], np.int64)
+        if (now < 0).all():  # it was nowhere that is known
+            continue
         off = samples["off_ns"].to_numpy(np.int64) > 0
         last = np.where(off, np.minimum(samples["ts"].to_numpy(np.int64), trace.end_ns), start + period)
         ends = np.minimum(last, np.append(start[1:], last[-1]))

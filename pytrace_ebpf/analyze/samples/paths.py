@@ -23,15 +23,15 @@ NATIVE = "native"  # of `functions.function_layer`
 Ints = npt.NDArray[np.int64]
 
 
-def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+def segments(trace: Trace, native: bool = True, outside: bool = False) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """(samples with the time that each stands for, as weights.weighed has it; stacks) of each segment that has samples of a trace, or of its window.
 
-    Without `native` frames what was in native code stands where Python called it.
+    Without `native` frames what was in native code stands where Python called it; `outside`: frames that no Python called stay.
     """
     natives = natives_of(trace) if not native else np.zeros(0, np.int64)
     if is_summed(trace):
         for found, stacks in summed(trace):
-            yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
+            yield _of_python(found, stacks, natives, outside) if len(natives) else (found, stacks)
         return
     whole = trace.whole
     periods = Periods.of(trace.manifest.get("sampling") or {"period_ns": 0})
@@ -41,7 +41,7 @@ def segments(trace: Trace, native: bool = True) -> Iterator[tuple[pd.DataFrame, 
         for segment, samples in held:
             stacks = whole.part("stacks", segment).to_pandas()
             found = weighed(samples, intervals, periods, start_ns, end_ns, looked_at(trace))
-            yield _of_python(found, stacks, natives) if len(natives) else (found, stacks)
+            yield _of_python(found, stacks, natives, outside) if len(natives) else (found, stacks)
 
 
 def _within(trace: Trace, start_ns: int, end_ns: int) -> Iterator[tuple[int, pd.DataFrame]]:
@@ -73,11 +73,16 @@ def natives_of(trace: Trace) -> Ints:
     return functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
 
 
-def _of_python(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both without the frames of these functions."""
+def _of_python(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints, outside: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both without the frames of these functions; `outside`: without those that others than these called."""
     numbers, native = stacks["stack_id"].to_numpy(np.int64), np.isin(stacks["func_id"].to_numpy(np.int64), natives)
     place = pd.Series(np.arange(len(numbers)), numbers)
     above = stacks["parent_id"].map(place).fillna(-1).to_numpy(np.int64)
+    if outside:
+        within = np.zeros(len(numbers), bool)
+        for at, caller in enumerate(above.tolist()):  # which comes first
+            within[at] = caller >= 0 and (within[caller] or not native[caller])
+        native &= within
     while (over := (above >= 0) & native[above]).any():
         above[over] = above[above[over]]
     parent = np.where(above >= 0, numbers[above], NO_FRAMES)

@@ -34,16 +34,16 @@ def untold(trace: Trace) -> list[str]:
     return [] if off_core(trace) else [prefix + name for name in SPLIT[1:] for prefix in ("", "self_")]
 
 
-def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True, lines: bool = False) -> pd.DataFrame:
+def nodes(trace: Trace, most: int = MOST_PATHS, native: bool = True, lines: bool = False, outside: bool = False) -> pd.DataFrame:
     """The rows of the tree, with schema.TREE's columns and weights.named's of total and self times; by thread, a caller before its callees.
 
-    Without `native` frames what was in native code stands where Python called it. With `lines` there is a row for each line that a
+    Without `native` frames what was in native code stands where Python called it; `outside`: those that no Python called stay. With `lines` there is a row for each line that a
     function stood at (column line; -1 unknown), and outermost is of functions as ever.
 
     Of more than `most` paths the rarest become one row below the caller that is left, as an unknown function, `merged`.
     """
     paths, own, places = Paths(), _Own(), _Places()
-    for samples, stacks in segments(trace, native):
+    for samples, stacks in segments(trace, native, outside):
         samples = samples[samples["stack_id"] != NO_FRAMES]
         stacks = places.instead(stacks) if lines else stacks
         of_stack = paths.of_stacks(stacks)

@@ -1,4 +1,4 @@
-"""How a program used its cores: how many at a time, which function on which, who moved and who was pushed off, and by whom."""
+"""How a program used its cores: how many at a time, what kept its threads off them, who moved and who was pushed off, and by whom."""
 
 from collections.abc import Iterable
 
@@ -9,6 +9,8 @@ from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.time.split import on_cores
 
 WAITS = ("func_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after")  # columns of schema.WAITS that are needed
+OFF_CORE = ("tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind")  # of kept_off
+CORE = "core"
 
 
 def parallelism(timeline: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
@@ -21,6 +23,26 @@ def parallelism(timeline: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFr
     busy, ns = np.cumsum(step[order])[:-1], np.diff(when[order])
     spent = np.bincount(busy, weights=ns).astype(np.int64)
     return pd.DataFrame({"cores": np.arange(len(spent)), "ns": spent})
+
+
+def kept_off(parts: Iterable[pd.DataFrame], left_out: Iterable[int], start_ns: int, end_ns: int) -> pd.DataFrame:
+    """What threads waited for, how long all together, and in which function most: kind (of schema.WAIT_KINDS; CORE in the run queue), ns, func_id, func_ns.
+
+    `parts` (Trace.waits_by_part) need OFF_CORE. Threads `left_out` are not counted, nor is what was before `start_ns` and after `end_ns`.
+    """
+    sums = added((_by_state(part[~part["tid"].isin(list(left_out))], start_ns, end_ns) for part in parts), ["kind", "func_id"], {"ns": "sum"})
+    most = sums.sort_values("ns", ascending=False, kind="stable").drop_duplicates("kind").rename(columns={"ns": "func_ns"})
+    whole = sums.groupby("kind", as_index=False)["ns"].sum().merge(most, on="kind")
+    return whole[whole["ns"] > 0].sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _by_state(waits: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
+    """A row for the part of each wait that a thread was blocked for, and one for that in the run queue."""
+    until = waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64)
+    begin, until, end = (column.clip(start_ns, end_ns) for column in (waits["start_ns"], until, waits["end_ns"]))
+    kind = waits["kind"].astype("object").replace("preempted", CORE)
+    blocked = pd.DataFrame({"kind": kind, "func_id": waits["func_id"], "ns": until - begin})
+    return pd.concat([blocked, blocked.assign(kind=CORE, ns=end - until)])
 
 
 def migrations(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",
@@ -62,8 +63,8 @@ def _rows(waits: pd.DataFrame) -> pd.DataFrame:
         rows[name] = ns
     rows["queued_ns"], rows["queue_known"] = rows["end_ns"] - rows["blocked_until_ns"], rows["blocked_until_ns"].notna()
     rows["waits"] = 1
-    gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin(("gil", "preempted"))
-    lock = (rows["kind"] == "lock") & ~named
+    gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin((*OF_THE_INTERPRETER, "preempted"))
+    lock = rows["kind"].isin(("lock", "object-lock")) & ~named
     rows["primitive_func_id"] = rows["primitive_func_id"].where(named, -1)
     rows["named_func_id"] = rows["caller_func_id"].where(named, -1)
     rows["syscall"] = rows["syscall"].mask(named, None)

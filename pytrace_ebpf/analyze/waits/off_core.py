@@ -98,7 +98,7 @@ class Waits:
         out["blocked_until_ns"] = np.where(unsplit, -1, np.where(ended_by, waker["ts"], end_ns))
         out["kind"] = wait_kinds.kinds(first, self._machine)
         out["syscall"] = np.where(queued | unsplit, -1, first["syscall"])
-        futex = np.isin(out["kind"], [WAIT_KINDS.index("gil"), WAIT_KINDS.index("lock")])
+        futex = np.isin(out["kind"], [WAIT_KINDS.index(kind) for kind in ("gil", "lock", "object-lock")])
         out["lock_address"] = np.where(futex, first["address"], -1)
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
             out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
+from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 
 # Waits below their functions are named by them (Queue.get). A loop that polls waits for no one thing, but others wake it through asyncio.
 PRIMITIVES = ("threading", "queue", "_queue", "multiprocessing", "concurrent")
@@ -40,5 +41,5 @@ def main_wait(trace: Any, func_id: int) -> dict[str, int] | None:
 
 
 def _ended(waits: pd.DataFrame, func_id: int) -> pd.DataFrame:
-    waits = waits[(waits["func_id"] == func_id) & ~waits["kind"].isin(("gil", "preempted")) & (waits["primitive_func_id"] >= 0)]
+    waits = waits[(waits["func_id"] == func_id) & ~waits["kind"].isin((*OF_THE_INTERPRETER, "preempted")) & (waits["primitive_func_id"] >= 0)]
     return waits.assign(ns=waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64) - waits["start_ns"])

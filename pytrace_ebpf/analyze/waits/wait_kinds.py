@@ -7,11 +7,13 @@ import numpy.typing as npt
 
 from pytrace_ebpf.analyze.time.switches import GIL, OFF, RUNQ
 from pytrace_ebpf.analyze.waits import syscalls
-from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
+from pytrace_ebpf.trace.schema import OBJECT_LOCK, PAUSED, SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 
 _STOPPED = 0x0C  # by a signal or a debugger, whatever the call (bits of the task's state, as sched_switch reports them)
 _UNINTERRUPTIBLE = 0x02
 _GIL, _PREEMPTED, _PAGE_FAULT, _SLEEP, _OTHER = (WAIT_KINDS.index(kind) for kind in ("gil", "preempted", "page-fault", "sleep", "other"))
+_LOCK, _STOP_THE_WORLD, _OBJECT_LOCK = (WAIT_KINDS.index(kind) for kind in ("lock", "stop-the-world", "object-lock"))
+OF_THE_INTERPRETER = ("gil", "stop-the-world", "object-lock")  # for these a thread waits wherever it is, whatever the program called
 _CALLS = {
     "lock": "futex futex_wait futex_waitv futex_requeue",
     "sleep": "nanosleep clock_nanosleep",
@@ -36,6 +38,9 @@ def kinds(rows: npt.NDArray[Any], machine: str) -> npt.NDArray[np.int8]:
     out = np.array([KIND_OF.get(name, _OTHER) for name in called], np.int8)[inverse]
     timed = np.array([name in _SLEEPS_ON_NOTHING for name in called], bool)[inverse]
     out[timed & (rows["address"] == 0)] = _SLEEP
+    lock = out == _LOCK
+    out[lock & (rows["address"] == PAUSED)] = _STOP_THE_WORLD
+    out[lock & (rows["address"] & 15 == OBJECT_LOCK)] = _OBJECT_LOCK
     # From user code only a page fault blocks, and that uninterruptibly.
     out[(rows["syscall"] == -1) & ((rows["state"] & _UNINTERRUPTIBLE) != 0)] = _PAGE_FAULT
     out[(rows["state"] & _STOPPED) != 0] = _OTHER

@@ -132,7 +132,7 @@ class Arena:
         return int(self._header["started"])
 
     def counted(self, field: str) -> int:
-        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, opcodes_dropped, untracked, waited_ns."""
+        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, opcodes_dropped, untracked, waited_ns, interpreters."""
         return min(int(self._header[field]), _MOST_COUNTED)
 
     def stop(self) -> None:

@@ -209,6 +209,7 @@ class AgentCalls(CallSource):
                     self._emit(traced, news)
                 if ended:
                     self._count(traced)
+                    self._recording.processes.made(traced.ids.pid, traced.arena.counted("interpreters"))
                     self._close(traced)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
@@ -282,7 +283,7 @@ class AgentCalls(CallSource):
             time.sleep(0.002)
         row = self._recording.processes.processes.get(self._launched)
         if row and row["source"] is None and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
-            why = "the agent begins when Python runs a main program, which it did not here; what embeds Python is to be attached to while it runs"
+            why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
             self._recording.declare(self._launched, None, why)
 
     def cost_per_call(self) -> float | None:

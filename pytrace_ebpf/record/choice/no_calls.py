@@ -11,12 +11,13 @@ def why_no_calls(executable: str) -> str:
     """The reason as far as the file that was run shows it, and what to do."""
     if not _is_python(executable):
         return (
-            f"{executable} is not a Python, and the agent was loaded into none of its children; if one of them is a Python, start it "
+            f"{executable} is not a CPython, and the agent was loaded into none of its children; if one of them is one, start it "
             "directly, or attach to it: sudo pytrace-ebpf attach --pid PID"
         )
     return (
         f"the agent did not start in {executable}: either none of the program's own code ran, or the agent was not "
-        "loaded, as it is not into a static or setuid program, nor where LD_PRELOAD is taken out of the environment; "
+        "loaded, as it is not into a static or setuid program, nor into one with musl in place of glibc, nor where LD_PRELOAD is taken out of the "
+        "environment; "
         "attach to such a program while it runs: sudo pytrace-ebpf attach --pid PID"
     )
 

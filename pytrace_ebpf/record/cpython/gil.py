@@ -1,7 +1,7 @@
 """Where a process keeps the id of the thread that holds its GIL, for the kernel half, which reads it at every switch."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -19,11 +19,16 @@ _PATIENCE_S = 5.0  # for a program that was just started to make its GIL
 
 @dataclass(frozen=True)
 class HolderPath:
-    """How to read the id of the thread that holds the GIL: the fields of struct gil in probes/sched.c."""
+    """How to read the id of the thread that holds the GIL, and what threads wait for where there is none: the fields of struct gil in probes/sched.c."""
 
     holder: int
+    enabled: int
+    runtime_world: int
+    interpreter_world: int
     thread_id: int
     pthread_tid: int
+    thread_attached: int
+    object_type: int
 
 
 def locate(target: Target) -> HolderPath | None:
@@ -32,12 +37,26 @@ def locate(target: Target) -> HolderPath | None:
     layout = target.layout
     if not start or layout is None:
         return None
-    if layout.thread_native_id is not None:
-        return HolderPath(start + layout.gil_holder, layout.thread_native_id, 0)
-    tid_in_pthread = _tid_in_pthread(target)
-    if tid_in_pthread is None:
+    worlds = _worlds(target)
+    native = layout.thread_native_id
+    tid_in_pthread = _tid_in_pthread(target) if native is None else 0
+    if worlds is None or tid_in_pthread is None:
         return None
-    return HolderPath(start + layout.gil_holder, layout.thread_pthread, tid_in_pthread)
+    thread = (layout.thread_pthread, tid_in_pthread) if native is None else (native, 0)
+    enabled = start if target.free_threaded else 0  # its first field there
+    return HolderPath(start + layout.gil_holder, enabled, *worlds, *thread, layout.thread_attached or 0, layout.object_type)
+
+
+def _worlds(target: Target) -> tuple[int, int] | None:
+    """Where a Python without a GIL has the states of its pauses, the runtime's and the main interpreter's; (0, 0) of others, None while there are none."""
+    layout, runtime = target.layout, target.runtime
+    if layout is None or runtime is None or layout.runtime_world is None or layout.interpreter_world is None:
+        return 0, 0
+    try:
+        interpreter = target.memory.u64(runtime + layout.runtime_main_interpreter)
+    except MemoryFault:
+        return None
+    return runtime + layout.runtime_world, interpreter + layout.interpreter_world
 
 
 def _tid_in_pthread(target: Target) -> int | None:
@@ -111,7 +130,7 @@ class Holders:
         namespace = watch(pid)
         if namespace:
             self._inside[pid] = Ids(pid, namespace)
-        self._gils.set(pid, (path.holder, path.thread_id, path.pthread_tid, namespace is not None, 0))
+        self._gils.set(pid, (*astuple(path), namespace is not None, 0))
 
     def _translate(self, ids: Ids, events: Columns) -> None:
         rows = np.flatnonzero((events["pid"] == ids.pid) & (events["holder_tid"] > 0))

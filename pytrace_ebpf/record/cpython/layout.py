@@ -30,8 +30,12 @@ class Layout:
     runtime_main_interpreter: int
     runtime_initialized: int
     runtime_gil: tuple[int, int] | None  # first and last byte + 1 of the GIL's locks, up to 3.11
-    # the GIL
+    # the GIL, or what takes its place where there is none
     gil_holder: int
+    runtime_world: int | None
+    interpreter_world: int | None
+    thread_attached: int | None
+    object_type: int
     # PyInterpreterState
     interpreter_threads: int
     interpreter_gil: int | None

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 
-_TYPE, _TYPE_NAME, _TYPE_BASIC_SIZE, _TYPE_FLAGS, _TYPE_DICT_OFFSET = 8, 24, 32, 168, 288
+_TYPE, _TYPE_NAME, _TYPE_BASIC_SIZE, _TYPE_FLAGS, _TYPE_DICT_OFFSET = 8, 24, 32, 168, 288  # without a GIL all of an object's are further behind
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # flags of a type: from 3.13, from 3.11 on
-_MANAGED_DICT_AT = -24
+_MANAGED_DICT_AT, _WITHOUT_GIL_AT = -24, -8
 _VALUES_AT = -32  # 3.11: the pointer to an instance's values
 _KEYS, _VALUES = 32, 40  # of a dict
 _MODULE_DICT = 16
@@ -25,24 +25,25 @@ class Objects:
 
     def __init__(self, memory: Memory, layout: Layout) -> None:
         self.memory, self._layout, self._minor = memory, layout, layout.version[1]
+        self._more = layout.object_type - _TYPE  # of an object's head, in a build without a GIL
 
     def type_name(self, address: int, most: int = 16) -> bytes:
         """The name of an object's type, of at most so many bytes."""
-        raw = self.memory.read(self.memory.u64(self.memory.u64(address + _TYPE) + _TYPE_NAME), most)
+        raw = self.memory.read(self.memory.u64(self._type(address) + _TYPE_NAME + self._more), most)
         return raw.partition(b"\0")[0]
 
     def items(self, address: int) -> Iterator[tuple[int, int]]:
         """(key, value) of a dict, addresses of objects."""
         if self.type_name(address) != b"dict":
             raise MemoryFault(f"address {address:#x} of process {self.memory.pid} holds no dict")
-        keys, values = (self.memory.u64(address + offset) for offset in (_KEYS, _VALUES))
+        keys, values = (self.memory.u64(address + offset + self._more) for offset in (_KEYS, _VALUES))
         return self._pairs(keys, values)
 
     def module_dict(self, address: int) -> int:
         """The dict of a module."""
         if self.type_name(address) != b"module":
             raise MemoryFault(f"address {address:#x} of process {self.memory.pid} holds no module")
-        return self.memory.u64(address + _MODULE_DICT)
+        return self.memory.u64(address + _MODULE_DICT + self._more)
 
     def value(self, items: Iterator[tuple[int, int]], key: str) -> int:
         """The value of the first of `items` whose key is this text of ASCII."""
@@ -60,23 +61,27 @@ class Objects:
 
     def integer(self, address: int) -> int:
         """An int from 0 to 2 ** 60."""
+        address += self._more
         size = self.memory.u64(address + _INT_SIZE)
         digits = size >> 3 if self._minor >= 12 else size
         if digits not in (1, 2) or (self._minor >= 12 and size & 3):
             raise MemoryFault(f"address {address:#x} of process {self.memory.pid} holds no such int")
         return sum(self.memory.u32(address + _INT_DIGITS + 4 * place) << 30 * place for place in range(digits))
 
+    def _type(self, address: int) -> int:
+        return self.memory.u64(address + self._layout.object_type)
+
     def _attributes(self, address: int) -> Iterator[tuple[int, int]]:
-        memory, kind = self.memory, self.memory.u64(address + _TYPE)
-        flags = memory.u64(kind + _TYPE_FLAGS)
+        memory, kind = self.memory, self._type(address)
+        flags = memory.u64(kind + _TYPE_FLAGS + self._more)
         if self._minor < 11 or not flags & _MANAGED_DICT:
-            return self.items(memory.u64(address + memory.i32(kind + _TYPE_DICT_OFFSET)))
+            return self.items(memory.u64(address + memory.i32(kind + _TYPE_DICT_OFFSET + self._more)))
         values = memory.u64(address + _VALUES_AT) if self._minor == 11 else 0
-        own = memory.u64(address + _MANAGED_DICT_AT)
+        own = memory.u64(address + (_WITHOUT_GIL_AT if self._more else _MANAGED_DICT_AT))
         if self._minor == 12 and own & 1:
             values = own + 1
         elif self._minor >= 13 and not own and flags & _INLINE_VALUES:
-            values = address + memory.i32(kind + _TYPE_BASIC_SIZE)
+            values = address + memory.i32(kind + _TYPE_BASIC_SIZE + self._more)
         return self._pairs(memory.u64(kind + self._layout.type_cached_keys), values) if values else self.items(own)
 
     def _pairs(self, keys: int, values: int) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,7 @@
 import struct
 
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
+from pytrace_ebpf.trace.schema import OBJECT_LOCK
 
 FUTEX = 202  # x86-64
 _NEAR = 4096  # bytes from the stack pointer in the system call to the semaphore: 256 to 296 seen on 3.13 to 3.15
@@ -17,7 +18,7 @@ def parked_for(memory: Memory, address: int, stack_pointer: int) -> int:
     """The lock's address of a thread that waits on the futex at `address`, where that is a parked thread's semaphore.
 
     It is one where it lies in the thread's own stack and a neighbour in the list
-    behind it points back; else the answer is `address`.
+    behind it points back; else the answer is `address`. So it is of an object's own lock, which sched.c tells from others.
     """
     if not 0 <= address - stack_pointer < _NEAR:
         return address
@@ -25,7 +26,8 @@ def parked_for(memory: Memory, address: int, stack_pointer: int) -> int:
     try:
         following, previous = struct.unpack("<QQ", memory.read(node, 16))
         if node in (memory.u64(previous), memory.u64(following + 8)):
-            return memory.u64(address - _LOCK) or address
+            lock = memory.u64(address - _LOCK)
+            return lock if lock and lock % 16 != OBJECT_LOCK else address
     except MemoryFault:
         pass
     return address

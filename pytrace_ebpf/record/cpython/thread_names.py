@@ -36,7 +36,7 @@ def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int, fl
 
     Without those that cannot be read. Nothing is raised.
     """
-    if target.layout is None or target.runtime is None or target.free_threaded:
+    if target.layout is None or target.runtime is None:
         return {}, 0, 0.0
     process, tids = target.process, host_tids(target.pid)
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "active": active}

@@ -8,17 +8,18 @@ import os
 import platform
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pytrace_ebpf import extras
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import tracefs
 from pytrace_ebpf.record.rights.debugging import rootless
 
 SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by doctor --fix and scripts/setup.sh
 PACKED_HEADERS = Path("/sys/kernel/kheaders.tar.xz")
-TRACEFS = Path("/sys/kernel/tracing")
 FIX = "sudo pytrace-ebpf doctor --fix"
 _CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _OLDEST_KERNEL = (5, 15)  # bpf_task_pt_regs(), for the system call that a thread waits in
@@ -198,10 +199,16 @@ def _many_uprobes() -> Finding:
 
 
 def _tracefs() -> Finding:
-    # Only root may look into it, as a rule.
-    if any(_is_folder(place / "events") or os.path.ismount(place) for place in (TRACEFS, Path("/sys/kernel/debug/tracing"))):
-        return Finding("tracefs", "ok", "the kernel's list of tracepoints is mounted (tracefs)")
-    return Finding("tracefs", "warning", f"tracefs is not mounted at {TRACEFS}, so --faults does not see how resident memory grows", FIX)
+    # Only root may look into it, as a rule; and root has no need of its being mounted.
+    if any(_is_folder(place / "events") or os.path.ismount(place) for place in tracefs.PLACES) or _reads_tracefs():
+        return Finding("tracefs", "ok", "the kernel's list of tracepoints can be read (tracefs)")
+    return Finding("tracefs", "warning", f"tracefs is not mounted at {tracefs.TRACEFS}, so --faults may not see how resident memory grows", FIX)
+
+
+def _reads_tracefs() -> bool:
+    with suppress(OSError):
+        return bool(tracefs.read("events/kmem/rss_stat/id"))
+    return False
 
 
 def bcc() -> Path | None:

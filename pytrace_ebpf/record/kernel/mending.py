@@ -15,7 +15,8 @@ from pathlib import Path
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel import headers
 from pytrace_ebpf.record.kernel.distributions import Command, Distribution, distribution
-from pytrace_ebpf.record.kernel.host import FIX, PACKED_HEADERS, SYSTEM_HEADERS, TRACEFS, Finding, header_tree
+from pytrace_ebpf.record.kernel.host import FIX, PACKED_HEADERS, SYSTEM_HEADERS, Finding, header_tree
+from pytrace_ebpf.record.kernel.tracefs import TRACEFS
 
 _FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin")
 _ENVIRONMENT = {"PATH": ":".join(_FOLDERS), "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}

@@ -1,4 +1,4 @@
-"""bpf(2) and perf_event_open(2), as far as probes need them: maps, programs, raw tracepoints and uprobes by descriptor.
+"""bpf(2), perf_event_open(2) and fsopen(2), as far as probes need them: maps, programs, raw tracepoints and uprobes by descriptor.
 
 include/uapi/linux/bpf.h and perf_event.h. Descriptors are closed with os.close, and by the kernel when this process ends.
 """
@@ -17,6 +17,8 @@ KPROBE, TRACEPOINT, PERF_EVENT, RAW_TRACEPOINT = 2, 5, 7, 17  # program types; t
 UPROBE_MULTI, UPROBE_SESSION = 48, 57  # attach types
 
 _BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_CREATE = 6  # FSCONFIG_CMD_CREATE
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _PROG_LOAD = range(6)
 _INFO, _RAW_TRACEPOINT_OPEN, _FREEZE, _LINK_CREATE = 15, 17, 22, 28
 _ATTRIBUTES = 128  # bytes; what is beyond those given is zero
@@ -150,6 +152,16 @@ def _open_event(event: bytes, pid: int, cpu: int, program: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def open_file_system(kind: str) -> int:
+    """The root of a file system that is mounted nowhere (Linux 5.2); returns its descriptor, to open files by. Raises OSError."""
+    context = _checked(libc.syscall(_FSOPEN, kind.encode(), 1))
+    try:
+        _checked(libc.syscall(_FSCONFIG, context, _CREATE, None, None, 0))
+        return _checked(libc.syscall(_FSMOUNT, context, 1, 0))
+    finally:
+        os.close(context)
 
 
 def missed_runs(program: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.process.naming import Naming
-from pytrace_ebpf.record.process.target import Target, as_text, command_line, is_zombie, threads
+from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.schema import SchedKind
 
@@ -203,9 +203,15 @@ class Processes(Recorder):
             if row["end_ns"] is None and not row["gil_end"]:
                 row["gil_start"], row["gil_end"] = target.gil_range()
                 self._changed.add(pid)
-            if row["end_ns"] is None and (made := target.interpreters()) > row["interpreters"]:
-                row["interpreters"] = made
-                self._changed.add(pid)
+            if row["end_ns"] is None:
+                self.made(pid, target.interpreters())
+
+    def made(self, pid: int, interpreters: int) -> None:
+        """A process has made so many, as itself says: what cannot be is not believed."""
+        row = self.processes.get(pid)
+        if row is not None and row["interpreters"] < interpreters < MOST_INTERPRETERS:
+            row["interpreters"] = interpreters
+            self._changed.add(pid)
 
     @property
     def living(self) -> list[int]:

@@ -39,12 +39,13 @@ class NoRoom(HostError):  # noqa: N818
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ADDRESSES = 1 << 47  # a program's own
-_MOST_INTERPRETERS = 1 << 31  # that a row can have
+MOST_INTERPRETERS = 1 << 31  # that a row can have
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
 _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
 _MOST_PARSED = 64
 _REGISTERS = frozenset((*PT_REGS, None))
 _LIBPYTHON = re.compile(r"libpython\d[^/]*\.so[^/]*$")
+_PYPY = re.compile(r"/(lib)?pypy[\d.]*(-c)?(\.so[^/]*)?$")
 Said = TypeVar("Said")
 
 
@@ -144,14 +145,15 @@ class Target:
             return False
 
     def interpreters(self) -> int:
-        """How many interpreters it has made so far, the main one included; 0 where that is not known."""
+        """How many interpreters it has made so far, the main one included; 0 where that is not known, or it is only being loaded."""
         if self.runtime is None or self.layout is None:
             return 0
+        where = self.runtime + self.layout.runtime_main_interpreter
         try:  # next_id follows `main` in struct pyinterpreters, 3.8 to 3.15
-            made = self.memory.u64(self.runtime + self.layout.runtime_main_interpreter + 8)
+            main, made = self.memory.u64(where), self.memory.u64(where + 8)
         except MemoryFault:
             return 0
-        return made if made < _MOST_INTERPRETERS else 0
+        return made if main and made < MOST_INTERPRETERS else 0
 
 
 def inspect(pid: int) -> Target:
@@ -307,6 +309,8 @@ def _interpreter(process: Pinned, executable: str, mappings: list[Mapping]) -> t
                 return file, mapping.path, parse(file)
     except ValueError as error:
         raise TargetError(f"process {process.pid} runs {executable}, which cannot be traced: {error}") from None
+    if any(mapping.executable and _PYPY.search(mapping.path) for mapping in mappings):
+        raise NotPython(f"process {process.pid} runs PyPy ({executable}), and only CPython can be traced")
     raise NotPython(f"process {process.pid} runs {executable}, which is not a Python")
 
 

@@ -42,6 +42,7 @@ _CALLING = re.compile(
     r"_?Py(Eval_(EvalCode|EvalFrame|Vector|CallFunction)|Function_|Vectorcall_|Object_\w*[Cc]all|CFunction_|Call_)\w*"
     r"|(cfunction|method|methoddescr|classmethoddescr|wrapper|type|slot_tp)_(vectorcall|call)\w*"
     r"|function_code_fastcall|object_vacall|call_function|do_call_core|vectorcall_(maybe|method|unbound)"
+    r"|PyNumber_\w+|binary_i?op1"
 )
 _LIBC = re.compile(r"(libc|libpthread|ld-[\w-]+)[.-]")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import system_calls
+from pytrace_ebpf.record.kernel import system_calls, tracefs
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.map import listed_cpus
 from pytrace_ebpf.record.output import tables
@@ -19,7 +19,6 @@ from pytrace_ebpf.trace.memory import GROWN
 
 _INTERVAL_S, _CALM_S, _FEW = 0.1, 1.0, 20_000
 _ONLINE = Path("/sys/devices/system/cpu/online")
-_EVENTS = (Path("/sys/kernel/tracing/events"), Path("/sys/kernel/debug/tracing/events"))
 _FIELD = re.compile(r"^\s+field:.*?(\w+);\s+offset:(\d+);", re.M)
 _FIELDS = {"mm_id": 8, "curr": 12, "member": 16, "size": 24}  # struct rss_stat of sched.c
 _SORTS = {0: "RssFile", 1: "RssAnon", 3: "RssShmem"}  # fault_event.sort, as /proc/PID/status calls it
@@ -42,7 +41,7 @@ class Faults(Recorder):
                 self._descriptors += [system_calls.open_faults(program, cpu, bool(major)) for cpu in listed_cpus(_ONLINE)]
             number = _rss_stat()
             if number is None:
-                self._why_not = "how the resident memory grows is not recorded: the kernel has no tracepoint kmem:rss_stat, or tracefs is not mounted"
+                self._why_not = "how the resident memory grows is not recorded: the kernel has no tracepoint kmem:rss_stat, or tracefs cannot be read"
             else:
                 self._descriptors.append(system_calls.open_tracepoint(programs.program("resident", system_calls.TRACEPOINT), number))
         except OSError as error:
@@ -102,9 +101,8 @@ class Faults(Recorder):
 
 def _rss_stat() -> int | None:
     """The tracepoint's number; None where there is none whose fields are known."""
-    for events in _EVENTS:
-        with suppress(OSError, ValueError):
-            found = {name: int(offset) for name, offset in _FIELD.findall((events / "kmem/rss_stat/format").read_text())}
-            if _FIELDS.items() <= found.items():
-                return int((events / "kmem/rss_stat/id").read_text())
+    with suppress(OSError, ValueError):
+        found = {name: int(offset) for name, offset in _FIELD.findall(tracefs.read("events/kmem/rss_stat/format"))}
+        if _FIELDS.items() <= found.items():
+            return int(tracefs.read("events/kmem/rss_stat/id"))
     return None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
 
 _KEY = ["pid", "tid", "start_ns"]
@@ -33,8 +34,8 @@ def causes(trace: Any, timeline: pd.DataFrame, functions: pd.DataFrame) -> pd.Da
 
 
 def _labels(waits: pd.DataFrame, holder: "pd.Series[Any]") -> "pd.Series[Any]":
-    """By kind: "GIL wait, held by f", "io-read: read", "lock", "page-fault"."""
-    called = waits["kind"] + (": " + waits["syscall"].astype("object")).fillna("").mask(waits["kind"] == "lock", "")
+    """By kind: "GIL wait, held by f", "io-read: read", "lock", "stop-the-world", "page-fault"."""
+    called = waits["kind"] + (": " + waits["syscall"].astype("object")).fillna("").mask(waits["kind"].isin(("lock", *OF_THE_INTERPRETER)), "")
     called = called.mask(waits["kind"] == "preempted", _LABELS["runq_wait"] + ": preempted")
     called = called.mask((waits["kind"] == "other") & waits["syscall"].isna(), other=pd.NA)
     return called.mask(waits["kind"] == "gil", _LABELS["gil_wait"] + (", held by " + holder).fillna(""))

@@ -1,4 +1,4 @@
-"""Chrome's trace event format (JSON), for chrome://tracing, Perfetto, speedscope and what else reads it: every call of every thread.
+"""Chrome's trace event format (JSON), for chrome://tracing, Perfetto and what else reads it: every call of every thread.
 
 Begins ("B") and ends ("E") in the order of each thread's stack, a piece of the trace at a time; µs since the start of the recording. It has no states
 of threads: perfetto's own format has them. "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU

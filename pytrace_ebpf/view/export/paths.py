@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-NO_CONTEXT = -2  # stands for a caller: of calls for whose contexts there was no room in the tree
+NO_CONTEXT = -2  # stands for a caller: of calls for whose contexts there was no room in the tree, or that lie deeper than is shown
+MOST_FRAMES = 1024  # of a path: a file has each as a whole
 
 Ints = npt.NDArray[np.int64]
 
@@ -14,7 +15,8 @@ Ints = npt.NDArray[np.int64]
 def paths(tree: pd.DataFrame, weight: Ints) -> Iterator[tuple[list[int], int]]:
     """(func_ids from the outermost in, weight) of every different path in `tree` (schema.TREE) with a weight; of each row one is given.
 
-    Nodes of one path are taken together. The list is the same one each time, with other contents.
+    Nodes of one path are taken together, and those below MOST_FRAMES frames by their function, under NO_CONTEXT. The list is the same
+    one each time, with other contents.
     """
     parent, own = _merged(tree, weight)
     children: list[list[int]] = [[] for _ in range(len(parent) + 1)]
@@ -36,6 +38,7 @@ def _merged(tree: pd.DataFrame, weight: Ints) -> tuple[list[tuple[int, int]], li
     number: dict[tuple[int, int], int] = {}
     sums: list[int] = []
     of_row: dict[int, int] = {-1: -1}
+    cut: dict[int, int] = {}  # of what lies deeper than is shown: its NO_CONTEXT
     columns = (tree[name].to_numpy(np.int64).tolist() for name in ("node_id", "parent_id", "depth", "pid", "func_id"))
     for node, parent, depth, pid, func, own in zip(*columns, weight.tolist(), strict=True):
         if depth < 0:  # a thread
@@ -44,8 +47,12 @@ def _merged(tree: pd.DataFrame, weight: Ints) -> tuple[list[tuple[int, int]], li
         above = of_row[parent]
         if pid < 0:
             above = number.setdefault((-1, NO_CONTEXT), len(number))
+        elif depth >= MOST_FRAMES:
+            above = cut[above] if depth > MOST_FRAMES else number.setdefault((above, NO_CONTEXT), len(number))
         key = number.setdefault((above, func), len(number))
         sums += [0] * (len(number) - len(sums))
         sums[key] += own
         of_row[node] = key
+        if depth >= MOST_FRAMES:
+            cut[key] = above
     return list(number), sums

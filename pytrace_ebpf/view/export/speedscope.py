@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.preorder import begin_end
-from pytrace_ebpf.view.export.paths import paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 
 SUFFIX = ".speedscope.json"
 COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
@@ -29,7 +29,8 @@ def write(trace: Any, out: BinaryIO) -> bool:
     frames = [{"name": "(unknown)"}]
     places = functions[["qualname", "file", "first_line"]].itertuples(index=False)
     frames += [{"name": n, "file": f} | ({"line": int(line)} if line > 0 else {}) for n, f, line in places]
-    frame_of = pd.Series(np.arange(1, len(frames)), index=functions["func_id"])
+    frames += [{"name": "(further contexts)"}]
+    frame_of = pd.Series(np.arange(1, len(frames)), index=[*functions["func_id"], NO_CONTEXT])
     names = {(t.pid, t.tid): t.name for t in trace.threads()[["pid", "tid", "name"]].itertuples(index=False)}
     start = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",

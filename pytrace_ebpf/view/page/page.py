@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import colours
@@ -140,7 +141,10 @@ def _packed_waits(waits: pd.DataFrame, lanes: timeline.Lanes, origin: int, colum
     thread = lanes.of(pid, waits["tid"].to_numpy(np.int64))
     start, end = waits["start_ns"].to_numpy(np.int64), waits["end_ns"].to_numpy(np.int64)
     words = (
-        waits["kind"].astype(object).str.cat(waits["syscall"].astype(object).where(~gil).fillna(""), sep=" ").str.strip()
+        waits["kind"]
+        .astype(object)
+        .str.cat(waits["syscall"].astype(object).mask(waits["kind"].isin(OF_THE_INTERPRETER)).fillna(""), sep=" ")
+        .str.strip()
         if len(waits)
         else pd.Series([], dtype=object)
     )

@@ -106,9 +106,10 @@ class _Attempt:
             raise TargetError(f"the agent did not get the GIL of process {self.target.pid} in time; try again when it runs Python code")
         if not self.target.is_initialized():
             raise TargetError(f"the interpreter of process {self.target.pid} is still starting, or ending already; try again when its program runs")
+        others = ", or run other interpreters than its main one" if self.target.interpreters() > 1 else ""
         raise TargetError(
             f"process {self.target.pid} did not come to a place where the agent can begin (all of its threads are busy "
-            "in native code or deep in the kernel); try again when it runs Python code"
+            f"in native code or deep in the kernel{others}); try again when it runs Python code"
         )
 
     def _script(self) -> Injection | None:
