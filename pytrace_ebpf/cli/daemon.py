@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME = "daemon"
 _SUDO = ("SUDO_UID", "SUDO_GID", "SUDO_USER")
 _PATIENCE_S = 60
+_SILENT_S = 60.0  # it publishes its status every five
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,11 +156,17 @@ def _lines(status: dict[str, Any]) -> list[str]:
     lines = [
         f"process {said['pid']}, for {duration(status['uptime_s'] * 1e9)}: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
         f"{len(status['recordings']['going']):,} recorded",
-        f"{status['host_percent']:.2f} % of the host's CPU, {status['rss_bytes'] / 1e6:,.0f} MB of memory",
+        f"{status['host_percent']:.2f} % of the host's CPU, and {status['started_host_percent']:.2f} % what it started that is over (recordings, helpers); "
+        f"{status['rss_bytes'] / 1e6:,.0f} MB of memory",
         f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {_plural(status['windows'], 'window')} written, {_plural(status['samples'], 'sample')}, "
         f"{_plural(status['lost'], 'event')} lost",
     ]
     lines += _lost(status["lost_by_class"])
+    if status["silent_s"] > _SILENT_S:
+        lines.insert(
+            0,
+            f"process {said['pid']} has said nothing for {duration(status['silent_s'] * 1e9)}: it is stopped, begins anew, or waits for a core or a disk; before that:",
+        )
     if not status["windows"] + status["windows_not_written"]:
         lines.append("nothing was summed yet: a window is written when it is over, where something was sampled in it")
     lines += _of_recordings(status["recordings"])

@@ -69,12 +69,17 @@ class Request:
         mine, its = ({name: value for name, value in vars(each.args).items() if name not in _OWN} for each in (self, other))
         return mine == its
 
+    @property
+    def argv(self) -> list[str]:
+        """What was asked for, as it was typed."""
+        return ["pytrace-ebpf", *self.message["words"]]
+
     def new_part(self) -> "Part":
         """The trace that it is to have."""
         from pytrace_ebpf.record.output.directory import Handed
         from pytrace_ebpf.record.output.shared import Part
 
-        self.part = Part(Handed(self.directory, Path(self.message["output"])), recording.options(self.args))
+        self.part = Part(Handed(self.directory, Path(self.message["output"])), recording.options(self.args), self.argv)
         return self.part
 
     def begin(self) -> None:
@@ -143,7 +148,7 @@ class Serving:
 
         self._pinned = pinned(first.args.pid)
         options = replace(recording.options(first.args), neighbours=not first.message["peer"][0])
-        self._session = session = Session(options, ["pytrace-ebpf", *first.message["words"]], first=first.new_part())
+        self._session = session = Session(options, first.argv, first=first.new_part())
         try:
             begun = session.start(first.args.pid)
             self._recheck(session)

@@ -36,6 +36,7 @@ _PUBLISHED_S = 5.0
 _STEP_S = 60.0  # a host's clock that is so far from where it was is said to be
 _MOST_SAID = 20  # sentences a minute: whoever starts processes decides how many there would be
 _PAGE = resource.getpagesize()
+_WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # itself, and what it started and has ended: recordings above all
 
 
 class Daemon:
@@ -50,7 +51,7 @@ class Daemon:
         self.configuration = load()
         self._door = Door(self.configuration.run_directory / _SOCKET, self.configuration.requests, self, serving)
         self._stopping = self._reloading = False
-        self._began_s, self._began_cpu_s = time.time(), _cpu_s()
+        self._began_s, self._began_cpu_s = time.time(), {who: _cpu_s(who) for who in _WHO}
         self._clock, self._ahead_s = Clock(), 0.0
         self._shut: str | None = None  # why nobody can ask
         self._said = self._said_since = 0
@@ -66,6 +67,8 @@ class Daemon:
         """How it is going."""
         store, hours = self._store, self._hours
         uptime_s = time.time() - self._clock.ahead_s - self._began_s
+        own_s, started_s = (_cpu_s(who) - before for who, before in self._began_cpu_s.items())
+        percent = 100 / max(uptime_s, 1e-3) / (os.cpu_count() or 1)
         return {
             "pid": os.getpid(),
             "since": round(self._began_s, 3),
@@ -89,8 +92,10 @@ class Daemon:
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),
             **(self._outlets.status() if self._outlets else {}),
-            "cpu_s": round(_cpu_s() - self._began_cpu_s, 3),
-            "host_percent": round(100 * (_cpu_s() - self._began_cpu_s) / max(uptime_s, 1e-3) / (os.cpu_count() or 1), 3),
+            "cpu_s": round(own_s, 3),
+            "started_cpu_s": round(started_s, 3),
+            "host_percent": round(own_s * percent, 3),
+            "started_host_percent": round(started_s * percent, 3),
             "rss_bytes": _rss_bytes(),
         }
 
@@ -238,8 +243,8 @@ class Daemon:
             self._say(sentence if self._said < _MOST_SAID else f"{sentence}; more of this minute is left out")
 
 
-def _cpu_s() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+def _cpu_s(who: int) -> float:
+    return sum(resource.getrusage(who)[:2])
 
 
 def _rss_bytes() -> int:

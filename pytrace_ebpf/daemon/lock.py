@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pytrace_ebpf.errors import HostError
 
 _LOCK, _STATUS = "daemon.lock", "status.json"
+_AT = "said_at_s"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
@@ -42,7 +44,7 @@ class Lock:
         with suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=self._directory)
         with os.fdopen(os.open(fresh, _NEW, 0o600, dir_fd=self._directory), "w") as file:
-            json.dump(status, file)
+            json.dump(status | {_AT: _now_s()}, file)
         os.rename(fresh, _STATUS, src_dir_fd=self._directory, dst_dir_fd=self._directory)
 
     def close(self) -> None:
@@ -82,12 +84,13 @@ class Running:
             os.close(file)
 
     def status(self) -> dict[str, Any]:
-        """What it said last. Raises HostError."""
+        """What it said last; and silent_s, how long ago that was. Raises HostError."""
         try:
             said = json.loads((self._directory / _STATUS).read_text())
         except (OSError, ValueError):
             raise HostError("the daemon has only just started, and says nothing of itself yet") from None
-        return dict(said)
+        now_s = _now_s()
+        return dict(said) | {"silent_s": round(now_s - float(said.get(_AT, now_s)), 3)}  # one of an older version says no time
 
     def reload(self) -> None:
         """Let it read its configuration again. Raises HostError."""
@@ -114,6 +117,10 @@ class Running:
         """Let go of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)  # of all processes of a host, and nobody steps it
 
 
 def _none(directory: Path) -> HostError:

@@ -124,7 +124,7 @@ class Session:
         if self._first is not None:
             from pytrace_ebpf.record.output.shared import Shared
 
-            return Shared(self._argv, facts, self._first)
+            return Shared(facts, self._first)
         if self._options.flight is None:
             return Recorded(self._options, self._argv, facts)
         from pytrace_ebpf.record.flight.recorder import FlightRecorder

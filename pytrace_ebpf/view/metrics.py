@@ -95,6 +95,7 @@ _STATUS = (
     ("processes_ignored", "Processes that the policy ignores.", "gauge", "ignored"),
     ("processes_left_out", "Processes beyond max_processes.", "gauge", "too_many"),
     ("cpu_seconds_total", "CPU time of the daemon itself.", "counter", "cpu_s"),
+    ("started_cpu_seconds_total", "CPU time of what the daemon started and is over: recordings, helpers.", "counter", "started_cpu_s"),
     ("resident_memory_bytes", "Resident memory of the daemon itself.", "gauge", "rss_bytes"),
     ("uptime_seconds", "Time since the daemon began.", "gauge", "uptime_s"),
     ("reloads_total", "Times that the configuration was read again.", "counter", "reloads"),

@@ -1,20 +1,23 @@
-"""What the daemon costs: CPU time of it and of the kernel's half, and its memory, with N processes at 99 Hz; beside `py-spy record` on some of the same.
+"""What the daemon costs: CPU time of it and of the kernel's half, and its memory, with N processes at 99 Hz; beside other samplers of some of the same.
 
-    scripts/bench/daemon.py [--processes 100] [--wakes 5] [--seconds 30] [--py-spy PATH] [--py-spy-processes 10]
+    scripts/bench/daemon.py [--processes 100] [--wakes 5] [--seconds 30] [--python PATH] [--root ROOT] [--py-spy PATH] [--own] [--others 10]
 
 Each process is a small service: it wakes WAKES times a second, and computes for about half a millisecond. The daemon is given time to find all of them, then
 its CPU time is taken for SECONDS, and given in percent of the host (all of its cores). That of its BPF programs is what the kernel counted, of the whole
-host. py-spy records one process at a time, so its CPU time is measured for some, and multiplied.
+host. `py-spy record` and, with --own, CPython 3.15's profiling.sampling (so --python must be one) look at one process each, so their CPU time is measured
+for some of the processes, and multiplied. ROOT is a root filesystem that the services, and 3.15's sampler, run in.
 """
 
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -93,18 +96,45 @@ def text(path: Path) -> str:
     return path.read_text() if path.exists() else "{}"
 
 
-def py_spy(program: str, pids: list[int], folder: Path, seconds: float) -> tuple[float, float]:
-    """CPU time by second and memory of `py-spy record` for each process, the mean."""
+def other(command: Callable[[int, int], list[str]], pids: list[int], seconds: float) -> tuple[float, float]:
+    """CPU time by second and memory of a sampler for each process, the mean; `command` makes its words, of a process and a time in s."""
     with ExitStack() as stack:
-        recorders = []
+        samplers = []
         for pid in pids:
-            words = [program, "record", "-r", "99", "-n", "-f", "raw", "-d", str(int(seconds) + 60), "-o", str(folder / f"{pid}.txt"), "-p", str(pid)]
-            recorders.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            stack.callback(recorders[-1].wait)
-            stack.callback(recorders[-1].kill)
+            samplers.append(subprocess.Popen(command(pid, int(seconds) + 60), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            stack.callback(samplers[-1].wait)
+            stack.callback(samplers[-1].kill)
         time.sleep(8)
-        cpu, _ = measured([each.pid for each in recorders], seconds)
-        return cpu / len(pids), sum(rss(each.pid) for each in recorders) / len(pids)
+        if not all(each.poll() is None for each in samplers):
+            sys.exit(f"{shlex.join(command(pids[0], 1))} does not sample these processes")
+        cpu, _ = measured([each.pid for each in samplers], seconds)
+        return cpu / len(pids), sum(rss(each.pid) for each in samplers) / len(pids)
+
+
+def others(args: argparse.Namespace, folder: Path) -> dict[str, Callable[[int, int], list[str]]]:
+    """The other samplers, by name: what starts them."""
+    found: dict[str, Callable[[int, int], list[str]]] = {}
+    if args.py_spy:
+        to = str(folder / "spy")
+        found["py-spy"] = lambda pid, length: [
+            args.py_spy,
+            "record",
+            "-r",
+            "99",
+            "-n",
+            "-f",
+            "raw",
+            "-d",
+            str(length),
+            "-o",
+            f"{to}{pid}",
+            "-p",
+            str(pid),
+        ]
+    if args.own:
+        words = [args.python, "-m", "profiling.sampling", "attach", "-a", "-r", "99", "--collapsed", "-o", "/tmp/own", "-d"]
+        found["3.15's"] = lambda pid, length: [*(["nsenter", "-t", str(pid), "-m", "-r"] if args.root else []), *words, str(length), str(pid)]
+    return found
 
 
 def main() -> None:
@@ -113,14 +143,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=100)
     parser.add_argument("--wakes", type=float, default=5.0)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--py-spy", default=None)
-    parser.add_argument("--py-spy-processes", type=int, default=10)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--root")
+    parser.add_argument("--py-spy", metavar="PATH")
+    parser.add_argument("--own", action="store_true", help="3.15's sampler as well")
+    parser.add_argument("--others", type=int, default=10, help="processes that other samplers look at")
     args = parser.parse_args()
     cores = os.cpu_count() or 1
+    inside = [str(Path(__file__).parents[1] / "in-root.sh"), args.root] if args.root else []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, services = Path(name), []
         for _ in range(args.processes):
-            services.append(subprocess.Popen([sys.executable, "-c", SERVICE, str(args.wakes)]))
+            services.append(subprocess.Popen([*inside, args.python, "-c", SERVICE, str(args.wakes)]))
             stack.callback(services[-1].wait)
             stack.callback(services[-1].kill)
         time.sleep(3)
@@ -135,11 +169,11 @@ def main() -> None:
             f"daemon    {100 * found['cpu'] / cores:.2f} % of the host's CPU, and its BPF programs {100 * found['bpf'] / cores:.2f} %;"
             f" {found['rss'] / 1e6:.0f} MB; {found['samples']:,.0f} samples, {found['lost']:,.0f} events lost"
         )
-        if args.py_spy:
-            few = [each.pid for each in services[: args.py_spy_processes]]
-            cpu, memory = py_spy(args.py_spy, few, folder, min(args.seconds, 15))
+        few = [each.pid for each in services[: args.others]]
+        for name, command in others(args, folder).items():
+            cpu, memory = other(command, few, min(args.seconds, 15))
             print(
-                f"py-spy    {100 * cpu * args.processes / cores:.2f} % of the host's CPU, {memory * args.processes / 1e6:.0f} MB:"
+                f"{name:9} {100 * cpu * args.processes / cores:.2f} % of the host's CPU, {memory * args.processes / 1e6:.0f} MB:"
                 f" {args.processes} times that of each of {len(few)}"
             )
 

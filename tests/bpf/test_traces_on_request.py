@@ -95,6 +95,7 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
     for client in (first, second):
         opened = pytrace_ebpf.open(client.trace)
         assert not len(opened.neighbours()) and set(opened.processes()["pid"]) == {target.pid}, "of others there are numbers alone"
+        assert str(client.trace) in opened.manifest["argv"], "each has what it asked for itself"
         for path in (client.trace, *client.trace.rglob("*")):
             found = path.lstat()
             assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, USER, 0o700 if path.is_dir() else 0o600), path

@@ -38,7 +38,8 @@ def test_systemd_reads_it(tmp_path: Path) -> None:
 
 def test_the_status_says_what_a_loss_means_and_where_recordings_go() -> None:
     status = {
-        "pid": 1, "uptime_s": 3600.0, "sampled": 2, "ignored": 3, "host_percent": 0.3, "rss_bytes": 10**8, "directory": "/d", "bytes": 10**6, "windows": 6,
+        "pid": 1, "uptime_s": 3600.0, "silent_s": 2.0, "sampled": 2, "ignored": 3, "host_percent": 0.3, "started_host_percent": 1.25,
+        "rss_bytes": 10**8, "directory": "/d", "bytes": 10**6, "windows": 6,
         "samples": 99, "lost": 7, "lost_by_class": {"sample_native": 5, "unheard_of": 2}, "windows_not_written": 0, "too_many": 4, "most": 2, "not_sampled": [],
         "recordings": {
             "going": {"12": "/r/\x1b[31m12", "13": "/r/13"}, "traces": {"12": [], "13": ["/r/13", "/r/13-2"]}, "failed": 0, "refused": 2, "bytes": 3 * 10**6,
@@ -46,12 +47,15 @@ def test_the_status_says_what_a_loss_means_and_where_recordings_go() -> None:
         },
     }  # fmt: skip
     lines = _lines(status)
+    assert "0.30 % of the host's CPU, and 1.25 % what it started that is over (recordings, helpers); 100 MB of memory" in lines
     assert "lost: 5 samples whose native frames are not known, or not all; their Python frames are" in lines and "lost: 2 unheard_of" in lines
     assert [line for line in lines if line.startswith("recording process 12 into /r/") and line.endswith("12, no trace yet")]
     assert "recording process 13 into /r/13: 2 traces so far, the last in /r/13-2" in lines and "\x1b" not in "".join(lines)
     assert "recordings take 3.0 MB, 1 were removed (max_bytes, max_age)" in lines and [
         line for line in lines if line.startswith("2 processes not recorded")
     ]
+    assert lines[0].startswith("process 1, for 60min: 2 processes sampled")
+    assert _lines(status | {"silent_s": 300.0})[0].startswith("process 1 has said nothing for 300s: it is stopped")
     assert any("4 processes are not sampled because there are so many: 2 at most" in line for line in lines)
 
 

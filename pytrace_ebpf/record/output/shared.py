@@ -29,9 +29,9 @@ _NO_COST = {"source": None, "ns_per_call": None}
 class Part:
     """The trace of one who asked."""
 
-    def __init__(self, output: Handed, options: Options) -> None:
-        """`options` of the recording, of which max_size holds for each trace."""
-        self._output, self._options = output, options
+    def __init__(self, output: Handed, options: Options, argv: Sequence[str]) -> None:
+        """`options` of the recording, of which max_size holds for each trace; `argv`: what this one asked for."""
+        self._output, self._options, self._argv = output, options, list(argv)
         self._writer: Writer | None = None
         self.counts: dict[str, int] = {}  # as the manifest's `events`, so far
         self.lost: dict[str, int] = {}
@@ -54,10 +54,10 @@ class Part:
         """Whether it is written to."""
         return self._writer is not None and not self.is_whole
 
-    def begin(self, start_ns: int, argv: Sequence[str], facts: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    def begin(self, start_ns: int, facts: Mapping[str, Any], counts: Mapping[str, int]) -> None:
         """Make the trace. Raises UsageError where nothing can be written there, HostError where its rights cannot be taken on."""
         options = {**asdict(self._options), "output": self._output.path}
-        manifest = new_manifest(start_ns, facts["target"], argv, options)
+        manifest = new_manifest(start_ns, facts["target"], self._argv, options)
         self.counts, self._clock = dict.fromkeys(counts, 0), manifest["clock"]
         self._writer = Writer(self._output, manifest | self._news(facts, _NO_COST), self._options.max_size, self._options.keep)
 
@@ -94,16 +94,15 @@ class Shared:
 
     failed = False
 
-    def __init__(self, argv: Sequence[str], facts: Mapping[str, Any], first: Part) -> None:
+    def __init__(self, facts: Mapping[str, Any], first: Part) -> None:
         """`facts` as of Recorded. Raises UsageError or HostError where the first trace cannot be written."""
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
         self.cost: dict[str, Any] = dict(_NO_COST)
-        self._argv = list(argv)
         self._horizon: Horizon | None = None
         self._functions: list[pa.Table] = []  # what is recorded later may refer to any of them
         self._parts, self._joining = [first], list[Part]()
-        first.begin(self.start_ns, argv, facts, self.collector.counts)
+        first.begin(self.start_ns, facts, self.collector.counts)
 
     def join(self, part: Part) -> None:
         """Let a trace begin with the next segment; what came of that its `error` and `recording` say."""
@@ -157,7 +156,7 @@ class Shared:
     def _begin(self, part: Part, at_ns: int, facts: Mapping[str, Any]) -> None:
         assert self._horizon is not None
         try:
-            part.begin(at_ns, self._argv, facts, self.collector.counts)
+            part.begin(at_ns, facts, self.collector.counts)
         except PytraceError as error:
             part.error = error
             return
