@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conftest import ROOTS, Python
+from tests.conftest import ROOTS, Python, free_threaded_pythons
 
 MINORS = range(8, 16)
 
@@ -27,6 +27,11 @@ def interpreters() -> dict[str, list[str]]:
                 words = Python(f"3.{minor}", root).command("")
                 found[f"{name}-{root.name}"] = words[: words.index(f"/usr/bin/{name}") + 1]
     return found
+
+
+def builds() -> dict[str, list[str]]:
+    """These, and those without a GIL."""
+    return interpreters() | {f"python{python.version}": python.words for python in free_threaded_pythons()}
 
 
 @contextmanager

@@ -5,9 +5,9 @@ import pytest
 from pytrace_ebpf.record.cpython.frames import CodeInfo, OpenFrame, open_frames, read_code
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target, inspect
-from tests.unit.live_pythons import interpreters, minor_of, running, started
+from tests.unit.live_pythons import builds, minor_of, running, started
 
-PYTHONS = interpreters()
+PYTHONS = builds()
 SOURCE = """
 import sys, threading, time
 sys.setrecursionlimit(10000)
@@ -131,11 +131,13 @@ main()
 @pytest.mark.parametrize("name", PYTHONS)
 def test_a_code_object_that_was_freed_is_not_read(name: str) -> None:
     source = """
+import gc
 code = compile("'a text'; " * 20 + "x = 1", "a file", "exec")
 print("ready", flush=True)
 print(id(code), id(open), flush=True)
 input()
 del code
+gc.collect()  # without a GIL a code object that has no more references dies then
 print("freed", flush=True)
 input()
 """

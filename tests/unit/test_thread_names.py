@@ -14,10 +14,9 @@ from pytrace_ebpf.record.cpython.objects import Objects
 from pytrace_ebpf.record.cpython.thread_names import MOST_CHARACTERS, read_names
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.target import inspect
-from tests.conftest import free_threaded_pythons
-from tests.unit.live_pythons import interpreters, running
+from tests.unit.live_pythons import builds, running
 
-PYTHONS = interpreters() | {f"python{python.version}": python.words for python in free_threaded_pythons()}
+PYTHONS = builds()
 SOURCE = """
 import os, threading, time
 

@@ -32,7 +32,7 @@ _TRIES = 20
 PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
 _SHIM = "__init__"
 _OWNED_BY_GENERATOR = 1
-_TYPE_NAME = 24  # of tp_name in a type object, every version
+_TYPE, _TYPE_NAME = 8, 24  # of ob_type in an object and tp_name in a type object, every version; without a GIL both are further behind
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class BudgetedMemory(Memory):
 
 def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
     """The code object at `address`. Raises MemoryFault when there is none (any more)."""
-    _check_code(memory, address)
+    _check_code(memory, layout, address)
     qualname = layout.code_qualname
     return CodeInfo(
         file=memory.text(layout, memory.u64(address + layout.code_file)),
@@ -171,12 +171,26 @@ def read_code(memory: Memory, layout: Layout, address: int) -> CodeInfo:
     )
 
 
-def _check_code(memory: Memory, address: int) -> None:
+def _check_code(memory: Memory, layout: Layout, address: int) -> None:
     """Raise MemoryFault where there is no living code object: of a freed one the names may remain while other data has the rest."""
-    count, type_object = struct.unpack("<QQ", memory.read(address, 16))
-    # In freed memory the list of free blocks has its link, a pointer or 0, in place of the reference count, which never has bits 32 to 47 (3.14: 48 to 63 are flags).
-    if not count or count >> 32 & 0xFFFF or memory.read(memory.u64(type_object + _TYPE_NAME), 5) != b"code\0":
+    more = layout.object_type - _TYPE
+    head = memory.read(address, layout.object_type + 8)
+    (type_object,) = struct.unpack_from("<Q", head, layout.object_type)
+    lives = _lives_without_gil if more else _lives
+    if not lives(head) or memory.read(memory.u64(type_object + _TYPE_NAME + more), 5) != b"code\0":
         raise MemoryFault(f"address {address:#x} of process {memory.pid} holds no code object")
+
+
+def _lives(head: bytes) -> bool:
+    """In freed memory the list of free blocks has its link, a pointer or 0, in place of the reference count, which never has bits 32 to 47 (3.14: 48 to 63 are flags)."""
+    (count,) = struct.unpack_from("<Q", head)
+    return count > 0 and not count >> 32 & 0xFFFF
+
+
+def _lives_without_gil(head: bytes) -> bool:
+    """There it has two counts, ob_ref_local and ob_ref_shared, which are both 0 once an object dies; the latter's low two bits are flags."""
+    local, shared = struct.unpack_from("<Iq", head, 12)
+    return local > 0 or shared >> 2 != 0
 
 
 def host_tids(pid: int) -> dict[int, int]:
