@@ -3,6 +3,7 @@
 #include "cpython.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ const struct offsets *at;
 
 #define TEXT(number) TEXT_OF_IT(number)
 #define TEXT_OF_IT(word) #word
+#define FIRST_THREAD 2 /* by thread_number_of() */
 #define PTHREAD_TID 0x2d0 /* glibc's struct pthread, x86-64 */
 
 enum { NONE = -1 };
@@ -185,10 +187,23 @@ bool cpython_is_main(void)
     return state != NULL;
 }
 
+static bool is_thread(uint32_t id)
+{
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/task/%u", id);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 uint32_t thread_id_of(void *thread_state)
 {
-    if (at->thread_native_id >= 0)
-        return *(uint64_t *)((char *)thread_state + at->thread_native_id);
+    if (at->thread_native_id >= 0) {
+        uint32_t id = *(uint64_t *)((char *)thread_state + at->thread_native_id);
+        /* Where C code forks and does not tell Python, as uWSGI, the child's first thread has its creator's id there. */
+        return thread_number_of(thread_state) == FIRST_THREAD && !is_thread(id) ? (uint32_t)getpid() : id;
+    }
     char *thread = pointer_at(thread_state, at->thread_pthread);
     return thread ? *(uint32_t *)(thread + PTHREAD_TID) : 0;
 }

@@ -51,8 +51,11 @@ static int add_audit_hook(audit_function hook)
 
 static void keep_record(void)
 {
-    py.PyMem_GetAllocator(0, &raw);
-    struct allocator keeping = raw;
+    struct allocator keeping;
+    py.PyMem_GetAllocator(0, &keeping);
+    if (keeping.free == free_others)
+        return;
+    raw = keeping;
     keeping.free = free_others;
     py.PyMem_SetAllocator(0, &keeping);
 }
@@ -176,10 +179,13 @@ __attribute__((constructor)) static void loaded(void)
  * later on, as PyInstaller's and mod_wsgi do. */
 EXPORT void __gmon_start__(void)
 {
-    if (UNLIKELY(missing) && cpython_find()) {
-        missing = false;
+    if (LIKELY(!missing))
+        return;
+    missing = false; /* to look for it may load another library */
+    if (cpython_find())
         await_program();
-    }
+    else
+        missing = true;
 }
 
 EXPORT int pytrace_begin(const char *where)

@@ -262,17 +262,22 @@ static uint64_t threads_now(void)
     return sum;
 }
 
+/* Those of the program, and whether Python has a new state for one that was there before, as where C code calls it (mod_wsgi): the newest is first.
+ * It is not looked into, for which it takes the GIL. */
 static void look_for_threads(void)
 {
     static uint64_t before;
+    static void *newest;
     uint64_t now = threads_now();
-    if (now == before || cpython_finalizing())
+    void *first = cpython_finalizing() ? NULL : py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
+    if (!first || (now == before && first == newest))
         return;
     before = now;
     int state = py.PyGILState_Ensure();
     if (hooks_on)
         hooks->look();
     py.PyGILState_Release(state);
+    newest = first;
 }
 
 static void leave_out(void)

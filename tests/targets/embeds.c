@@ -1,9 +1,11 @@
-/* Embeds Python, which lives several times: embeds LIVES HOW, HOW being `string`, `module`, `thread` (string, on a thread of its own) or `waits`
- * (string; the first life says "ready" and waits for a line). Each life calls counted() a hundred times. */
+/* Embeds Python, which lives several times: embeds LIVES HOW, HOW being `string`, `module`, `thread` (string, on a thread of its own), `fork` (string, in a
+ * child that C forks without telling Python) or `waits` (string; the first life says "ready" and waits for a line). Each life calls counted() a hundred times. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 void Py_Initialize(void);
 int Py_FinalizeEx(void);
@@ -17,7 +19,9 @@ static void *live(void *how)
 {
     Py_Initialize();
     int failed = 0;
-    if (!strcmp(how, "module"))
+    if (!strcmp(how, "fork") && fork())
+        wait(&failed);
+    else if (!strcmp(how, "module"))
         failed = !PyImport_ImportModule("embedded");
     else
         failed = (!strcmp(how, "waits") && PyRun_SimpleString(waits)) || PyRun_SimpleString(counts);

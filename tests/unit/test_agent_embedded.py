@@ -49,7 +49,7 @@ def embeds(interpreter: str, tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return program, {"PYTHONHOME": prefix, "PYTHONPATH": str(tmp_path)}
 
 
-@pytest.mark.parametrize(("lives", "how"), [(3, "string"), (2, "module"), (2, "thread")])
+@pytest.mark.parametrize(("lives", "how"), [(3, "string"), (2, "module"), (2, "thread"), (1, "fork")])
 def test_every_life_has_its_calls(lives: int, how: str, embeds: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     program, variables = embeds
     session = Session(tmp_path / "session")

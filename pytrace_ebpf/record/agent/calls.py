@@ -282,7 +282,8 @@ class AgentCalls(CallSource):
                 break
             time.sleep(0.002)
         row = self._recording.processes.processes.get(self._launched)
-        if row and row["source"] is None and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
+        nothing = row is not None and row["source"] is None and not self._lost.any()
+        if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
             why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
             self._recording.declare(self._launched, None, why)
 

@@ -15,7 +15,8 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
-from pytrace_ebpf.record.process.target import Ended, NoRoom, NotPython, Target, inspect
+from pytrace_ebpf.record.process.pinned import Ended
+from pytrace_ebpf.record.process.target import NoRoom, NotPython, Target, inspect
 
 _LOOK_S = 1.0
 _LONGEST = 4096  # bytes of a command line that are looked at

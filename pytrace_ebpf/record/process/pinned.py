@@ -23,6 +23,10 @@ NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 Identity = tuple[int, int]  # device and inode
 
 
+class Ended(TargetError):  # noqa: N818 - says what it is
+    """There is no such process, or none any more."""
+
+
 @dataclass(frozen=True)
 class Credentials:
     """Whose a process is, as /proc/PID/status has it."""
@@ -174,7 +178,7 @@ class Pinned:
         if int(fields[stat.FLAGS]) & _KERNEL_THREAD:
             raise TargetError(f"process {self.pid} ({status['Name']}) is a thread of the kernel, not a Python")
         if fields[stat.STATE] in "ZX":
-            raise TargetError(f"process {self.pid} ({status['Name']}) has already ended and only waits for its parent (a zombie)")
+            raise Ended(f"process {self.pid} ({status['Name']}) has already ended and only waits for its parent (a zombie)")
 
 
 @dataclass(frozen=True)

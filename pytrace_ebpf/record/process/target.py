@@ -21,16 +21,12 @@ from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
 from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
-from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
+from pytrace_ebpf.record.process.pinned import Descriptor, Ended, Pinned
 from pytrace_ebpf.record.rights.debugging import why_refused
 
 
 class NotPython(TargetError):  # noqa: N818 - says what it is
     """What runs there is another program."""
-
-
-class Ended(TargetError):  # noqa: N818
-    """There is no such process, or none any more."""
 
 
 class NoRoom(HostError):  # noqa: N818

@@ -19,8 +19,8 @@ from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
 from pytrace_ebpf.record.process.matching import Looking, Matching
+from pytrace_ebpf.record.process.pinned import Ended
 from pytrace_ebpf.record.process.target import (
-    Ended,
     NotPython,
     Target,
     inspect,
