@@ -269,7 +269,8 @@ static void look_for_threads(void)
     static uint64_t before;
     static void *newest;
     uint64_t now = threads_now();
-    void *first = cpython_finalizing() ? NULL : py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
+    void *interpreter = cpython_finalizing() ? NULL : py.PyInterpreterState_Main();
+    void *first = interpreter ? py.PyInterpreterState_ThreadHead(interpreter) : NULL;
     if (!first || (now == before && first == newest))
         return;
     before = now;
