@@ -51,6 +51,7 @@ STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "
 TASK_STATUSES = ("complete", "open_at_end", "open_at_start", "unwound", "abandoned", "in_loss")
 LAYERS = tuple(layers.NUMBERS)
 WAIT_KINDS = ("gil", "lock", "sleep", "io-read", "io-write", "net", "poll", "wait-child", "page-fault", "preempted", "other", "stop-the-world", "object-lock")
+OF_THE_INTERPRETER = ("gil", "stop-the-world", "object-lock")  # for these a thread waits wherever it is, whatever the program called
 
 
 _DICTIONARY = "dictionary of string"

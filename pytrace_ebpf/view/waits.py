@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
-from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import Row, sample, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.chart import chart
@@ -25,6 +24,7 @@ from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command
 from pytrace_ebpf.view.source_text import lines_of
+from tests.unit.synthetic import Row, sample, write_trace
 
 PERIOD = 1_000_000
 LARGE = 0.25  # of the time

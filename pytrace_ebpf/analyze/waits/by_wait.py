@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
-from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import added
-from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 
 # Waits below their functions are named by them (Queue.get). A loop that polls waits for no one thing, but others wake it through asyncio.
 PRIMITIVES = ("threading", "queue", "_queue", "multiprocessing", "concurrent")

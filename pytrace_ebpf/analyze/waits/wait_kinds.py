@@ -13,7 +13,6 @@ _STOPPED = 0x0C  # by a signal or a debugger, whatever the call (bits of the tas
 _UNINTERRUPTIBLE = 0x02
 _GIL, _PREEMPTED, _PAGE_FAULT, _SLEEP, _OTHER = (WAIT_KINDS.index(kind) for kind in ("gil", "preempted", "page-fault", "sleep", "other"))
 _LOCK, _STOP_THE_WORLD, _OBJECT_LOCK = (WAIT_KINDS.index(kind) for kind in ("lock", "stop-the-world", "object-lock"))
-OF_THE_INTERPRETER = ("gil", "stop-the-world", "object-lock")  # for these a thread waits wherever it is, whatever the program called
 _CALLS = {
     "lock": "futex futex_wait futex_waitv futex_requeue",
     "sleep": "nanosleep clock_nanosleep",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
 
 _KEY = ["pid", "tid", "start_ns"]

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import of_tree
-from pytrace_ebpf.analyze.waits.wait_kinds import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.layers import LAYERS
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import colours
 from pytrace_ebpf.view.head import head, traced
