@@ -62,8 +62,6 @@ class Arena:
         self.path = path
         with path.open("rb") as file:
             self.header = np.frombuffer(file.read(CHUNK_TABLE), LAYOUT["arena"], 1)[0]
-            file.seek(FUNCTIONS_START)
-            self.functions, self.names = self._functions(file.read(int(self.header["functions_end"]) - FUNCTIONS_START))
             chunks = []
             for number in range(int(self.header["chunks"])):
                 file.seek(CHUNK_TABLE + number * CHUNK_SIZE)
@@ -73,6 +71,10 @@ class Arena:
                 events = np.frombuffer(file.read(record.itemsize * int(head["count"])), record)
                 if head["state"] != FREE:
                     chunks.append((head, events))
+            file.seek(0)  # functions were there before the events that name them, in a program that runs
+            functions_end = int(np.frombuffer(file.read(CHUNK_TABLE), LAYOUT["arena"], 1)["functions_end"][0])
+            file.seek(FUNCTIONS_START)
+            self.functions, self.names = self._functions(file.read(functions_end - FUNCTIONS_START))
         chunks.sort(key=lambda chunk: int(chunk[0]["order"]))
         self.values = [(head, values) for head, values in chunks if head["stream"] == VALUES]
         self.allocations = [(head, records) for head, records in chunks if head["stream"] == ALLOCATIONS]

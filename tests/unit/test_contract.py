@@ -138,6 +138,7 @@ def test_the_numbers_of_the_library() -> None:
     assert c["NO_ANSWER"] == rebuild.NO_ANSWER
     assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
+    assert c["THREAD_BITS"] == call_rows.THREAD_BITS
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
