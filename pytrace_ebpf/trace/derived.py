@@ -4,6 +4,7 @@ What a table was made from stands in the metadata of one more Parquet file, with
 and has the columns of a table that is empty. There it also says what of a trace that still grows is settled, and stays as it is.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -28,6 +29,7 @@ _KEY_FILE = "made-from.parquet"
 _KEY_BYTES = 1 << 24
 _STATE_BYTES = 1 << 30
 _KEY, _SETTLED = b"made_from", b"settled"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def take_over(files: Files, table: Table, what: Settled, into: Path) -> bool:
 def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled | None]) -> list[Part] | None:
     """Have `make` write a table into a new folder, and put that in the place of the old one, with what it returns.
 
-    None where the directory cannot be written. Raises TraceError where writing fails halfway.
+    None where the directory cannot be written, or its disk has no room. Raises TraceError where writing fails halfway for another reason.
     """
     name = table.name
     fresh, at = f".{name}-{secrets.token_hex(4)}", files.descriptor
@@ -126,6 +128,8 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled |
                 raise
         return kept(files, table, key)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            return None
         raise TraceError(f"{files.directory / name} cannot be written: {error.strerror or error}.") from error
     finally:
         with suppress(OSError):

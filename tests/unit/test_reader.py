@@ -1,16 +1,19 @@
 """A trace directory opened: what it reads, what it refuses."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import sample, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, MANIFEST, TABLES
 
 
@@ -53,6 +56,20 @@ def test_only_the_columns_asked_for(path: Path) -> None:
     assert list(trace.calls(columns=["wall_ns", "depth"]).columns) == ["wall_ns", "depth"]
     with pytest.raises(KeyError, match="no column wal"):
         trace.calls(columns=["wal"])
+
+
+def test_rows_are_built_elsewhere_where_the_disk_has_no_room(path: Path) -> None:
+    trace, before = pytrace_ebpf.open(path), set(path.iterdir())
+    build = trace._derive["calls"]
+
+    def full(trace: Trace, into: Path) -> Any:
+        if path in into.resolve().parents:
+            (into / "part-00000.parquet").write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return build(trace, into)
+
+    trace._derive = {**trace._derive, "calls": full}
+    assert len(trace.calls()) == len(trace.calls()) > 0 and set(path.iterdir()) == before
 
 
 def test_filters_select_what_they_say(path: Path) -> None:
