@@ -65,9 +65,8 @@ class Workers:
         for place, sched in sched_groups(trace, chosen, _SCHED, _AT_ONCE):
             found.append(self._take(sched, [segment["end_ns"] for segment in chosen[place : place + len(sched)]]))
         self._slices = np.concatenate(found, axis=1)
-        for master in np.unique(self._slices[2]).tolist():
-            start, end, _ = self._slices[:, self._slices[2] == master]
-            self._curves[master] = Curve.of(start, end)
+        for master, own in pd.DataFrame(self._slices.T, columns=["start", "end", "master"]).groupby("master"):
+            self._curves[int(master)] = Curve.of(own["start"].to_numpy(), own["end"].to_numpy())
 
     def _take(self, sched: Sequence[pa.Table], ends_ns: Sequence[int]) -> Ints:
         """The slices in which workers had a core in segments that end at `ends_ns`, as of _slices."""
