@@ -1,7 +1,6 @@
 """What root reads of a process by itself are numbers at known places: whatever they are, there is an answer that the kernel half takes."""
 
 import os
-import struct
 from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from pytrace_ebpf.record.cpython.gil import locate
 from pytrace_ebpf.record.cpython.layout import table_layout
 from pytrace_ebpf.record.process.memory import Memory, Numbered
 from pytrace_ebpf.record.process.target import Target
-from tests.fuzz.test_memory import SIZE, fuzzed, memory_of, versions, words
+from tests.fuzz.test_memory import circles, fuzzed, memory_of, versions
 
 
 def of(memory: int, runtime: int, **known: Any) -> Target:
@@ -37,17 +36,15 @@ def answered(content: bytes, version: tuple[int, int], runtime: int, free_thread
 
 
 @fuzzed
-@given(words, versions, st.integers(8, 4096))
-def test_words_that_lead_in_circles(values: list[int], version: tuple[int, int], runtime: int) -> None:
-    piece = struct.pack(f"<{len(values)}Q", *values)
-    answered((piece * (SIZE // len(piece) + 1))[:SIZE], version, runtime, False)
+@given(circles, versions, st.integers(8, 4096))
+def test_words_that_lead_in_circles(content: bytes, version: tuple[int, int], runtime: int) -> None:
+    answered(content, version, runtime, False)
 
 
 @fuzzed
-@given(words, st.integers(8, 4096))
-def test_of_a_python_without_a_gil(values: list[int], runtime: int) -> None:
-    piece = struct.pack(f"<{len(values)}Q", *values)
-    answered((piece * (SIZE // len(piece) + 1))[:SIZE], (3, 13), runtime, True)
+@given(circles, st.integers(8, 4096))
+def test_of_a_python_without_a_gil(content: bytes, runtime: int) -> None:
+    answered(content, (3, 13), runtime, True)
 
 
 @fuzzed
