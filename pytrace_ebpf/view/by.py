@@ -63,7 +63,7 @@ BY = {
     "thread": By("threads"),
     "core": By("cores", prepared_by="cores"),
     "request": By("requests"),
-    "task": By("tasks"),
+    "task": By("tasks", prepared_by="tasks"),
     "wait": By("waits", with_bar=False, prepared_by="waits"),
     "operator": By("operators", of_compensated=True),
     "blas": By("blas", with_bar=False),
