@@ -72,5 +72,5 @@ BY = {
     "opcode": By("opcodes", with_bar=False, of_samples=True),
     "args": By("args", with_bar=False),
     "memory": By("memory", with_bar=False),
-    "gil": By("gil", with_bar=False, prepared_by="waits"),
+    "gil": By("gil", with_bar=False, prepared_by="gil"),
 }
