@@ -117,6 +117,7 @@ def test_by_probes_a_budget_is_kept_by_intervals_of_exact_recording(
 
 
 @pytest.mark.sources("agent")
+@pytest.mark.gil
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
 def test_a_tracer_that_ends_while_functions_are_left_out_leaves_no_filter_behind(
     how: signal.Signals, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
