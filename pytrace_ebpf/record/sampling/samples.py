@@ -61,7 +61,7 @@ DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
-_OFF_PERIODS = 4  # of a service of some threads there are then about as many samples off the core as on it
+_OFF_PERIODS = 8  # of a service of some threads there are then half as many samples off the core as on it; to read them costs it more than 0.1 %
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
