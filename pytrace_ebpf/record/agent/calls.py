@@ -285,6 +285,7 @@ class AgentCalls(CallSource):
         nothing = row is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
             why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
+            why += " (a program that is linked statically, or with musl, does not load it)"
             self._recording.declare(self._launched, None, why)
 
     def cost_per_call(self) -> float | None:
