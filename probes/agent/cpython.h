@@ -102,6 +102,8 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
+    MAYBE(void, PyThreadState_EnterTracing, (void *)) \
+    MAYBE(void, PyThreadState_LeaveTracing, (void *)) \
     MAYBE(void *, _PyThreadState_UncheckedGet, (void)) \
     MAYBE(void *, PyThreadState_GetUnchecked, (void)) \
     MAYBE(void *, PyCapsule_GetPointer, (PyObject *, const char *)) \

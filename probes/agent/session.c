@@ -219,6 +219,15 @@ static const char *switch_on(bool here)
     return NULL;
 }
 
+/* What this thread, the agent's own, has Python do is seen by no tool of the program's: a debugger takes a thread for one of the program's once it
+ * sees code run there. Up to 3.10 tools are of single threads, and there is no such function. */
+static void unseen(bool begins)
+{
+    void (*act)(void *) = begins ? py.PyThreadState_EnterTracing : py.PyThreadState_LeaveTracing;
+    if (act)
+        act(py.PyThreadState_Get());
+}
+
 static void end(bool tracer_gone)
 {
     __atomic_store_n(&phase, ENDING, __ATOMIC_SEQ_CST);
@@ -226,6 +235,7 @@ static void end(bool tracer_gone)
     bool sure = !cpython_finalizing();
     if (sure) {
         int state = py.PyGILState_Ensure();
+        unseen(true);
         world_claim();
         if (hooks_on)
             world_stopped(stop_counting);
@@ -233,6 +243,7 @@ static void end(bool tracer_gone)
         if (hooks_on)
             take_down();
         world_release();
+        unseen(false);
         py.PyGILState_Release(state);
     }
     stop_recording();
@@ -352,12 +363,14 @@ static void *beginning(void *unused)
         return NULL;
     }
     int state = py.PyGILState_Ensure();
+    unseen(true);
     world_claim();
     if (hooks_on)
         drop_inherited();
     bool open = arena_open(py.version, 0);
     const char *failure = open ? switch_on(false) : NULL;
     world_release();
+    unseen(false);
     py.PyGILState_Release(state);
     if (!open)
         phase = IDLE;

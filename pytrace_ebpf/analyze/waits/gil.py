@@ -5,6 +5,7 @@ yet (gil_turns.py), and by the rows of the answer.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.analyze.rebuilt.riding import riding
 from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, evidence, told
+from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
 from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
 from pytrace_ebpf.trace.schema import OTHER_GIL
 
@@ -50,6 +52,13 @@ class Gil:
     processes: pd.DataFrame
     threads: pd.DataFrame
     takes: pd.DataFrame
+
+
+def prepare(trace: Any) -> None:
+    """Derive the waits of a pytrace_ebpf Trace, and in the same pass find what shows who held the GIL, which is read by itself else."""
+    found = Evidence(trace)
+    with riding(trace, found) if found.can_be_kept and trace.whole is trace else nullcontext():
+        next(trace.waits_by_part(["kind"]), None)
 
 
 def analyze(trace: Any) -> Gil:

@@ -287,6 +287,7 @@ class AgentCalls(CallSource):
         nothing = row is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
             why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
+            why += " (a program that is linked statically, or with musl, does not load it)"
             self._recording.declare(self._launched, None, why)
 
     def cost_per_call(self) -> float | None:
@@ -381,8 +382,7 @@ class AgentCalls(CallSource):
 
     def _emit(self, traced: Traced, news: list[Piece]) -> None:
         traced.introduce(self._recording.functions)
-        pid, threads = traced.ids.pid, self._recording.processes.threads
-        runs = traced.take_runs()
+        pid, threads, runs = traced.ids.pid, self._recording.processes.threads, traced.take_runs()
         tids = traced.ids.here({piece.tid for piece in news} | runs.keys(), lambda tid: any(known == tid and of != pid for of, known in threads))
         self._recording.processes.run(pid, {tids[tid]: interpreters for tid, interpreters in runs.items()})
         by_thread = sorted(news, key=lambda piece: piece.tid)  # so that nobody has to sort their rows
