@@ -6,6 +6,8 @@ end of a wait for the GIL. Each is valid until the next one of that process says
   waits for something else, or does not wait again for a second. Else it timed out (CPython looks again every 5 ms) and belongs to one with the next.
   From the moment another thread woke it for that to its getting a core nobody has the GIL: it is being handed over.
 * A thread that comes back from another wait has the GIL from then on, if it is the next that is named.
+* A thread that makes calls of other interpreters (`threads.interpreters`) shows it only where it leaves its core, as what it calls in them says
+  nothing of the main one's GIL, which is meant here; nor does a wait for a GIL of theirs.
 * A thread that ends has it no more; where scheduling events were lost, and after exec, it is not known.
 
 So a thread that gives up the GIL and then neither calls, nor leaves its core, nor has others run (a long computation of C
@@ -23,9 +25,10 @@ import pyarrow as pa
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
 from pytrace_ebpf.analyze.rebuilt.read_ahead import each_of
 from pytrace_ebpf.analyze.rebuilt.riding import Rider
+from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.windows import touches, windows_of
 from pytrace_ebpf.rebuild.near import near
-from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
+from pytrace_ebpf.trace.schema import OTHER_GIL, SCHED_LOSSES, SchedKind
 
 FOLDER = "gil"
 NOBODY, UNKNOWN = 0, -1
@@ -39,13 +42,14 @@ WAIT_COLUMNS = (
     "blocked_until_ns",
     "end_ns",
     "kind",
+    "lock_address",
     "waker_pid",
     "waker_tid",
     "holder_tid",
     "holder_func_id",
     "cpu_after",
 )
-_ACTS, _SCHED = ("ts", "pid", "tid", "kind"), ("ts", "pid", "tid", "kind", "holder_tid")
+_ACTS, _SCHED = ("ts", "pid", "tid", "kind"), ("ts", "pid", "tid", "kind", "address", "holder_tid")
 ROW = np.dtype([("pid", "i4"), ("ts", "i8"), ("holder", "i4"), ("by", "i4")])
 
 Rows = npt.NDArray[Any]
@@ -64,6 +68,8 @@ class Evidence(Rider):
         self._trace = trace
         self._kept, self._segments, self._keys = trace.pieces(FOLDER), trace.whole.segments, list(segment_keys(trace.whole))
         self._windows, self._pids = windows_of(trace.whole.losses(), SCHED_LOSSES), trace.whole.processes()["pid"].to_numpy()
+        threads = trace.whole.threads()
+        self._foreign = thread_keys(*(threads.loc[threads["interpreters"] != "", name].to_numpy() for name in ("pid", "tid")))
 
     @property
     def can_be_kept(self) -> bool:
@@ -82,9 +88,16 @@ class Evidence(Rider):
         return rows
 
     def _found(self, place: int, sched: pa.Table, events: Sequence[pa.Table]) -> Rows:
-        rows = _of_segment(events, sched, self._segments[place], self._windows, self._pids)
+        rows = _of_segment(self._of_main(events), sched, self._segments[place], self._windows, self._pids)
         self._kept.keep(self._name(place), rows.tobytes())
         return rows
+
+    def _of_main(self, events: Sequence[pa.Table]) -> Sequence[pa.Table]:
+        """Without those of threads that make calls of other interpreters."""
+        if not len(self._foreign):
+            return events
+        keys = (thread_keys(piece["pid"].to_numpy(), piece["tid"].to_numpy()) for piece in events)
+        return [piece.filter(~np.isin(key, self._foreign)) for piece, key in zip(events, keys, strict=True)]
 
     def passing(self, place: int, sched: pa.Table, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """The same events: what they show is known when the last one has passed."""
@@ -147,8 +160,8 @@ def _of_switches(sched: pa.Table) -> Rows:
     out = np.zeros(int(names_holder.sum()), ROW)
     for name, column in (("pid", "pid"), ("ts", "ts"), ("holder", "holder_tid"), ("by", "tid")):
         out[name] = sched[column].to_numpy()[names_holder]
-    kind = kind[names_holder]
-    out["holder"][(kind == SchedKind.OUT) & (out["holder"] < 0)] = _NOT_READ
+    kind, other = kind[names_holder], sched["address"].to_numpy()[names_holder] & 7 == OTHER_GIL
+    out["holder"][(kind == SchedKind.OUT) & ((out["holder"] < 0) | other)] = _NOT_READ
     out["holder"][kind == SchedKind.EXIT] = EXITED
     out["holder"][kind == SchedKind.EXEC] = UNKNOWN
     return out
