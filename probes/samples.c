@@ -5,8 +5,9 @@
  * single instruction, with the probability min(1, t / period): its stack is what it was all the while. The sample then stands for
  * max(t, period), so sums are unbiased; every long interval counts exactly, and short ones cost one sample a period at most. Where nobody
  * records scheduling beside, such an interval is two: until the thread was woken, and then in the run queue, which the kernel measures itself
- * (struct sched_info). Each is drawn by its own length, and its sample says what the thread was in; both have the same stack. They have
- * a longer period there: of many threads all but one or two are off the core, nearly always, and to read a stack is what costs.
+ * (struct sched_info). The chance of each is that of its own length, and its sample says what the thread was in; both have the same stack. They have
+ * a longer period there: of many threads all but one or two are off the core, nearly always, and to read a stack is what costs. A moment of
+ * that period is drawn at the switch: of an interval that does not reach back to it nothing more is asked.
  * The thread is stopped meanwhile, but possibly in the middle of an update: frames that are not
  * consistent make a torn sample, which is counted. A stack's frames are reported once; later samples refer to them by a hash.
  *
@@ -141,8 +142,15 @@ struct left {
 };
 BPF_TABLE("lru_hash", __u32, struct left, away, 65536);
 
-/* Whether this core has switched threads since `back` last ran there: the kernel reaches that place without a switch, too. */
-BPF_PERCPU_ARRAY(switched, __u8, 1);
+/* What was seen when this core was last given to another thread. */
+struct coming {
+    struct left left;
+    __u64 at;     /* when; 0 = nothing of its interval off the core is to be sampled, or `back` has seen it: the kernel reaches that place without a switch, too */
+    __u64 point;  /* ns before that, drawn from off_period: what the thread was in at that moment is sampled */
+    __u32 thread; /* its id, where it is of a sampled process, else 0 */
+    __u32 pad;
+};
+BPF_PERCPU_ARRAY(comings, struct coming, 1);
 
 /* When this core's clock is to tick next, 0 = not known. */
 BPF_PERCPU_ARRAY(due, __u64, 1);
@@ -211,6 +219,7 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 #define OWNED_BY_OBJECT 2
 #define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
 #define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
+#define OF_CURRENT(type, offset) (*(volatile type *)((char *)bpf_get_current_task_btf() + (offset))) /* of its struct task_struct, in a raw tracepoint */
 #define MIX 0x9e3779b97f4a7c15ULL
 #define SYSCALL_FUTEX 202 /* x86-64 */
 
@@ -350,34 +359,72 @@ int sample(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-TRACEPOINT(sched_switch)
+/* The current thread leaves its core. */
+static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx, __u32 tid, __u64 at)
 {
-    __u32 tid = bpf_get_current_pid_tgid(), pid = bpf_get_current_pid_tgid() >> 32;
-    int zero = 0;
-    __u8 *now_switched = switched.lookup(&zero);
-    struct left now = {}, *known;
+    struct left now = {.since = at}, *known;
 
-    if (now_switched)
-        *now_switched = 1;
-    if (!processes.lookup(&pid))
-        return 0;
-    now.since = bpf_ktime_get_ns();
     if (SETTINGS->states) {
-        now.queued = KERNEL(__u64, ctx->args[1] + SETTINGS->task_run_delay);
-        now.runnable = ctx->args[0] || !KERNEL(__u32, ctx->args[1] + SETTINGS->task_state);
+        now.queued = OF_CURRENT(__u64, SETTINGS->task_run_delay);
+        now.runnable = ctx->args[0] || !OF_CURRENT(__u32, SETTINGS->task_state);
     }
     known = away.lookup(&tid);
     if (known)
         *known = now;
     else
         away.update(&tid, &now);
-    return 0;
 }
 
-/* Whether an interval of this length is to be sampled. */
-static __always_inline int drawn(__u64 ns)
+/* A moment of off_period, drawn anew; ns. */
+static __always_inline __u64 moment(void)
 {
-    return ns && (ns >= SETTINGS->off_period || bpf_get_prandom_u32() < (ns << 32) / SETTINGS->off_period);
+    __u64 chance = bpf_get_prandom_u32(), period = SETTINGS->off_period;
+
+    return chance * (period >> 32) + (chance * (__u32)period >> 32);
+}
+
+/* A thread gets this core. Of most intervals off the core nothing is sampled, and that is seen here: `back` then has nothing to do. */
+static __always_inline void come(struct coming *coming, __u32 tid, struct left *known, __u64 at)
+{
+    __u64 off_ns;
+
+    coming->thread = tid;
+    coming->left = *known;
+    known->since = 0;
+    coming->point = moment();
+    off_ns = at - coming->left.since;
+    if (off_ns >= SETTINGS->period || coming->point < off_ns)
+        coming->at = at;
+}
+
+/* A thread that has been off a core before is known by its id: its process need not be looked for at each of its switches. */
+TRACEPOINT(sched_switch)
+{
+    __u64 pid_tgid = bpf_get_current_pid_tgid(), at = 0;
+    __u32 pid = pid_tgid >> 32, tid = KERNEL(__u32, ctx->args[2] + SETTINGS->task_pid);
+    int zero = 0;
+    struct coming *coming = comings.lookup(&zero);
+    struct left none = {}, *known;
+
+    if (!coming)
+        return 0;
+    if ((coming->thread && coming->thread == (__u32)pid_tgid) || processes.lookup(&pid)) {
+        at = bpf_ktime_get_ns();
+        leave(ctx, pid_tgid, at);
+    }
+    coming->at = 0;
+    coming->thread = 0;
+    known = tid ? away.lookup(&tid) : 0; /* the idle task has the number 0 */
+    if (tid && !known) {
+        pid = KERNEL(__u32, ctx->args[2] + SETTINGS->task_tgid);
+        if (processes.lookup(&pid)) {
+            away.update(&tid, &none);
+            known = away.lookup(&tid);
+        }
+    }
+    if (known)
+        come(coming, tid, known, at ? at : bpf_ktime_get_ns());
+    return 0;
 }
 
 /* What the current thread waited for, by the system call that it is in. */
@@ -391,21 +438,15 @@ static __always_inline __u32 waited_in(const struct sampled *process)
     return SAMPLE_IN_BLOCKED;
 }
 
-/* What of the interval for which the current thread has been off the core is to be sampled; 0 = nothing. */
-static __always_inline int sampled_of(struct off *off, struct sampled *process, __u64 now)
+/* What of the interval for which the current thread has been off the core is to be sampled; 0 = nothing. Of one that is shorter than off_period that is
+ * the part in which the moment drawn lies, if any: each with the chance that its length has. */
+static __always_inline int sampled_of(struct off *off, struct sampled *process, const struct coming *coming)
 {
-    __u64 task = bpf_get_current_task(), created = 0, off_ns, queued;
-    __u32 tid = bpf_get_current_pid_tgid();
-    struct left none = {}, left = {}, *known = away.lookup(&tid);
+    __u64 task = bpf_get_current_task(), created = 0, off_ns, queued, point = coming->point;
+    struct left left = coming->left;
     struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-    if (known) {
-        left = *known;
-        known->since = 0;
-    } else {
-        away.update(&tid, &none);
-    }
-    if (now - left.since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
+    if (coming->at - left.since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
         created = KERNEL(__u64, task + SETTINGS->task_start_time);
         if (left.since < process->since || left.since < created) {
             left.since = process->since < created ? created : process->since;
@@ -413,17 +454,20 @@ static __always_inline int sampled_of(struct off *off, struct sampled *process, 
             left.runnable = left.since == created || (__s32)KERNEL(__u64, &regs->orig_ax) < 0;
         }
     }
-    off_ns = now - left.since;
-    if (!SETTINGS->states) {
-        off->waited = drawn(off_ns) ? off_ns : 0;
-        return !!off->waited;
-    }
-    queued = left.runnable ? off_ns : KERNEL(__u64, task + SETTINGS->task_run_delay) - left.queued;
+    off_ns = coming->at - left.since;
+    if ((__s64)off_ns <= 0) /* sampled from now on */
+        return 0;
+    queued = !SETTINGS->states ? 0 : left.runnable ? off_ns : KERNEL(__u64, task + SETTINGS->task_run_delay) - left.queued;
     if (queued > off_ns)
         queued = off_ns;
-    off->queued = drawn(queued) ? queued : 0;
-    if (drawn(off_ns - queued)) {
-        off->waited = off_ns - queued;
+    if (off_ns < SETTINGS->off_period) {
+        off->queued = point < queued ? queued : 0;
+        off->waited = point >= queued && point < off_ns ? off_ns - queued : 0;
+    } else {
+        off->queued = moment() < queued ? queued : 0;
+        off->waited = moment() < off_ns - queued ? off_ns - queued : 0;
+    }
+    if (SETTINGS->states && off->waited) {
         off->until = queued;
         off->state = waited_in(process);
     }
@@ -433,22 +477,20 @@ static __always_inline int sampled_of(struct off *off, struct sampled *process, 
 /* Where a thread gets a core, in its own context, before it goes on: record/sampling/clocks.py. */
 int back(struct bpf_raw_tracepoint_args *ctx)
 {
-    __u32 pid = bpf_get_current_pid_tgid() >> 32;
-    int zero = 0;
-    __u8 *now_switched = switched.lookup(&zero);
+    int zero = 0, chosen;
+    struct coming *coming = comings.lookup(&zero);
     struct sampled *process;
     struct off off = {};
-    __u64 now;
+    __u32 pid;
 
-    if (!now_switched || !*now_switched)
+    if (!coming || !coming->at)
         return 0;
-    *now_switched = 0;
+    pid = bpf_get_current_pid_tgid() >> 32;
     process = processes.lookup(&pid);
-    if (!process)
-        return 0;
-    now = bpf_ktime_get_ns();
-    if (sampled_of(&off, process, now)) {
-        int next = begin(BACK, process, now, &off, 0);
+    chosen = process && sampled_of(&off, process, coming);
+    coming->at = 0;
+    if (chosen) {
+        int next = begin(BACK, process, bpf_ktime_get_ns(), &off, 0);
 
         steps_back.call(ctx, next);
         if (next == NATIVE)

@@ -3,7 +3,8 @@
 The kernel half of `attach --sample HZ` is loaded once, by this process. For each slice its programs are attached anew or detached, which takes a
 millisecond, so that between the two slices of a pair nothing differs but whether they run: at the timers of the cores, at each switch, and where a thread
 comes back to a core. Between two slices what they reported is taken in. What user space takes is another process's time, which sample.py measures. Which
-slice comes first is drawn for each pair.
+slice comes first is drawn for each pair. Two slices of a second differ by some percent for other reasons, more than one recording costs: so several recordings,
+each with programs, maps and timers of its own, are attached at once, and what they cost together is divided by their number.
 """
 
 import math
@@ -12,7 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from unittest.mock import patch
 
@@ -86,21 +87,28 @@ def switched(pid: int, hz: int) -> Iterator[Switched]:
         lives.close()
 
 
-def slowdown(pid: int, work: Callable[[float], Rates], hz: int, pairs: int, seconds: float, most_s: float) -> list[Rates]:
-    """The ratios of each pair, of CPU time and of wall time: how many times as much the same work takes while sampled. Fewer pairs where they take too long."""
+def slowdown(pid: int, work: Callable[[float], Rates], hz: int, pairs: int, seconds: float, most_s: float, copies: int = 1) -> list[Rates]:
+    """The ratios of each pair, of CPU time and of wall time: how many times as much the same work takes while sampled. Fewer pairs where they take too long.
+
+    `copies`: so many recordings at once; a ratio is that of one of them.
+    """
     ratios, end_s = list[Rates](), time.monotonic() + most_s
-    with switched(pid, hz) as sampling:
+    with ExitStack() as stack:
+        recordings = [stack.enter_context(switched(pid, hz)) for _ in range(copies)]
         while len(ratios) < LEAST_PAIRS or (len(ratios) < pairs and time.monotonic() < end_s):
             rates: dict[bool, Rates] = {}
             for on in random.sample((False, True), 2):
-                if on:
+                for sampling in recordings if on else ():
                     sampling.on()
                 work(WARMING_S)
                 rates[on] = work(seconds)
-                sampling.off()
-                sampling.drain()
-            sampling.cut()
-            ratios.append((rates[False][0] / rates[True][0], rates[False][1] / rates[True][1]))
+                for sampling in recordings:
+                    sampling.off()
+                    sampling.drain()
+            for sampling in recordings:
+                sampling.cut()
+            by_cpu, by_wall = (1 + (plain / sampled - 1) / copies for plain, sampled in zip(rates[False], rates[True], strict=True))
+            ratios.append((by_cpu, by_wall))
     return ratios
 
 

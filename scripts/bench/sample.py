@@ -5,10 +5,10 @@ are measured, and the program works without one before and after. Printed is by 
 the mean of the two; and the CPU time that the sampler takes, of a core. The row without a sampler says how much two such measurements differ. py-spy
 stops the program for each sample, which its CPU time does not show. Of ours it is also printed what the kernel counted of each BPF program: runs a
 second, and how long one takes; that depends little on what else the machine does. This is of the whole host, and without the interruptions themselves.
-What ours costs the program at the first rate is also measured in pairs of short slices (paired.py), with the error of their median: what it costs for sure, or not.
+What ours costs the program at the first rate is also measured in pairs of short slices (paired.py), of --copies recordings at once, with the error of their median.
 With --rounds 0 that alone, for all of --minutes.
 
-    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 5] [--rounds 1] [--pairs 80] [--python PATH] [--root ROOT]
+    scripts/bench/sample.py [--programs fib,service,idle] [--rates 99,999,4999] [--seconds 5] [--rounds 1] [--pairs 80] [--copies 8] [--python PATH] [--root ROOT]
                             [--py-spy PATH] [--threads 0] [--processes 100] [--clients 4] [--rootless] [--minutes 10]
 
 3.15's sampler is measured where the programs run on CPython 3.15. It serves one process: of those that wait its CPU time is measured for one, and multiplied.
@@ -233,12 +233,15 @@ def show(title: str, args: argparse.Namespace, found: dict[str, list[Measured]],
 
 def show_pairs(title: str, program: Program, args: argparse.Namespace, slice_s: float, most_s: float) -> None:
     """How much of its time ours costs the program."""
-    ratios = slowdown(program.pid, program.work, args.rates[0], args.pairs, slice_s, most_s)
+    ratios = slowdown(program.pid, program.work, args.rates[0], args.pairs, slice_s, most_s, args.copies)
     said = []
     for column, what in zip(zip(*ratios, strict=True), ("CPU time", "wall time"), strict=True):
         middle, error = median(column)
         said.append(f"{100 * (middle - 1):+.2f} ± {100 * error:.2f} % {what}")
-    print(f"{title}: --sample {args.rates[0]} in {len(ratios)} pairs of {slice_s:g} s: {', '.join(said)} (median, one standard error)", flush=True)
+    one = f", one of {args.copies} recordings at once" if args.copies > 1 else ""
+    print(
+        f"{title}: --sample {args.rates[0]} in {len(ratios)} pairs of {slice_s:g} s{one}: {', '.join(said)} (median, one standard error)", flush=True
+    )
 
 
 def options() -> argparse.Namespace:
@@ -248,6 +251,7 @@ def options() -> argparse.Namespace:
     arguments.add_argument("--rounds", type=int, default=1)
     arguments.add_argument("--seconds", type=float, default=5)
     arguments.add_argument("--pairs", type=int, default=80)
+    arguments.add_argument("--copies", type=int, default=8)
     arguments.add_argument("--minutes", type=float, default=10)
     arguments.add_argument("--python", default="/usr/bin/python3.11")
     arguments.add_argument("--root", help="a root filesystem that it is in")

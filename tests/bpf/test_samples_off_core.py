@@ -1,5 +1,6 @@
 """Samples of threads off the core, against the exact calls and switches of the same seconds."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,9 +10,16 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.paths import by_thread
 from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.target import inspect
+from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.sampling.samples import Samples
+from pytrace_ebpf.record.sampling.source import NAME
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, wait_until
 from tests.bpf.test_samples import HZ, MOST_MIXED, SIGMAS, stacks_of
 from tests.conftest import TARGETS, Python, Target
 
@@ -107,6 +115,35 @@ def test_a_thread_that_waits_all_along_has_its_stack(target: Callable[..., Targe
     assert [name for name, _ in frames] == ["<module>", "ready", "line_on_stdin"] and frames[-1][1] == line
     tree = nodes(trace)
     assert tree["self_blocked_ns"].sum() == tree.loc[tree["depth"] < 0, "total_ns"].sum() >= 0.9e9
+
+
+def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callable[..., Target]) -> None:
+    """It is sampled when nothing of the program can be read any more."""
+    process, recording = target("sleeper", "--wait"), Recording(Functions(), Processes())
+    recording.processes.add_python(inspect(process.pid), NAME, time.monotonic_ns())
+    samples = Samples(recording, HZ, follow=False, states=True)
+    rows: Rows = {}
+
+    def looked_at() -> bool:
+        samples.drain()
+        return bool(samples._sampled[process.pid].away)
+
+    def sampled() -> bool:
+        samples.drain()
+        rows.update(samples.cut())
+        return any(len(each["off_ns"]) for each in rows.get("samples", ()))
+
+    try:
+        samples.add(process.pid)
+        wait_until(looked_at)
+        process.kill()
+        process.wait()
+        wait_until(sampled)
+    finally:
+        samples.close()
+    names = {func_id: name for each in recording.functions.cut()["functions"] for func_id, name in zip(each["func_id"], each["name"], strict=True)}
+    found = {names.get(func_id) for each in rows["stacks"] for func_id in each["func_id"]}
+    assert found >= {"<module>", "ready", "line_on_stdin"} and None not in found
 
 
 def test_a_child_is_sampled_from_its_beginning(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:

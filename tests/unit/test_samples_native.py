@@ -21,6 +21,7 @@ FUNCTIONS: list[Row] = [
     (3, LIBZ, "deflate", "deflate", -1, "libz.so.1", 0, "native"),
     (4, "/usr/bin/python3", "list_sort", "list_sort", -1, "python3", 0, "native"),
     (5, "/app/work.py", "key", "key", 31, "work"),
+    (6, "/usr/bin/python3", "_Py_BuiltinCallFast_StackRef", "_Py_BuiltinCallFast_StackRef", -1, "python3", 0, "native"),
 ]
 # <module> 5 -> pack 12 -> +0x40 -> deflate; <module> 6 -> list_sort -> key 32, and list_sort itself
 STACKS: list[Row] = [(0, -1, 0, 5), (1, 0, 1, 12), (2, 1, 2, -1), (3, 2, 3, -1), (4, -1, 0, 6), (5, 4, 4, -1), (6, 5, 5, 32)]
@@ -31,6 +32,7 @@ ALONE: list[Row] = [
     (9, 8, 5, 32),
     (10, 9, 4, -1),
 ]  # no Python called +0x40 -> deflate, which calls key 32 -> list_sort
+BY_A_HELPER: list[Row] = [(11, 0, 6, -1), (12, 11, 3, -1)]  # of the interpreter's, <module> 5 called deflate
 
 
 def sampled(path: Path, counts: dict[int, int] = COUNTS, **more: Any) -> Trace:
@@ -41,7 +43,7 @@ def sampled(path: Path, counts: dict[int, int] = COUNTS, **more: Any) -> Trace:
             rows.append((ts, 7, 7, 0, stack, -1))
     manifest = {"sampling": {"period_ns": PERIOD}, "sources": [{"pid": 7, "source": "sample", "why": "asked"}], "cost": {}}
     return pytrace_ebpf.open(
-        write_trace(path / "trace", functions=FUNCTIONS, stacks=[*STACKS, *ALONE], samples=rows, **({"manifest": manifest} | more))
+        write_trace(path / "trace", functions=FUNCTIONS, stacks=[*STACKS, *ALONE, *BY_A_HELPER], samples=rows, **({"manifest": manifest} | more))
     )
 
 
@@ -102,9 +104,10 @@ def test_exports_show_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_own_time_was_spent_in_is_the_first_native_function_with_a_name(tmp_path: Path) -> None:
-    table = below(sampled(tmp_path), PERIOD, sum(COUNTS.values()))
+    table = below(sampled(tmp_path, COUNTS | {11: 2, 12: 20}), PERIOD, sum(COUNTS.values()))
     found = {(row.func_id, row.native_id): (row.self_ns // PERIOD, row.self_samples) for row in table.itertuples()}
-    assert found == {(1, 3): (60, 60), (1, 2): (5, 5), (1, ITSELF): (10, 10), (0, 4): (15, 15), (0, ITSELF): (1, 1), (5, ITSELF): (9, 9)}
+    module = {(0, 4): (15, 15), (0, 3): (20, 20), (0, 6): (2, 2), (0, ITSELF): (1, 1)}
+    assert found == {(1, 3): (60, 60), (1, 2): (5, 5), (1, ITSELF): (10, 10), (5, ITSELF): (9, 9)} | module
     assert (table["self_error_ns"] > 0).all()
 
 

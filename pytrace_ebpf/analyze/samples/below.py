@@ -9,19 +9,20 @@ from pytrace_ebpf.analyze.samples.weights import named
 from pytrace_ebpf.trace.reader import Trace
 
 ITSELF = -1  # of native_id
+_SAYS_NOTHING = r"\+0x|_StackRef|^_?PyObject_(?:Vectorcall|Call|MakeTpCall)"  # no name, or the interpreter's own way to call C, not what it calls
 _KEYS = ["func_id", "native_id"]
 
 
 def below(trace: Trace, period: int, of: int) -> pd.DataFrame:
     """One row per Python function and what it called of native code: func_id, native_id, self_ns, self_error_ns, self_samples; most time first.
 
-    native_id: the first function below it that has a name, else the first; ITSELF where there is none. Errors as errors.with_errors has
-    them, of `of` samples on a core.
+    native_id: the first function below it that has a name and is not the interpreter calling another, else the first; ITSELF where there is
+    none. Errors as errors.with_errors has them, of `of` samples on a core.
     """
     functions = trace.functions()
     native = functions.loc[functions["function_layer"] == NATIVE]
-    has_name = ~native["qualname"].str.contains("+0x", regex=False)
-    names = dict(zip(native["func_id"].tolist(), has_name.tolist(), strict=True))  # func_id of native functions -> whether it has a name
+    says = ~native["qualname"].str.contains(_SAYS_NOTHING)
+    names = dict(zip(native["func_id"].tolist(), says.tolist(), strict=True))  # func_id of native functions -> whether its name says something
     columns, sums = named("self", "self_"), []
     for samples, stacks in segments(trace):
         place = _placed(stacks, names)

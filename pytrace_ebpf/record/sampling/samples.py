@@ -60,8 +60,10 @@ _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
+# Threads that wait for long are looked at before they come back: one that waits until its program ends is sampled when no name can be read any more.
+_FIRST_LOOK_NS, _LOOK_NS = 10**9, 5 * 10**9
 _MOST_MISSED = 1 << 24  # as trace/limits.py has it
-_OFF_PERIODS = 4  # of a service of some threads there are then about as many samples off the core as on it
+_OFF_PERIODS = 8  # of a service of some threads there are then half as many samples off the core as on it; to read them costs it more than 0.1 %
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
 
@@ -115,6 +117,7 @@ class Samples(Recorder):
         self._numbers = 0
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
+        self._look_ns, self._next_look_ns = _FIRST_LOOK_NS, time.monotonic_ns() + _FIRST_LOOK_NS
         self._stopped, self._apart = False, 0
         self._chance = np.random.default_rng()
         self._refused: tuple[str, ...] = ()
@@ -204,6 +207,11 @@ class Samples(Recorder):
         self._look()
         unread = self._native.look({pid: (each.number, each.target) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
+        if not self._lasting and self._drained_ns >= self._next_look_ns:
+            self._look_ns = min(2 * self._look_ns, _LOOK_NS)
+            self._next_look_ns = self._drained_ns + self._look_ns
+            for pid, each in list(self._sampled.items()):
+                self._still_away(pid, each, self._drained_ns, _LASTING_NS)
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
