@@ -34,7 +34,11 @@ loads_everywhere() {
 }
 
 # Whether what the compiler makes is for a machine that can record, which need not be this one.
-traces() { [[ $(${CC:-gcc} -dumpmachine 2>/dev/null) = x86_64-*linux* ]]; }
+traces() {
+    local machine
+    machine=$(${CC:-gcc} -dumpmachine 2>/dev/null) || machine=$(uname -m)-$(uname -s)
+    [[ $machine = x86_64-*[Ll]inux* ]]
+}
 
 # -fwrapv: sums of whatever a trace holds may overflow. -ffp-contract=off: the same estimates on every machine.
 if stale pytrace_ebpf/rebuild/rebuild.so pytrace_ebpf/rebuild probes/agent/agent.h probes/events.h probes/text.h probes/unwind.h; then

@@ -49,8 +49,9 @@ install_packages() {
     echo "$wanted" | as_root tee "$ROOT$AT/packages" >/dev/null
 }
 
-# The package as it is here, with its C library compiled for aarch64 by the flags of scripts/build-libraries.sh.
+# The package as it is here and now, with its C library compiled for aarch64 by the flags of scripts/build-libraries.sh.
 install_ours() {
+    scripts/build-libraries.sh
     as_root rm -rf "$ROOT$AT/app"
     as_root mkdir -p "$ROOT$AT/app"
     as_root cp -a pytrace_ebpf probes scripts "$ROOT$AT/app/"
