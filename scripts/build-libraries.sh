@@ -26,11 +26,18 @@ build() {
 
 loads_everywhere() {
     local newest
-    newest=$(objdump -T "$1" | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -1)
+    newest=$(${OBJDUMP:-objdump} -T "$1" | grep -o 'GLIBC_2[0-9.]*' | sort -uV | tail -1)
     [ "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort -V | tail -1)" = GLIBC_2.17 ] && return
     echo "$1 needs $newest, and the oldest C library that it shall load on has GLIBC_2.17:" >&2
-    objdump -T "$1" | grep "$newest" >&2
+    ${OBJDUMP:-objdump} -T "$1" | grep "$newest" >&2
     return 1
+}
+
+# Whether what the compiler makes is for a machine that can record, which need not be this one.
+traces() {
+    local machine
+    machine=$(${CC:-gcc} -dumpmachine 2>/dev/null) || machine=$(uname -m)-$(uname -s)
+    [[ $machine = x86_64-*[Ll]inux* ]]
 }
 
 # -fwrapv: sums of whatever a trace holds may overflow. -ffp-contract=off: the same estimates on every machine.
@@ -39,9 +46,9 @@ if stale pytrace_ebpf/rebuild/rebuild.so pytrace_ebpf/rebuild probes/agent/agent
 fi
 # -z lazy: a function that an old C library keeps elsewhere is looked for when it is called, not when a program that
 # is no Python is started with the library preloaded.
-if [ "$(uname -sm)" = "Linux x86_64" ] && stale probes/agent/agent.so probes/agent probes/events.h probes/text.h probes/cpython_offsets.h; then
+if traces && stale probes/agent/agent.so probes/agent probes/events.h probes/text.h probes/cpython_offsets.h; then
     build probes/agent/agent.so -Wl,-z,lazy -Wl,-soname,agent.so
 fi
-if [ "$(uname -sm)" = "Linux x86_64" ] && stale probes/outside/outside.so probes/outside; then
+if traces && stale probes/outside/outside.so probes/outside; then
     build probes/outside/outside.so
 fi

@@ -12,17 +12,25 @@ import json
 import runpy
 import sys
 import threading
+import weakref
 from pathlib import Path
 
-counters = {}  # by the code object's address: it, and what is called for each entry; a call of C is not interrupted by another thread
+counters = {}  # by the code object's address: a weak reference to it, its row and what is called for each entry; a call of C is not interrupted
+ended = []  # the same of code that is gone: programs notice what lives longer than it would
 
 
 def entered(code):
     """Count an entry."""
     found = counters.get(id(code))
     if found is None:
-        found = counters.setdefault(id(code), (code, itertools.count().__next__))
-    found[1]()
+        found = counters.setdefault(id(code), new(code))
+    found[2]()
+
+
+def new(code):
+    """The counter of a code object, kept for as long as that lives."""
+    key, row = id(code), (code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno)
+    return weakref.ref(code, lambda _: ended.append(counters.pop(key))), row, itertools.count().__next__
 
 
 def profile(frame, event, argument):
@@ -63,8 +71,7 @@ def end():
 
 def counted():
     """What was."""
-    rows = ((code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno, count()) for code, count in counters.values())
-    return [row for row in rows if row[0] != __file__]
+    return [(*row, count()) for _, row, count in [*ended, *counters.values()] if row[0] != __file__]
 
 
 def main():
