@@ -65,6 +65,7 @@
     OFFSET(generator_state,          NONE, NONE,  108,   -5, NONE, NONE, NONE, NONE) /* from the frame to f_state or gi_frame_state: a char, -1 once it is suspended */ \
     OFFSET(yield_opcode,             NONE, NONE, NONE, NONE, NONE, NONE, NONE,  119) /* number of the instruction behind which a generator stands that yields */ \
     OFFSET(resume_depth1,            NONE, NONE, NONE, NONE, NONE, NONE,    4,    8) /* bit of RESUME's argument: no `try` of the program's is around it */ \
+    OFFSET(resume_opcodes,           NONE, NONE, NONE,38806, NONE,  236,  245,  244) /* numbers, a byte each, of the forms of RESUME in which the GIL may be let go before its event: RESUME_QUICK and RESUME, then INSTRUMENTED_RESUME; on 3.12 the event comes first */ \
     OFFSET(counter_fresh,            NONE, NONE, NONE,    0,   17,   17,   17,    9) /* what stands behind an instruction that is specialized while it was not executed yet, from 3.12 on */ \
     OFFSET(frame_trace_opcodes,        89,   89,   85,   45, NONE, NONE, NONE, NONE) /* f_trace_opcodes: a char */ \
     OFFSET(type_cached_keys,          872,  864,  872,  872,  880,  880,  880,  888) /* PyHeapTypeObject.ht_cached_keys: the names of its instances' attributes */ \

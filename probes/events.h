@@ -87,6 +87,7 @@ struct long_call_site_event {
 /* Of sched_event.address. No futex is at such addresses, and objects are at multiples of 16. */
 #define PAUSED 1       /* it waits for no lock, but until a stop-the-world pause is over, or begins */
 #define OBJECT_LOCK 10 /* its last four bits: of an object's own lock, ob_mutex of builds without a GIL */
+#define OTHER_GIL 5    /* its last three bits: of the own GIL of an interpreter beside the main one, at the rest of it */
 
 struct sched_event {
     __u64 ts;

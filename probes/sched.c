@@ -45,7 +45,8 @@ struct gil {
     __u32 thread_attached;   /* offset of `state` in a thread state */
     __u32 object_type;       /* offset of an object's type */
     __u32 inside;            /* the process is in a pid namespace of its own: the ids are not the host's */
-    __u32 pad;
+    __u32 interpreter_gil;   /* offset of the pointer to its GIL in an interpreter, 0: all have one */
+    __u64 interpreters;      /* address of how many it has made */
 };
 BPF_HASH(gils, __u32, struct gil, 16384);
 
@@ -104,8 +105,8 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
     return event;
 }
 
-/* `tid` of `pid` is current. Memory that is not there faults nothing in: then the holder is not known. */
-static __always_inline __s32 gil_holder(struct gil *gil, __u32 pid, __u32 tid)
+/* Of the GIL whose last_holder is at `of`. `tid` of `pid` is current. Memory that is not there faults nothing in: then the holder is not known. */
+static __always_inline __s32 gil_holder(struct gil *gil, __u64 of, __u32 pid, __u32 tid)
 {
     struct {
         __u64 state;
@@ -116,7 +117,7 @@ static __always_inline __s32 gil_holder(struct gil *gil, __u32 pid, __u32 tid)
 
     if (gil && gil->enabled && (bpf_probe_read_user(&enabled, sizeof(enabled), (void *)gil->enabled) || !enabled))
         return HOLDER_UNKNOWN;
-    if (!gil || bpf_probe_read_user(&now, sizeof(now), (void *)gil->holder))
+    if (!gil || bpf_probe_read_user(&now, sizeof(now), (void *)of))
         return HOLDER_UNKNOWN;
     if ((__u32)now.locked != 1) /* -1 before there is a GIL */
         return 0;
@@ -205,6 +206,40 @@ static __always_inline __u64 waits_for(struct gil *gil, __u32 tid, __u64 address
     return lock;
 }
 
+/* Include/internal/pycore_gil.h and pycore_tstate.h, from 3.12 on; the words that threads sleep on are those of glibc's pthread_cond_t, before and since 2.41, and pthread_mutex_t */
+#define GIL_SIZE 208
+#define GIL_HOLDER 8
+#define THREAD_INTERPRETER 16
+
+/* Whether there is the GIL of the interpreter that its last holder is of. */
+static __always_inline int is_gil(struct gil *gil, __u64 start)
+{
+    __u64 state = 0, interpreter = 0;
+
+    if (start & 7 || bpf_probe_read_user(&state, sizeof(state), (void *)(start + GIL_HOLDER)) || !state || state & 7)
+        return 0;
+    if (bpf_probe_read_user(&interpreter, sizeof(interpreter), (void *)(state + THREAD_INTERPRETER)) || !interpreter || interpreter & 7)
+        return 0;
+    return holds(interpreter + gil->interpreter_gil, start);
+}
+
+/* Whether the futex at `address` is the GIL's of an interpreter beside the main one, which then has who holds it: its first byte; 0: it is not. */
+static __always_inline __u64 other_gil(struct gil *gil, __u64 address)
+{
+    __u64 made = 0;
+
+    if (!gil || !gil->interpreter_gil || address - (gil->holder - GIL_HOLDER) < GIL_SIZE)
+        return 0;
+    if (bpf_probe_read_user(&made, sizeof(made), (void *)gil->interpreters) || made < 2)
+        return 0;
+#define TRY(word) \
+    if (is_gil(gil, address - (word))) \
+        return address - (word);
+    TRY(64) TRY(72) TRY(152) TRY(160) TRY(68) TRY(76) TRY(156) TRY(164) TRY(80) TRY(168)
+#undef TRY
+    return 0;
+}
+
 /* The state of the thread that leaves the core, as the kernel reports it (__trace_sched_switch_state): one bit, 0 = runnable. */
 static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -239,6 +274,7 @@ TRACEPOINT(sched_switch)
     if (prev_pid) {
         __u64 state = reported_state(ctx), nr = -1, address = 0, stack_pointer = 0;
         struct gil *gil = gils.lookup(&prev_pid);
+        __u64 of = gil ? gil->holder : 0, other;
         __s32 holder;
 
         if (state & BLOCKED_STATES) {
@@ -250,9 +286,14 @@ TRACEPOINT(sched_switch)
             if (nr == SYSCALL_FUTEX) {
                 bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), &regs->sp);
                 address = waits_for(gil, prev, address, stack_pointer);
+                other = other_gil(gil, address);
+                if (other) {
+                    address = other | OTHER_GIL;
+                    of = other + GIL_HOLDER;
+                }
             }
         }
-        holder = gil_holder(gil, prev_pid, prev);
+        holder = gil_holder(gil, of, prev_pid, prev);
         event = reserve(prev_pid, prev, SCHED_OUT, ts);
         if (event) {
             event->other = next;

@@ -96,7 +96,8 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, size) \
     FIELD(uint32_t, id)         /* of event.function; from 1 */ \
     FIELD(int32_t, first_line)  /* -LAYER_* of events.h: no Python function; then the names are the generation's or the module's. -NAME: no \
-                                   function at all but the name, in `file`, of an argument or a type */ \
+                                   function at all but the name, in `file`, of an argument or a type. -INTERPRETER: the thread whose id is in `flags` \
+                                   makes calls of the interpreter whose id is the text in `file`, which is not the main one */ \
     FIELD(uint32_t, flags)      /* co_flags */
 
 /* One event, 16 bytes.
@@ -129,6 +130,7 @@ enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED, VALUE_WHATS };
 /* CUT: data has not all of it, of a large int nothing. REDACTED: only its type is recorded. UNREAD: it could not be seen. */
 enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES };
 #define NAME 255
+#define INTERPRETER 254
 #define VALUE_DATA 160
 #define DIGIT_BITS 30
 

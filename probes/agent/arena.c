@@ -276,7 +276,7 @@ static struct chunk *wait_for_chunk(const struct writer *w)
 
 bool writer_make_room(struct writer *w)
 {
-    if (w->session != recording) /* writer_close */
+    if (w->session != recording) /* writers_close */
         return false;
     if (w->chunk) {
         w->before += w->chunk->count;
@@ -301,9 +301,15 @@ bool writer_make_room(struct writer *w)
     return true;
 }
 
-void writer_close(struct writer *w)
+/* Who writes a call of another interpreter, which no GIL of ours keeps from it, has said so before it looked at `recording`: interpreters_left() waits for it. */
+void writers_close(void)
 {
-    w->end = w->next;
+    uint64_t ending = __atomic_exchange_n(&recording, 0, __ATOMIC_SEQ_CST);
+    arena_lock();
+    for (struct writer *w = writers; w; w = w->link)
+        if (w->session == ending && !w->over && !__atomic_load_n(&w->foreign, __ATOMIC_SEQ_CST))
+            w->end = w->next;
+    arena_unlock();
 }
 
 /* Values never wait, and leave half of the chunks to the events. */
@@ -436,7 +442,7 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 {
     arena_lock();
     struct writer *w = writers;
-    while (w && !(w->thread == thread && w->tid == tid && w->session == recording && !w->over))
+    while (w && !((thread ? w->thread == thread : w->thread != 0) && w->tid == tid && w->session == recording && !w->over))
         w = w->link;
     arena_unlock();
     return w;

@@ -63,6 +63,8 @@ struct writer {
     uint32_t c_calls_open, c_calls_room;
     struct c_call *c_calls; /* that are open and were written, the outermost first */
     struct open_call *innermost; /* greenlets.c: of the calls that it has open on the stack that runs */
+    uint32_t interpreter; /* number of the last one beside the main one whose calls it wrote; 0 = none */
+    bool foreign;        /* it writes one just now */
     void *closing;       /* frame that close() enters only because somebody watches; NULL = none */
     uint64_t thread;     /* the interpreter's own number of the thread that it is kept for; 0 = taken */
     bool over;           /* its thread has ended */
@@ -125,11 +127,11 @@ const struct function *arena_function_at(uint64_t offset);
 
 /* A writer without a chunk for `tid`; NULL where there is no memory. `thread` is not 0: to be adopted by that thread. */
 struct writer *writer_new(uint32_t tid, uint64_t thread);
-/* While no thread runs Python: nothing more is written by it to this arena. */
-void writer_close(struct writer *writer);
+/* GIL held, or while no thread runs Python: `recording` is 0 from now on, and nothing more is written to this arena by who runs the main interpreter. */
+void writers_close(void);
 /* Make it the calling thread's own. */
 void writer_take(struct writer *writer);
-/* The one that was kept for this thread; NULL = none. */
+/* The one that was kept for this thread, 0: for any with this id; NULL = none. */
 struct writer *writer_kept(uint32_t tid, uint64_t thread);
 /* The one of a thread that has written something; NULL = none. */
 struct writer *writer_of(uint32_t tid);

@@ -9,6 +9,7 @@
 #include "options.h"
 #include "stacks.h"
 #include "values.h"
+#include "whose.h"
 
 static inline void write_line(struct writer *w, const struct function_entry *function, const void *frame, uint32_t line, uint64_t kind)
 {
@@ -25,7 +26,7 @@ static inline void write_place(struct writer *w, const struct function_entry *fu
 
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
-    if (UNLIKELY(stacks_switch) && frame)
+    if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_enter(w, (void *)frame, frame_number(frame), function->id, line_called_from(frame));
     bool written = !too_deep(w, true) && write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
     if (UNLIKELY(function->observed) && written && kind == CALL_ENTRY && frame)
@@ -39,7 +40,7 @@ static inline bool left(struct writer *w, struct function_entry *function, const
 {
     if (UNLIKELY(function->executes))
         opcodes_leave(w, function, kind != CALL_UNWIND, (void *)frame);
-    if (UNLIKELY(stacks_switch) && frame)
+    if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_leave(w, (void *)frame, frame_number(frame));
     bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
     return UNLIKELY(function->observed) && written;

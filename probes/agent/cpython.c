@@ -181,6 +181,8 @@ uint64_t interpreters_made(void)
 
 bool cpython_is_main(void)
 {
+    if (py.PyInterpreterState_Get)
+        return py.PyInterpreterState_Get() == py.PyInterpreterState_Main();
     void *state = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
     while (state && state != py._PyThreadState_UncheckedGet())
         state = py.PyThreadState_Next(state);

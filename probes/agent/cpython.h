@@ -19,6 +19,7 @@ typedef intptr_t Py_ssize_t;
 typedef PyObject *(*fast_call)(PyObject *, PyObject *const *, Py_ssize_t);
 typedef int (*profile_function)(PyObject *, PyObject *, int, PyObject *);
 typedef int (*audit_function)(const char *, PyObject *, void *);
+typedef PyObject *(*evaluation)(void *, void *, int);
 struct method {
     const char *name;
     fast_call call;
@@ -101,9 +102,22 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
+    MAYBE(void, PyThreadState_EnterTracing, (void *)) \
+    MAYBE(void, PyThreadState_LeaveTracing, (void *)) \
     MAYBE(void *, _PyThreadState_UncheckedGet, (void)) \
     MAYBE(void *, PyThreadState_GetUnchecked, (void)) \
     MAYBE(void *, PyCapsule_GetPointer, (PyObject *, const char *)) \
+    MAYBE(void *, PyInterpreterState_Get, (void)) \
+    MAYBE(int64_t, PyInterpreterState_GetID, (void *)) \
+    MAYBE(void *, PyInterpreterState_Head, (void)) \
+    MAYBE(void *, PyInterpreterState_Next, (void *)) \
+    MAYBE(void, _PyInterpreterState_SetEvalFrameFunc, (void *, evaluation)) \
+    MAYBE(evaluation, _PyInterpreterState_GetEvalFrameFunc, (void *)) \
+    MAYBE(PyObject *, _PyEval_EvalFrameDefault, (void *, void *, int)) \
+    MAYBE(int, PyThread_acquire_lock, (void *, int)) \
+    MAYBE(void, PyThread_release_lock, (void *)) \
+    MAYBE(void, PyMutex_Lock, (void *)) \
+    MAYBE(void, PyMutex_Unlock, (void *)) \
     MAYBE(int, _Py_IsFinalizing, (void)) \
     MAYBE(int, Py_IsFinalizing, (void)) \
     MAYBE(Py_ssize_t, _PyEval_RequestCodeExtraIndex, (void (*)(void *))) \

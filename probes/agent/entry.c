@@ -10,11 +10,13 @@
 
 #include "arena.h"
 #include "cpython.h"
+#include "interpreters.h"
 #include "options.h"
 #include "session.h"
 
 static char library[PATH_MAX], directory[PATH_MAX];
 static bool awaiting, missing; /* there is a Python, and there was none yet */
+static bool hears;             /* audit events */
 
 /* CPython frees its record of the audit hook at its end by the allocator that it has then, which is not the one that it was made by where the
  * program has asked for another (-X dev, PYTHONMALLOC): that ends the program. So the record is noted, and not freed. */
@@ -119,6 +121,8 @@ static int on_audit(const char *event, PyObject *arguments, void *unused)
         keep_record();
         return 0;
     }
+    if (UNLIKELY(interpreters_listen && (*event == 'c' || *event == 'e')))
+        interpreters_hear(event);
     if (LIKELY(!awaiting) || !is_beginning(event, arguments))
         return 0;
     awaiting = false;
@@ -126,10 +130,17 @@ static int on_audit(const char *event, PyObject *arguments, void *unused)
     return 0;
 }
 
+static void hear(void)
+{
+    if (!hears)
+        hears = !py.PySys_AddAuditHook(on_audit, NULL);
+    py.PyErr_Clear();
+}
+
 static void await_next(const char *where)
 {
     snprintf(directory, sizeof directory, "%s", where);
-    awaiting = !add_audit_hook(on_audit);
+    awaiting = hears = !add_audit_hook(on_audit);
 }
 
 /* Keep the agent out of the processes that the program starts. */
@@ -151,13 +162,14 @@ static void await_program(void)
 {
     if (!options.follow)
         leave_environment();
-    awaiting = !add_audit_hook(on_audit);
+    awaiting = hears = !add_audit_hook(on_audit);
 }
 
 __attribute__((constructor)) static void loaded(void)
 {
     Dl_info self;
     session_interpreter_gone = await_next;
+    interpreters_ask_to_hear = hear;
     if (!__register_atfork || !dladdr || !dladdr(&library, &self) || !self.dli_fname || !strchr(self.dli_fname, '/'))
         return;
     snprintf(library, sizeof library, "%s", self.dli_fname);

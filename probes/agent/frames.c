@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "functions.h"
+#include "whose.h"
 
 bool frames_known = true;
 static bool verified;
@@ -34,7 +35,7 @@ static bool is_shim(PyObject *code)
 void write_open_frames(struct writer *w, void *innermost)
 {
     size_t count = 0, size;
-    if (UNLIKELY(stacks_switch))
+    if (UNLIKELY(stacks_switch) && !owner_here)
         stacks_forget_of(w);
     for (void *frame = innermost; frame; frame = frame_behind(frame))
         count += code_of_frame(frame) != NULL;
@@ -57,7 +58,7 @@ void write_open_frames(struct writer *w, void *innermost)
             continue;
         bool deep = too_deep(w, true);
         uint32_t line = line_called_from(frames[i]);
-        if (UNLIKELY(stacks_switch))
+        if (UNLIKELY(stacks_switch) && !owner_here)
             stacks_open(w, frames[i], function->id, line, !deep);
         if (deep)
             continue;

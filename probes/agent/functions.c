@@ -45,9 +45,11 @@ static size_t slot_for(const struct function_table *table, PyObject *code)
     return i;
 }
 
+/* NULL = there is none, or one of an interpreter that is gone, and left it. */
 static struct function_entry *entry_of(PyObject *code)
 {
-    return functions->slot[slot_for(functions, code)];
+    struct function_entry *entry = functions->slot[slot_for(functions, code)];
+    return entry && entry->owner == owner_here ? entry : NULL;
 }
 
 static void set_slot(struct function_table *table, size_t i, struct function_entry *entry)
@@ -71,9 +73,7 @@ static bool grow_slots(void)
         if (old->slot[i])
             set_slot(bigger, slot_for(bigger, old->slot[i]->code), old->slot[i]);
     __atomic_store_n(&functions, bigger, __ATOMIC_RELEASE);
-    if (old && !py.free_threaded) /* else another thread may be reading it; all of these together are smaller than the one in use */
-        munmap(old, bytes_of_table(old_size));
-    return true;
+    return true; /* `old` stays: another thread may be reading it. All of these together are smaller than the one in use */
 }
 
 static void take_from_table(struct function_table *table, size_t hole)
@@ -90,6 +90,17 @@ static void take_from_table(struct function_table *table, size_t hole)
     }
 }
 
+static void take_out(size_t place)
+{
+    struct function_entry *entry = functions->slot[place];
+    take_from_table(functions, place);
+    functions_generation++;
+    slots_used--;
+    entry->code = NULL;
+    entry->next = spare;
+    spare = entry;
+}
+
 /* CPython calls it when a code object dies: its address may be another's next. */
 static void code_dies(void *dying)
 {
@@ -100,29 +111,30 @@ static void code_dies(void *dying)
         function_dies(entry);
     arena_lock();
     size_t place = slot_for(functions, entry->code);
-    if (functions->slot[place] == entry) {
-        take_from_table(functions, place);
-        functions_generation++;
-        slots_used--;
-        entry->code = NULL;
-        entry->next = spare;
-        spare = entry;
-    }
+    if (functions->slot[place] == entry)
+        take_out(place);
     arena_unlock();
+}
+
+Py_ssize_t functions_index(void)
+{
+    return py._PyEval_RequestCodeExtraIndex(code_dies);
 }
 
 const char *functions_begin(void)
 {
     if (extra < 0)
-        extra = py._PyEval_RequestCodeExtraIndex(code_dies);
+        extra = functions_index();
     if (extra < 0)
         return "Other tools have taken every slot of CPython's code objects: end one of them.";
     if (!functions && !grow_slots())
         return "There is no memory for the table of functions.";
+    arena_lock();
     for (size_t i = 0; i <= functions->mask; i++)
         if (functions->slot[i])
             functions->slot[i]->flags = UNREPORTED;
     functions_generation++;
+    arena_unlock();
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
@@ -288,12 +300,13 @@ static void publish(struct function_entry *entry, const struct texts *t)
     flags |= flag_left_out(entry);
     bool is_bare = py.version < 0x030b0000;
     const char *name = is_bare ? t->text[1] : t->text[2];
-    entry->observed = options_want_values(t->text[0], name, is_bare);
-    entry->lined = options_want_lines(t->text[0], name, is_bare);
+    bool is_main = !owner_here; /* else it is calls alone */
+    entry->observed = is_main && options_want_values(t->text[0], name, is_bare);
+    entry->lined = is_main && options_want_lines(t->text[0], name, is_bare);
     entry->secret = entry->observed && options_redact(t->text[1]);
     if (!strcmp(t->text[1], "_find_and_load") && !strcmp(t->text[0], "<frozen importlib._bootstrap>"))
         flags = (flags & ~LEFT_OUT) | IMPORTS;
-    entry->executes = options_want_opcodes(t->text[0], name, is_bare) && !(flags & (UNWANTED | IMPORTS));
+    entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare) && !(flags & (UNWANTED | IMPORTS));
     __atomic_store_n(&entry->flags, flags, __ATOMIC_RELEASE);
 }
 
@@ -311,16 +324,13 @@ const struct function *name_record(const char *name)
 {
     size_t length = strnlen(name, LONGEST);
     struct texts t = {.text = {name, "", ""}, .length = {length, 0, 0}};
+    arena_lock();
     struct text_slot *slot = text_slot_of(&t, -NAME);
-    if (!slot)
-        return NULL;
-    if (!slot->record) {
-        bool room = names < MOST_NAMES && add_text(slot, &t, -NAME, options_redact(name));
-        if (!room)
-            return NULL;
+    if (slot && !slot->record && names < MOST_NAMES && add_text(slot, &t, -NAME, options_redact(name)))
         names++;
-    }
-    return arena_function_at(slot->record);
+    const struct function *record = slot && slot->record ? arena_function_at(slot->record) : NULL;
+    arena_unlock();
+    return record;
 }
 
 static struct function_entry *add(PyObject *code)
@@ -338,7 +348,7 @@ static struct function_entry *add(PyObject *code)
     }
     struct function_entry *entry = spare;
     spare = entry->next;
-    *entry = (struct function_entry){.flags = UNREPORTED};
+    *entry = (struct function_entry){.flags = UNREPORTED, .owner = owner_here};
     __atomic_store_n(&entry->code, code, __ATOMIC_RELEASE);
     set_slot(functions, slot_for(functions, code), entry);
     slots_used++;
@@ -350,6 +360,9 @@ static struct function_entry *publish_code(PyObject *code, const struct texts *t
 {
     arena_lock();
     struct function_entry *entry = entry_of(code);
+    size_t place = slot_for(functions, code);
+    if (!entry && functions->slot[place])
+        take_out(place);
     *is_new = !entry && (entry = add(code));
     *is_first = entry && entry->flags & UNREPORTED;
     if (*is_first)
@@ -372,7 +385,7 @@ static struct function_entry *take_in(PyObject *code)
         function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);
-    if (is_new && py._PyCode_SetExtra(code, extra, entry)) {
+    if (is_new && py._PyCode_SetExtra(code, interpreter_here ? interpreter_here->extra : extra, entry)) {
         py.PyErr_Clear();
         code_dies(entry);
         entry = NULL;

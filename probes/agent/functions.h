@@ -5,6 +5,7 @@
 #include "agent.h"
 #include "build.h"
 #include "cpython.h"
+#include "whose.h"
 
 enum { UNREPORTED = 1, UNWANTED = 2, IMPORTS = 4, LEFT_OUT = 8, LEAVING = 16, RETURNING = 32, BACK = 64 };
 
@@ -12,7 +13,13 @@ struct function_entry {
     PyObject *code;
     struct function_entry *next; /* while it is spare */
     uint32_t id;
-    uint32_t flags; /* UNREPORTED: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import;
+    union {
+        struct {
+            uint32_t flags, owner; /* owner: number of the interpreter whose code it is */
+        };
+        uint64_t both;
+    };
+    /* flags: UNREPORTED: not written to this arena yet; UNWANTED: by the filters; IMPORTS: importlib's that stands for an import;
                        LEFT_OUT: by the tracer, for a time; LEAVING: since just now; RETURNING: it was until just now; BACK: since then
                        there are calls, `odd`, whose ends are not to be written */
     uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
@@ -26,7 +33,7 @@ struct function_entry {
 };
 
 /* Looked at by every thread without a lock. An entry stays where it is for ever, and what is in the wrong slot just now has another `code`: while
- * a code object runs, no entry but its own has it. */
+ * a code object runs, no entry of its interpreter's but its own has it. */
 struct function_table {
     size_t mask;
     struct function_entry *slot[]; /* NULL = empty */
@@ -43,6 +50,8 @@ extern void (*function_executes)(struct function_entry *), (*function_dies)(stru
 const char *functions_begin(void);
 /* The interpreter is gone, and all code objects with it. */
 void functions_forget(void);
+/* The running interpreter's index of what code objects hold for others, for which the death of each is told; below 0: there is none left. */
+Py_ssize_t functions_index(void);
 /* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
 /* The entry of a code object that was reported to this arena; NULL = it was not. */
@@ -69,7 +78,7 @@ static inline struct function_entry *function_of(PyObject *code)
 {
     struct function_table *table = __atomic_load_n(&functions, __ATOMIC_ACQUIRE);
     struct function_entry *entry = __atomic_load_n(&table->slot[function_slot_of(table, code)], __ATOMIC_ACQUIRE);
-    if (LIKELY(entry && entry->code == code && !__atomic_load_n(&entry->flags, __ATOMIC_ACQUIRE)))
+    if (LIKELY(entry && entry->code == code && __atomic_load_n(&entry->both, __ATOMIC_ACQUIRE) == (uint64_t)owner_here << 32))
         return entry;
     return function_unknown(code);
 }

@@ -15,6 +15,7 @@
 #include "c_names.h"
 #include "frames.h"
 #include "stacks.h"
+#include "whose.h"
 
 enum { GREENLET_TYPE = 0, GREENLET_THROW = 5, GREENLET_SWITCH = 6 }; /* places in the table that it exports */
 
@@ -125,7 +126,7 @@ static bool taken;
 
 void greenlets_look(void)
 {
-    if (LIKELY(taken || !frames_known) || py.free_threaded) /* stacks.c relies on the GIL */
+    if (LIKELY(taken || !frames_known) || py.free_threaded || owner_here) /* stacks.c relies on the GIL, and is for the main interpreter */
         return;
     PyObject *type, *value, *traceback;
     py.PyErr_Fetch(&type, &value, &traceback);

@@ -4,6 +4,7 @@
 #include "cpython.h"
 #include "frames.h"
 #include "functions.h"
+#include "interpreters.h"
 #include "layers.h"
 #include "left_out.h"
 #include "objects.h"
@@ -15,6 +16,8 @@
 struct callback {
     char object[LARGEST_OBJECT];
     fast_call call; /* as vectorcall has it, but for the keywords' names, of which there are none */
+    fast_call act;  /* of an interpreter beside the main one: what `call` does once it has entered the agent */
+    struct interpreter *of;
 };
 static struct type_member members[] = {
     {"__vectorcalloffset__", 19 /* Py_ssize_t */, offsetof(struct callback, call), 1 /* read only */, NULL}, {0}};
@@ -286,27 +289,43 @@ static bool called(PyObject *result)
     return result != NULL;
 }
 
-static PyObject *new_callback(PyObject *type, fast_call call)
+static PyObject *on_foreign(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    struct callback *callback = (struct callback *)self;
+    struct interpreter *in = callback->of;
+    bool entering = callback->act == on_start || callback->act == on_resume || callback->act == on_throw;
+    struct writer *w = interpreter_enters(in, self, current_frame(), entering);
+    if (UNLIKELY(!w))
+        return py.none;
+    PyObject *result = callback->act(self, arguments, count);
+    interpreter_leaves(in, w);
+    return result;
+}
+
+static PyObject *new_callback(PyObject *type, fast_call call, struct interpreter *of)
 {
     struct callback *callback = type ? (struct callback *)py.PyType_GenericAlloc(type, 0) : NULL;
-    if (callback)
-        callback->call = call;
+    if (callback) {
+        callback->call = of ? on_foreign : call;
+        callback->act = call;
+        callback->of = of;
+    }
     return (PyObject *)callback;
 }
 
-/* Registers all callbacks, or None for each. The events, 0 when something was refused. */
-static long register_callbacks(PyObject *module, PyObject *numbers, bool on)
+/* Registers all callbacks for a tool, or None for each; of calls alone for an interpreter beside the main one. The events, 0 when something was refused. */
+static long register_callbacks(PyObject *module, PyObject *numbers, int number, bool on, struct interpreter *of)
 {
     slots[0].value = py.vectorcall_call;
     PyObject *type = on ? py.PyType_FromSpec(&callback_type) : NULL;
     long events = 0;
     bool done = true;
     for (int i = 0; i < EVENTS && done; i++) {
-        if (on && callbacks[i].wanted && !*callbacks[i].wanted)
+        if (callbacks[i].wanted && (of || (on && !*callbacks[i].wanted)))
             continue;
         long event = long_attribute(numbers, callbacks[i].event);
-        PyObject *callback = on ? new_callback(type, callbacks[i].call) : py.none;
-        done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", tool, event, callback));
+        PyObject *callback = on ? new_callback(type, callbacks[i].call, of) : py.none;
+        done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", number, event, callback));
         if (on && callback)
             py.Py_DecRef(callback);
         if (callbacks[i].call == on_instruction)
@@ -329,7 +348,7 @@ static void pause(bool on)
         called(py.PyObject_CallMethod(module, "set_events", "il", tool, on ? 0 : all_events));
 }
 
-static void again(void)
+void monitoring_again(void)
 {
     PyObject *type, *value, *traceback; /* of the program's, where a forked child begins at one of its events */
     py.PyErr_Fetch(&type, &value, &traceback);
@@ -339,20 +358,32 @@ static void again(void)
     py.PyErr_Restore(type, value, traceback);
 }
 
-static void stop(void)
+/* Gives a tool back, where there is one. */
+static void give_back(int *number, struct interpreter *of)
 {
     PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
-    if (tool >= 0 && numbers) {
-        called(py.PyObject_CallMethod(module, "set_events", "ii", tool, 0));
-        again(); /* who gets this tool's id next shall find no place where nothing is wanted */
-        register_callbacks(module, numbers, false);
-        called(py.PyObject_CallMethod(module, "free_tool_id", "i", tool));
-        py.Py_DecRef(disable);
-        tool = -1;
+    if (*number >= 0 && numbers) {
+        called(py.PyObject_CallMethod(module, "set_events", "ii", *number, 0));
+        monitoring_again(); /* who gets this tool's id next shall find no place where nothing is wanted */
+        register_callbacks(module, numbers, *number, false, of);
+        called(py.PyObject_CallMethod(module, "free_tool_id", "i", *number));
+        *number = -1;
     }
     if (numbers)
         py.Py_DecRef(numbers);
     py.PyErr_Clear();
+}
+
+static void stop(void)
+{
+    if (tool >= 0)
+        py.Py_DecRef(disable);
+    give_back(&tool, NULL);
+}
+
+void monitoring_leaves(struct interpreter *in)
+{
+    give_back(&in->tool, in);
 }
 
 static bool report(PyObject *code, bool on)
@@ -387,31 +418,49 @@ static bool positions_readable(void)
     return right;
 }
 
+/* The events that the running interpreter reports to a tool of ours from now on; 0: it refuses, and `number` is below 0 where no tool was free. */
+static long take_tool(PyObject *module, PyObject *numbers, int *number, struct interpreter *of)
+{
+    static const int tools[] = {4, 3, 5, 2, 1, 0};
+    for (int i = 0; i < 6 && *number < 0; i++)
+        if (called(py.PyObject_CallMethod(module, "use_tool_id", "is", tools[i], "pytrace-ebpf")))
+            *number = tools[i];
+    long events = *number < 0 ? 0 : register_callbacks(module, numbers, *number, true, of);
+    bool done = events && called(py.PyObject_CallMethod(module, "restart_events", NULL)) && called(py.PyObject_CallMethod(module, "set_events", "il", *number, events));
+    return done ? events : 0;
+}
+
 static const char *start(bool here)
 {
     (void)here; /* it is for every thread at once, and the agent's own runs no code of the program's */
-    static const int tools[] = {4, 3, 5, 2, 1, 0};
     PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
     if (!numbers || !positions_readable() || !(disable = py.PyObject_GetAttrString(module, "DISABLE"))) {
         py.PyErr_Clear();
         return "This CPython's sys.monitoring is not the one that its version has: run the program with an ordinary build.";
     }
-    for (int i = 0; i < 6 && tool < 0; i++)
-        if (called(py.PyObject_CallMethod(module, "use_tool_id", "is", tools[i], "pytrace-ebpf")))
-            tool = tools[i];
     const char *failure = NULL;
-    long events = 0;
+    all_events = take_tool(module, numbers, &tool, NULL);
     if (tool < 0) {
         py.Py_DecRef(disable);
         failure = "Other tools have taken every tool id of sys.monitoring: end one of them (a debugger, coverage, a profiler).";
-    } else if (!(events = register_callbacks(module, numbers, true)) || !called(py.PyObject_CallMethod(module, "restart_events", NULL)) ||
-               !called(py.PyObject_CallMethod(module, "set_events", "il", tool, events))) {
+    } else if (!all_events) {
         stop();
         failure = "sys.monitoring refused the agent's callbacks: is another tool or an audit hook in the way?";
     }
-    all_events = events;
     py.Py_DecRef(numbers);
     return failure;
 }
 
-const struct source monitoring = {start, stop, NULL, pause, again, NULL, runs, report};
+bool monitoring_enters(struct interpreter *in)
+{
+    PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
+    bool done = numbers && take_tool(module, numbers, &in->tool, in);
+    if (numbers)
+        py.Py_DecRef(numbers);
+    if (!done)
+        monitoring_leaves(in);
+    py.PyErr_Clear();
+    return done;
+}
+
+const struct source monitoring = {start, stop, NULL, pause, monitoring_again, NULL, runs, report};

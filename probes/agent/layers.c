@@ -5,6 +5,7 @@
 #include "cpython.h"
 #include "greenlets.h"
 #include "threads.h"
+#include "whose.h"
 #include "world.h"
 
 #define COLLECTION 1 /* its number among frames: a thread has but one at a time */
@@ -102,7 +103,7 @@ static uint32_t import_here(void)
 static void import_begins(struct writer *w, const void *frame)
 {
     uint32_t function = import_here(), line = line_called_from(frame);
-    if (UNLIKELY(stacks_switch) && frame)
+    if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_enter(w, (void *)frame, number_of_import(frame), function, line);
     write_event(w, function, number_of_import(frame), line, CALL_ENTRY);
     w->imports++;
@@ -114,7 +115,7 @@ static void import_ends(struct writer *w, const void *frame, uint64_t kind)
     if (!w->imports) /* it was open when the session began */
         return;
     w->imports--;
-    if (UNLIKELY(stacks_switch) && frame)
+    if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_leave(w, (void *)frame, number_of_import(frame));
     write_event(w, import_here(), number_of_import(frame), 0, kind);
 }

@@ -69,7 +69,7 @@ struct function_entry *left_out_written(PyObject *code, const void *frame, bool 
 bool left_out_waits(PyObject *code)
 {
     struct function_entry *function = function_reported(code);
-    return function && function->odd;
+    return function && (function->odd || !(function->flags & (LEFT_OUT | UNWANTED)));
 }
 
 /* One frame of a thread. */
@@ -102,15 +102,19 @@ static void settle(struct writer *w, struct open *open, size_t count)
             add_odd(open[i].function, open[i].frame);
 }
 
-/* Is the innermost frame there already, but not its event: since the interpreter let another thread go first, before 3.12? The
- * thread's last event shows it: the end of a frame at the same address, or the beginning of the caller. */
-static bool on_its_way(const struct writer *w, void *frame)
+/* Is the frame there already, but not its event, since the interpreter let another thread go first? Up to 3.10 that is in front of all instructions,
+ * and the thread's last event shows it: the end of a frame at the same address, or the beginning of the caller. From 3.11 on it is in RESUME, whose
+ * eval breaker comes before its event, but for 3.12 (seen by a signal's handler that runs there, 3.11 to 3.15). Where a tool beside the agent takes
+ * its time over the event, that may be before or after the agent's: then the thread's last event is the beginning of this frame. */
+static bool on_its_way(const struct writer *w, void *frame, bool innermost)
 {
-    if (!w->chunk->count)
-        return false;
-    uint64_t what = w->next[-1].what, kind = event_kind(what);
-    bool began = kind == CALL_ENTRY || kind == CALL_RESUME || kind == CALL_OPEN || kind == CALL_LINE || kind == EVENT_STANDS;
-    return event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
+    uint64_t what = w->chunk->count ? w->next[-1].what : 0, kind = event_kind(what);
+    bool began = what && (kind == CALL_ENTRY || kind == CALL_RESUME || kind == CALL_OPEN || kind == CALL_LINE || kind == EVENT_STANDS);
+    if (at->resume_opcodes >= 0) {
+        uint8_t opcode = *(uint8_t *)pointer_at(frame, at->frame_position);
+        return (opcode == (at->resume_opcodes & 255) || opcode == at->resume_opcodes >> 8) && !(began && event_frame(what) == frame_number(frame));
+    }
+    return innermost && what && event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
 }
 
 /* The frames of a thread whose functions were reported, innermost first, and what is known of them. */
@@ -123,8 +127,11 @@ static size_t look_at(const struct writer *w, void *innermost, struct open *open
         if (!function || function->flags == UNWANTED)
             continue;
         bool was_out = function->flags & RETURNING || (function->flags & (LEFT_OUT | LEAVING)) == LEFT_OUT;
+        bool comes = on_its_way(w, frame, frame == innermost);
+        if (comes && frame != innermost) /* it begins when the signal's handler, or the like, has returned that runs within its first instruction */
+            continue;
         if (open)
-            open[count] = (struct open){frame, function, take_odd(function, frame) == was_out && (frame != innermost || !on_its_way(w, frame))};
+            open[count] = (struct open){frame, function, take_odd(function, frame) == was_out && !comes};
         count++;
     }
     return count;

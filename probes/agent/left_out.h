@@ -13,7 +13,7 @@ bool left_out_asked(void);
 void left_out_follow(const struct source *hooks);
 /* GIL held. The entry of a function that function_of leaves out, of which this event is to be written all the same; else NULL. */
 struct function_entry *left_out_written(PyObject *code, const void *frame, bool entering);
-/* Whether ends of such a function are still to be looked at. */
+/* Whether ends of such a function are still to be looked at: of calls that are odd, or as it is back. */
 bool left_out_waits(PyObject *code);
 
 #endif

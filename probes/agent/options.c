@@ -44,6 +44,8 @@ static void read_line(char *line)
         options.opcodes = atoi(value);
     else if (!strcmp(line, "memory"))
         options.memory = atoi(value);
+    else if (!strcmp(line, "main_only"))
+        options.main_only = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
         options.include[options.includes++] = value;
     else if (!strcmp(line, "exclude") && options.excludes < MAX_PATTERNS)

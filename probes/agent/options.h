@@ -11,6 +11,7 @@
  *     lines=0|1               write the lines that functions come to as well
  *     opcodes=0|1             count the instructions that functions execute
  *     memory=0|1              count allocations
+ *     main_only=0|1           write no calls of interpreters beside the main one
  *     include=PATTERN         only these functions, any number of times
  *     exclude=PATTERN         not these, any number of times
  *     args=PATTERN            of these functions what they are given and return is written too, any number of times
@@ -33,7 +34,7 @@
 
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
-    bool follow, c_calls, lines, opcodes, memory;
+    bool follow, c_calls, lines, opcodes, memory, main_only;
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes;

@@ -19,6 +19,7 @@
 #include "frames.h"
 #include "functions.h"
 #include "greenlets.h"
+#include "interpreters.h"
 #include "layers.h"
 #include "left_out.h"
 #include "memory.h"
@@ -117,6 +118,7 @@ static void take_down(void)
 static void stop_recording(void)
 {
     __atomic_store_n(&recording, 0, __ATOMIC_SEQ_CST);
+    interpreters_end();
     if (!arena->stopped) {
         arena->interpreters = interpreters_made();
         arena->stopped = stamp_of(arena->clock);
@@ -128,7 +130,7 @@ static void stop_counting(void)
 {
     memory_flush();
     opcodes_flush();
-    writers_each(writer_close); /* one of them may wait within the agent, with an event to write */
+    writers_close(); /* one of them may wait within the agent, with an event to write */
     stop_recording();
 }
 
@@ -159,6 +161,7 @@ static void interpreter_gone(void)
 {
     watches_interpreter = false;
     exit_function = NULL;
+    interpreters_forget();
     functions_forget();
     if (!tracer_is_gone())
         session_interpreter_gone(options.directory);
@@ -211,8 +214,18 @@ static const char *switch_on(bool here)
         return "The threads of this program, which has no GIL, could not be stopped for a moment: it may have no memory left.";
     }
     phase = ACTIVE;
+    interpreters_begin();
     arena_say(arena, ARENA_ACTIVE);
     return NULL;
+}
+
+/* What this thread, the agent's own, has Python do is seen by no tool of the program's: a debugger takes a thread for one of the program's once it
+ * sees code run there. Up to 3.10 tools are of single threads, and there is no such function. */
+static void unseen(bool begins)
+{
+    void (*act)(void *) = begins ? py.PyThreadState_EnterTracing : py.PyThreadState_LeaveTracing;
+    if (act)
+        act(py.PyThreadState_Get());
 }
 
 static void end(bool tracer_gone)
@@ -222,6 +235,7 @@ static void end(bool tracer_gone)
     bool sure = !cpython_finalizing();
     if (sure) {
         int state = py.PyGILState_Ensure();
+        unseen(true);
         world_claim();
         if (hooks_on)
             world_stopped(stop_counting);
@@ -229,12 +243,13 @@ static void end(bool tracer_gone)
         if (hooks_on)
             take_down();
         world_release();
+        unseen(false);
         py.PyGILState_Release(state);
     }
     stop_recording();
     if (tracer_gone)
         remove_session_files();
-    if (sure)
+    if (sure && interpreters_left())
         last_word(ARENA_QUIET, NULL);
     else /* a thread may still be writing its last event: it stays mapped */
         arena_say(arena, ARENA_QUIET);
@@ -291,6 +306,16 @@ static void leave_out(void)
     py.PyGILState_Release(state);
 }
 
+static void tell_interpreters(void)
+{
+    if (cpython_finalizing())
+        return;
+    int state = py.PyGILState_Ensure();
+    if (hooks_on)
+        interpreters_look();
+    py.PyGILState_Release(state);
+}
+
 static void watch(void)
 {
     while (hooks_on) {
@@ -307,8 +332,11 @@ static void watch(void)
             leave_out();
         if (hooks->look)
             look_for_threads();
+        if (interpreters_came())
+            tell_interpreters();
     }
-    last_word(ARENA_QUIET, NULL); /* ended at the interpreter's exit */
+    if (interpreters_left())
+        last_word(ARENA_QUIET, NULL); /* ended at the interpreter's exit */
 }
 
 static void *watching(void *unused)
@@ -335,12 +363,14 @@ static void *beginning(void *unused)
         return NULL;
     }
     int state = py.PyGILState_Ensure();
+    unseen(true);
     world_claim();
     if (hooks_on)
         drop_inherited();
     bool open = arena_open(py.version, 0);
     const char *failure = open ? switch_on(false) : NULL;
     world_release();
+    unseen(false);
     py.PyGILState_Release(state);
     if (!open)
         phase = IDLE;
@@ -373,6 +403,7 @@ static void child_of_fork(void)
     phase = hooks_on ? INHERITED : IDLE;
     settle_child = hooks_on ? settle_inherited : NULL;
     world_after_fork();
+    interpreters_forget();
     writers_after_fork();
 }
 
@@ -407,6 +438,7 @@ static bool begin_here(uint32_t forked_from)
         greenlets_begin();
         recording = ++sessions;
         phase = ACTIVE;
+        interpreters_begin();
         arena_say(arena, ARENA_ACTIVE);
     }
     if (!failure && !spawn(watching)) {

@@ -19,4 +19,11 @@ struct source {
 };
 extern const struct source monitoring, profile;
 
+struct interpreter;
+/* On a thread of an interpreter beside the main one, whose GIL it has: its calls are reported from now on, no more, or again from where it was
+ * said that none is wanted. False: they cannot be. */
+bool monitoring_enters(struct interpreter *in);
+void monitoring_leaves(struct interpreter *in);
+void monitoring_again(void);
+
 #endif

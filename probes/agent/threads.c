@@ -9,20 +9,22 @@
 #include "cpython.h"
 #include "frames.h"
 #include "options.h"
+#include "whose.h"
 #include "world.h"
 
 void (*settle_child)(void);
 
 static struct writer *find_writer(void *frame, bool entering)
 {
-    frames_verify();
+    if (!owner_here)
+        frames_verify();
     struct writer *w = this_writer;
     if (w->session == AWAITING) {
         w->session = recording;
         return entering && frame && w->open_frame == frame_number(frame) ? NULL : w;
     }
     uint32_t tid = syscall(SYS_gettid);
-    w = writer_kept(tid, thread_number_of(py._PyThreadState_UncheckedGet()));
+    w = writer_kept(tid, owner_here ? 0 : thread_number_of(py._PyThreadState_UncheckedGet()));
     if (w) {
         writer_take(w);
         /* A thread that waited for the GIL on its way into a frame: the frame was reported as open already. */
@@ -33,7 +35,7 @@ static struct writer *find_writer(void *frame, bool entering)
         return NULL;
     }
     writer_take(w);
-    if (frame && frames_known)
+    if (frame && frames_known && !owner_here) /* else interpreters.c does it */
         write_open_frames(w, entering ? frame_behind(frame) : frame);
     return w;
 }

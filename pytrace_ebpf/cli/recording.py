@@ -32,8 +32,10 @@ def prepare(source: str = "agent") -> None:
 
     source  as asked for, where a running process is to be traced: the process that searches its names starts too, if they may matter
     """
+    from pytrace_ebpf.record.kernel import host
     from pytrace_ebpf.record.parsing import confined
 
+    host.require_machine()
     extras.require("psutil")
     confined.parsers.start()
     if source in ("auto", "usdt"):

@@ -167,9 +167,9 @@ static bool thread(struct bytes *bytes, struct engine *engine, struct thread *th
     if (bytes->reads) {
         free(thread->held);
         thread->held = row;
-        thread->has_held = held == 1;
+        thread->has_held = held == 1 && engine->wants_rows;
         bytes->fine = bytes->fine && held <= 1;
-        if (!held) { /* an empty array is no row */
+        if (!thread->has_held) { /* an empty array is no row */
             free(thread->held);
             thread->held = NULL;
         }

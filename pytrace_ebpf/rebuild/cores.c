@@ -20,20 +20,28 @@ void cores_open(const struct engine *engine, struct thread *thread)
             thread->busy = &engine->cores.busy[k];
 }
 
-/* CPU time of the thread's process up to `ns`, which lies near what was asked last. */
-static int64_t busy_upto(struct thread *thread, int64_t ns)
+/* The piece of its process's curve that `ns` lies on, which is near what was asked last. */
+struct piece cores_piece(struct thread *thread, int64_t ns)
 {
     const struct busy *busy = thread->busy;
     if (!busy || !busy->count)
-        return 0;
+        return (struct piece){.from = INT64_MIN, .until = NS_NEVER};
     if (ns < busy->when[0])
-        return busy->total[0];
-    while (thread->busy_at + 1 < busy->count && busy->when[thread->busy_at + 1] <= ns)
-        thread->busy_at++;
-    while (busy->when[thread->busy_at] > ns)
-        thread->busy_at--;
+        return (struct piece){.from = INT64_MIN, .until = busy->when[0], .total = busy->total[0]};
     size_t at = thread->busy_at;
-    return busy->total[at] + busy->slope[at] * (ns - busy->when[at]);
+    while (at + 1 < busy->count && busy->when[at + 1] <= ns)
+        at++;
+    while (busy->when[at] > ns)
+        at--;
+    thread->busy_at = at;
+    int64_t until = at + 1 < busy->count ? busy->when[at + 1] : NS_NEVER;
+    return (struct piece){.from = busy->when[at], .until = until, .total = busy->total[at], .slope = busy->slope[at]};
+}
+
+static int64_t busy_upto(struct thread *thread, int64_t ns)
+{
+    struct piece piece = cores_piece(thread, ns);
+    return cores_upto(&piece, ns);
 }
 
 /* --- cells --- */
@@ -56,21 +64,28 @@ static bool more_slots(struct cores *cores)
     return true;
 }
 
-static bool add(struct cores *cores, int32_t func, int32_t cpu, int64_t ns)
+static struct on_core *cell_of(struct cores *cores, int32_t func, int32_t cpu)
 {
     if (cores->count * 2 >= cores->slots && !more_slots(cores))
-        return false;
+        return NULL;
     size_t at = hash((uint64_t)(uint32_t)func << 32 | (uint32_t)cpu) >> 20 & (cores->slots - 1);
     for (; cores->slot[at]; at = (at + 1) & (cores->slots - 1)) {
         struct on_core *on = &cores->on[cores->slot[at] - 1];
         if (on->func == func && on->cpu == cpu)
-            return on->ns += ns, true;
+            return on;
     }
     if (cores->count >= UINT32_MAX / 2 || !room(&cores->on, &cores->capacity, cores->count + 1, sizeof *cores->on))
-        return false;
-    cores->on[cores->count++] = (struct on_core){.ns = ns, .func = func, .cpu = cpu};
+        return NULL;
+    struct on_core *fresh = &cores->on[cores->count++];
+    *fresh = (struct on_core){.func = func, .cpu = cpu};
     cores->slot[at] = (uint32_t)cores->count;
-    return true;
+    return fresh;
+}
+
+static bool add(struct cores *cores, int32_t func, int32_t cpu, int64_t ns)
+{
+    struct on_core *on = cell_of(cores, func, cpu);
+    return on && (on->ns += ns, true);
 }
 
 /* --- calls --- */
@@ -146,6 +161,28 @@ void cores_forget(struct engine *engine, struct call *call)
     }
 }
 
+/* A call of `func`, one that is described, has ended: it had `own` ns of the core `cpu` that was not noted before. */
+bool cores_add(struct engine *engine, int32_t func, int32_t cpu, int64_t own)
+{
+    struct cores *cores = &engine->cores;
+    uint32_t last = cores->last[func];
+    if (!last || cores->on[last - 1].cpu != cpu) {
+        struct on_core *on = cell_of(cores, func, cpu);
+        if (!on)
+            return failed(engine, NO_MEMORY);
+        last = cores->last[func] = (uint32_t)(on - cores->on) + 1;
+    }
+    cores->on[last - 1].ns += own;
+    return true;
+}
+
+/* It was the outermost one of its function, and its process had `busy` ns of the cores meanwhile. */
+void cores_meanwhile(struct cores *cores, int32_t func, int64_t wall, int64_t busy)
+{
+    cores->meanwhile[func].wall += wall;
+    cores->meanwhile[func].busy += busy;
+}
+
 /* A call of the thread ends at `ns`. */
 bool cores_leave(struct engine *engine, struct thread *thread, const struct call *call, int64_t ns, const struct ended *ended)
 {
@@ -157,10 +194,8 @@ bool cores_leave(struct engine *engine, struct thread *thread, const struct call
             fine = add(cores, ended->func, cores->slice[k].cpu, cores->slice[k].ns);
         fine = fine && add(cores, ended->func, ended->split.last_cpu, ended->self[ON_CPU] - noted(cores, call));
     }
-    if (counts && ended->outermost & 1 && ended->func >= 0 && (uint32_t)ended->func < engine->functions) {
-        cores->meanwhile[ended->func].wall += ended->wall;
-        cores->meanwhile[ended->func].busy += busy_upto(thread, ns) - call->busy_ns;
-    }
+    if (counts && ended->outermost & 1 && ended->func >= 0 && (uint32_t)ended->func < engine->functions)
+        cores_meanwhile(cores, ended->func, ended->wall, busy_upto(thread, ns) - call->busy_ns);
     cores_forget(engine, &copy);
     return fine || (engine->error = NO_MEMORY, false);
 }
@@ -168,6 +203,7 @@ bool cores_leave(struct engine *engine, struct thread *thread, const struct call
 void cores_free(struct cores *cores)
 {
     free(cores->meanwhile);
+    free(cores->last);
     free(cores->on);
     free(cores->slot);
     free(cores->slice);
@@ -181,7 +217,9 @@ OFFERED bool rebuild_want_cores(struct engine *engine, const struct busy *busy, 
     if (!engine->module || engine->by_cputime)
         return engine->error = STRANGE_STATE, false;
     if (!cores->meanwhile && !(cores->meanwhile = calloc((size_t)engine->functions + 1, sizeof *cores->meanwhile)))
-        return engine->error = NO_MEMORY, false;
+        return failed(engine, NO_MEMORY);
+    if (!cores->last && !(cores->last = calloc((size_t)engine->functions + 1, sizeof *cores->last)))
+        return failed(engine, NO_MEMORY);
     cores->busy = busy;
     cores->processes = processes;
     for (size_t k = 0; k < engine->threads; k++)

@@ -115,14 +115,14 @@ class Engine:
 
     def switches(self, sched: pa.Table, end_ns: int) -> None:
         """The rows of schema.SCHED of the segment that ends at end_ns."""
-        self._check(self._library.switches(self._engine, columns(Switches, **_arrays(sched, Switches)), end_ns))
+        self._check(self._library.switches(self._engine, columns_of(sched, Switches), end_ns))
 
     def cputimes(self, cputime: pa.Table, start_ns: int, end_ns: int) -> None:
         """The rows of schema.CPUTIME of the segment [start_ns, end_ns) and of the one that follows."""
         queued = cputime["runq_wait_ns"]
         has_queue = not queued.null_count
-        arrays = _arrays(cputime.set_column(4, "runq_wait_ns", queued.fill_null(0)), CpuTimes)
-        self._check(self._library.cputimes(self._engine, columns(CpuTimes, **arrays), has_queue, start_ns, end_ns))
+        held = columns_of(cputime.set_column(4, "runq_wait_ns", queued.fill_null(0)), CpuTimes)
+        self._check(self._library.cputimes(self._engine, held, has_queue, start_ns, end_ns))
 
     def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int) -> Iterator[int]:
         """Take the rows of schema.EVENTS of the segment that ends at end_ns, `piece` at a time; yields how many rows of calls each made.
@@ -139,7 +139,7 @@ class Engine:
 
     def _take(self, events: pa.Table, last: bool, piece: int) -> Generator[int, None, int]:
         """Returns how many rows wait for those that follow."""
-        held = columns(Events, **_arrays(events, Events))
+        held = columns_of(events, Events)
         self._check(self._library.events(self._engine, held, last))
         left, starved = len(events), c_bool(False)
         while left and not starved:
@@ -363,12 +363,12 @@ def _error(number: int) -> PytraceError:
 _WIDTH = {"ts": np.int64, "kind": np.int8, "cpu": np.int16, "address": np.int64, "frame": np.int64, "on_cpu_ns": np.int64, "runq_wait_ns": np.int64}
 
 
-def _arrays(table: pa.Table, struct: Any) -> dict[str, npt.NDArray[Any]]:
-    """The columns that `struct` points to."""
+def columns_of(table: pa.Table, struct: Any) -> Any:
+    """A `struct` (library.columns) of columns of `table`, those that it points to. Raises TraceError for a null."""
     names = [name for name, _ in struct._fields_ if name != "rows"]
     if any(table[name].null_count for name in names):
         raise TraceError("the trace has an event without a time or a thread: it is damaged; record it again")
-    return {name: np.ascontiguousarray(_array(table[name]), _WIDTH.get(name, np.int32)) for name in names}
+    return columns(struct, **{name: np.ascontiguousarray(_array(table[name]), _WIDTH.get(name, np.int32)) for name in names})
 
 
 def _array(column: pa.ChunkedArray) -> npt.NDArray[Any]:

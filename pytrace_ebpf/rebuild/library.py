@@ -24,6 +24,7 @@ def _columns(*names: str) -> type[ctypes.Structure]:
 Switches = _columns("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address")
 CpuTimes = _columns("ts", "pid", "tid", "on_cpu_ns", "runq_wait_ns")
 Events = _columns("ts", "pid", "tid", "kind", "func_id", "frame", "line")
+Acts = _columns("ts", "pid", "tid", "kind")
 
 
 class Busy(ctypes.Structure):
@@ -150,7 +151,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "decode": (c_bool, [c_void_p, c_size_t, POINTER(Decoding), POINTER(Decoded), c_size_t]),
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
-    "near": (c_bool, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "near": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
     "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),
     "written": (c_size_t, [c_void_p, c_size_t, POINTER(Form), c_void_p, c_size_t, POINTER(c_size_t)]),

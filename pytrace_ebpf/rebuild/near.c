@@ -1,16 +1,23 @@
 /* Which events show that the GIL went from one thread to another: those next to another thread's, or to a given moment.
  *
- * A segment's events lie thread by thread. Each stretch of them that is of one thread and in the order of time is a run; the runs are merged
+ * A segment's events lie thread by thread. Each stretch of them in a piece that is of one thread and in the order of time is a run; the runs are merged
  * as in a merge sort, but what a run has before any other goes on is skipped at once, by a search that doubles its steps. So the time is
  * that of the turns between threads, not of the events, but for one look at each to find the runs. */
 #include <stdlib.h>
 
 #include "rebuild.h"
 
+struct acts { /* some of a segment's events, in the order of the file */
+    const int64_t *ts;
+    const int32_t *pid, *tid;
+    const int8_t *kind;
+    size_t rows;
+};
+
 struct run { /* the rows [begin, end), of which all before `begin` are done */
     size_t begin, end;
-    bool marked; /* whether its rows are looked for: those of the moments are not */
     const int64_t *ts;
+    uint8_t *mark; /* NULL of the moments */
 };
 
 struct runs { /* a heap: none begins before the one at half its place */
@@ -75,16 +82,17 @@ static size_t search(const struct run *run, int64_t ns, bool after)
 }
 
 /* Take what the first run has up to where another goes on, and mark its ends; at one moment with that, those of either order. */
-static void take(struct runs *all, uint8_t *mark)
+static void take(struct runs *all)
 {
     struct run *run = all->run;
+    uint8_t *mark = run->mark;
     size_t from = run->begin, before = run->end, upto = run->end;
     if (all->count > 1) {
         int64_t other = head(&all->run[all->count > 2 && head(&all->run[2]) < head(&all->run[1]) ? 2 : 1]);
         before = search(run, other, false);
         upto = search(run, other, true);
     }
-    if (run->marked) {
+    if (mark) {
         mark[from] = mark[upto - 1] = 1;
         if (before > from)
             mark[before - 1] = 1;
@@ -105,22 +113,40 @@ static void take(struct runs *all, uint8_t *mark)
         sink(all, 0);
 }
 
-/* Set `mark` of each of `count` events that is next to another thread's, or to one of the `moments`, which ascend. Sets
- * some more: the ends of each thread's events, and where they are out of order. false: there was not enough memory. */
-OFFERED bool rebuild_near(const int64_t *ts, const int32_t *pid, const int32_t *tid, size_t count, const int64_t *moments, size_t moment_count,
-                          uint8_t *mark)
+/* Whether it shows that its thread has the GIL: not where it says what was open, or that nothing is. */
+static bool shows(int8_t kind)
+{
+    return kind != OPEN && kind != STANDS && kind != RESET;
+}
+
+static bool add_runs(struct runs *all, const struct acts *acts, uint8_t *mark)
+{
+    const int64_t *ts = acts->ts;
+    const int32_t *pid = acts->pid, *tid = acts->tid;
+    for (size_t begin = 0, end; begin < acts->rows; begin = end) {
+        end = begin + 1;
+        if (!shows(acts->kind[begin]))
+            continue;
+        while (end < acts->rows && tid[end] == tid[begin] && pid[end] == pid[begin] && ts[end] >= ts[end - 1] && shows(acts->kind[end]))
+            end++;
+        if (!add(all, (struct run){begin, end, ts, mark}))
+            return false;
+    }
+    return true;
+}
+
+/* Set `mark` of each of a segment's events, in `count` pieces one after the other, that shows who has the GIL and is next to another thread's, or to one of the
+ * `moments`, which ascend. Sets some more: the ends of each thread's in a piece, and where they are out of order. false: there was not enough memory. */
+OFFERED bool rebuild_near(const struct acts *pieces, size_t count, const int64_t *moments, size_t moment_count, uint8_t *mark)
 {
     struct runs all = {.last_ns = INT64_MIN};
-    bool fine = !moment_count || add(&all, (struct run){0, moment_count, false, moments});
-    for (size_t begin = 0, end; fine && begin < count; begin = end) {
-        for (end = begin + 1; end < count && tid[end] == tid[begin] && pid[end] == pid[begin] && ts[end] >= ts[end - 1];)
-            end++;
-        fine = add(&all, (struct run){begin, end, true, ts});
-    }
+    bool fine = !moment_count || add(&all, (struct run){0, moment_count, moments, NULL});
+    for (size_t k = 0; fine && k < count; mark += pieces[k++].rows)
+        fine = add_runs(&all, &pieces[k], mark);
     for (size_t at = all.count / 2; at--;)
         sink(&all, at);
     while (fine && all.count)
-        take(&all, mark);
+        take(&all);
     free(all.run);
     return fine;
 }

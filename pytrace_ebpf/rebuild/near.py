@@ -1,22 +1,24 @@
 """Which of a segment's events stand next to another thread's, by the compiled library."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from pytrace_ebpf.rebuild.library import library
+from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.rebuild.engine import columns_of
+from pytrace_ebpf.rebuild.library import Acts, library
 
 
-def near(ts: npt.NDArray[np.int64], pid: npt.NDArray[Any], tid: npt.NDArray[Any], moments: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mask of the events next to another thread's, or to one of the `moments`, and of some more: the ends of each thread's.
+def near(pieces: Sequence[pa.Table], moments: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mask of the events that show who has the GIL and stand next to another thread's, or to one of the `moments`; and of some more: the ends of each thread's.
 
-    Columns of schema.EVENTS, of which each thread's lie together; times are ns from -1 on. What lies between would be put in order only to be left out.
+    `pieces`: a segment's rows of schema.EVENTS (ts, pid, tid, kind), one after the other, of which each thread's lie together; times are ns
+    from -1 on. What lies between would be put in order only to be left out. Raises HostError where there is not enough memory for the search.
     """
-    found = np.zeros(len(ts), np.bool_)
-    columns: list[npt.NDArray[Any]] = [np.ascontiguousarray(ts, np.int64), *(np.ascontiguousarray(each, np.int32) for each in (pid, tid))]
-    moments = np.sort(moments)
-    addresses = (each.ctypes.data for each in columns)
-    if not library().near(*addresses, len(ts), moments.ctypes.data, len(moments), found.ctypes.data):
-        found[:] = True  # without memory for the search all of them are taken
+    moments, found = np.sort(moments), np.zeros(sum(map(len, pieces)), np.bool_)
+    each = [columns_of(piece, Acts) for piece in pieces]
+    if not library().near((Acts * len(each))(*each), len(each), moments.ctypes.data, len(moments), found.ctypes.data):
+        raise HostError("there is not enough memory to find who held the GIL")
     return found

@@ -4,7 +4,7 @@
  * between two events is ruled out for many of them at once, and a call that makes none, whose events follow each other, is not
  * even put on the stack. What is not plain ends the stretch and is left to those three: the first and the outermost calls of a thread,
  * the ends of calls that began before the stretch, what has no name or no frame, calls that have rows, and all where more is asked for than sums,
- * edges and rows of some functions. */
+ * edges, cores and rows of some functions. */
 #include "activations.h"
 #include "calls.h"
 #include "rebuild.h"
@@ -23,14 +23,16 @@ struct stretch {
     struct call *room;               /* for the last one that there is room for */
     int64_t ns, end_ns;              /* of the last event; and when the stretch ends at the latest */
     uint8_t state;
-    bool wants_tree;
+    int32_t cpu;       /* for cores.c: the core that all of it is on; -1 none */
+    struct piece busy; /* and the piece of its process's curve that was asked for last */
+    bool wants_tree, wants_cores;
     struct edge *edge; /* where the next one goes; NULL where none are wanted */
 };
 
 static bool is_plain(const struct engine *engine, const struct thread *thread)
 {
     bool makes_rows = engine->wants_rows && (!engine->row_of || thread->ended != NONE); /* or what comes may be the next sibling of one */
-    return !engine->by_cputime && !makes_rows && !engine->wants_cores && !engine->wants_lines &&
+    return !engine->by_cputime && !makes_rows && !engine->wants_lines &&
            thread->phase == WITHIN && thread->line.now.state <= BLOCKED && thread->depth && thread->open.count;
 }
 
@@ -48,7 +50,9 @@ static inline struct stretch stretch_of(struct engine *engine, struct thread *th
         .engine = engine, .thread = thread, .events = engine->events, .open = thread->open, .innermost = innermost, .before = innermost,
         .room = innermost + (calls < frames ? calls : frames),
         .ns = later(later(thread->last.ns, thread->line.since), engine->tree_ns),
-        .end_ns = thread->asked_ns < end ? thread->asked_ns + 1 : end, .state = thread->line.now.state, .wants_tree = engine->wants_tree
+        .end_ns = thread->asked_ns < end ? thread->asked_ns + 1 : end, .state = thread->line.now.state,
+        .cpu = engine->wants_cores && thread->line.now.state == ON_CPU ? thread->line.now.cpu : -1,
+        .wants_tree = engine->wants_tree, .wants_cores = engine->wants_cores
     };
 }
 
@@ -108,6 +112,25 @@ static inline void add_call(const struct stretch *now, struct call *caller, stru
     add(&site->total, now->state, counts, counts);
 }
 
+/* What the process has had of the cores by `ns`, for a call that is the outermost of its function. */
+static inline int64_t busy_at(struct stretch *now, uint8_t outermost, int64_t ns)
+{
+    if (!now->wants_cores || !(outermost & 1))
+        return 0;
+    if (ns < now->busy.from || ns >= now->busy.until)
+        now->busy = cores_piece(now->thread, ns);
+    return cores_upto(&now->busy, ns);
+}
+
+/* A call ends, which had `own` ns itself, and its process `busy` meanwhile. */
+static inline void add_to_core(const struct stretch *now, int32_t func, uint8_t outermost, int64_t wall, int64_t own, int64_t busy)
+{
+    if (now->cpu < 0 || !cores_add(now->engine, func, now->cpu, later(own, 0)))
+        return;
+    if (outermost & 1)
+        cores_meanwhile(&now->engine->cores, func, wall, busy);
+}
+
 /* Whether a call that ends so has a row for that. */
 static inline bool suspends(const struct engine *engine, int8_t kind)
 {
@@ -143,6 +166,8 @@ static inline size_t begin(struct stretch *now, size_t row, size_t end)
         note(now, end_ns, ENDS);
         now->thread->sequence++;
         add_call(now, now->innermost, place, end_ns - ts, 0, 0);
+        int64_t busy_ns = busy_at(now, outermost, ts);
+        add_to_core(now, func, outermost, end_ns - ts, end_ns - ts, busy_at(now, outermost, end_ns) - busy_ns);
         return 2;
     }
     struct call *call = ++now->innermost;
@@ -151,6 +176,7 @@ static inline size_t begin(struct stretch *now, size_t row, size_t end)
     call->node = place.node;
     call->site = place.site;
     call->outermost_of_site = place.outermost_of_site;
+    call->busy_ns = busy_at(now, outermost, ts);
     ++*of_function;
     ++*of_module;
     if (now->wants_tree)
@@ -175,7 +201,9 @@ static inline bool finish(struct stretch *now, size_t row)
     if (now->wants_tree)
         engine->sites.site[call->site].open--;
     struct place place = {call->node, call->site, call->outermost_of_site};
-    add_call(now, call - 1, place, now->ns - call->start_ns, call->children_wall, call->children[now->state]);
+    int64_t wall = now->ns - call->start_ns;
+    add_call(now, call - 1, place, wall, call->children_wall, call->children[now->state]);
+    add_to_core(now, call->func, call->outermost, wall, wall - call->children[now->state], busy_at(now, call->outermost, now->ns) - call->busy_ns);
     activations_leave(&now->open);
     now->innermost--;
     return true;

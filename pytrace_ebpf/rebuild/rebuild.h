@@ -409,6 +409,16 @@ struct busy {
     size_t count;
 };
 
+/* A straight piece of that: [from, until). */
+struct piece {
+    int64_t from, until, total, slope;
+};
+
+static inline int64_t cores_upto(const struct piece *piece, int64_t ns)
+{
+    return piece->total + piece->slope * (ns - piece->from);
+}
+
 /* CPU time of a function on a core, without the calls below. */
 struct on_core {
     int64_t ns;
@@ -432,6 +442,7 @@ struct cores {
     size_t processes;
     struct meanwhile *meanwhile; /* by func_id, of the described functions */
     struct on_core *on;
+    uint32_t *last; /* by func_id: the place in `on` plus one that cores_add() found last; 0 none */
     size_t count, capacity;
     uint32_t *slot; /* by hash of function and core: the place in `on` plus one */
     size_t slots;
@@ -443,6 +454,9 @@ struct cores {
 void cores_open(const struct engine *engine, struct thread *thread);
 void cores_enter(struct engine *engine, struct thread *thread, struct call *call, struct call *caller, const struct stamp *stamp);
 bool cores_note(struct cores *cores, struct call *call, int32_t cpu, int64_t ns);
+struct piece cores_piece(struct thread *thread, int64_t ns);
+bool cores_add(struct engine *engine, int32_t func, int32_t cpu, int64_t own);
+void cores_meanwhile(struct cores *cores, int32_t func, int64_t wall, int64_t busy);
 bool cores_leave(struct engine *engine, struct thread *thread, const struct call *call, int64_t ns, const struct ended *ended);
 void cores_left(struct engine *engine, struct thread *thread);
 void cores_forget(struct engine *engine, struct call *call);

@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pytrace_ebpf.rebuild.engine import Answers, Engine
+from pytrace_ebpf.rebuild.engine import Answers, Engine, Ids
 from pytrace_ebpf.rebuild.library import SPENT
 
 _BEHIND = 8  # batches that an engine may be behind another
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Made: TypeAlias = Callable[[Engine], object]
 
 
 class Shards:
-    """As Engine, but for rows, edges and windows: those need the order of one."""
+    """As Engine, but for rows of all calls, edges and windows: those need the order of one."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         """`engines` have the same settings, and have taken nothing yet."""
@@ -38,14 +39,22 @@ class Shards:
         """As of an Engine."""
         self._each(lambda engine: engine.cputimes(cputime, start_ns, end_ns))
 
-    def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int) -> None:
-        """Have all rows of schema.EVENTS of the segment that ends at end_ns taken; `piece` as of Engine.take()."""
+    def want_rows_of(self, functions: Ids, suspended: bool) -> None:
+        """As of an Engine."""
+        for engine in self.engines:
+            engine.want_rows_of(functions, suspended)
+
+    def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int, made: Made | None = None) -> None:
+        """Have all rows of schema.EVENTS of the segment that ends at end_ns taken; `piece` as of Engine.take().
+
+        `made` is called with an engine that has made rows of calls, while they are there, by the thread that it runs on.
+        """
         if len(self.engines) == 1:
-            _take(self.engines[0], iter(batches), end_ns, piece)
+            _take(self.engines[0], iter(batches), end_ns, piece, made)
             return
         waiting: list[queue.Queue[pa.Table | None]] = [queue.Queue(_BEHIND) for _ in self.engines]
         taken: list[Future[None]] = [
-            self._pool.submit(_take, engine, iter(own.get, None), end_ns, piece) for engine, own in zip(self.engines, waiting, strict=True)
+            self._pool.submit(_take, engine, iter(own.get, None), end_ns, piece, made) for engine, own in zip(self.engines, waiting, strict=True)
         ]
         try:
             for batch in batches:
@@ -57,9 +66,11 @@ class Shards:
         for each in taken:
             each.result()
 
-    def finish(self, end_ns: int) -> None:
-        """As of an Engine."""
-        self._each(lambda engine: engine.finish(end_ns))
+    def finish(self, end_ns: int, made: Made | None = None) -> None:
+        """As of an Engine; `made` as of take()."""
+        for engine, count in zip(self.engines, self._each(lambda engine: engine.finish(end_ns)), strict=True):
+            if count and made:
+                made(engine)
 
     def save(self) -> bytes:
         """The state between two segments, for Engine.load()."""
@@ -107,10 +118,11 @@ class Shards:
         return {name: np.concatenate([own[name] for own in each]) for name in (*SPENT, "known")}, np.concatenate(keys)
 
 
-def _take(engine: Engine, batches: Iterator[pa.Table], end_ns: int, piece: int) -> None:
+def _take(engine: Engine, batches: Iterator[pa.Table], end_ns: int, piece: int, made: Made | None) -> None:
     try:
-        for _ in engine.take(batches, end_ns, piece):
-            pass
+        for count in engine.take(batches, end_ns, piece):
+            if count and made:
+                made(engine)
     finally:
         for _ in batches:  # the thread that hands them over must not block for ever
             pass

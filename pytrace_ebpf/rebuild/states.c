@@ -5,7 +5,7 @@
  * timeline.c adds up the time in each state, calls.c takes what that has grown by from the call's entry to its end. So a call's gil_wait_ns is
  * the sum, within the call, of the intervals that
  *
- *     begin  where its thread leaves its core (OUT) by itself, in a futex call whose address lies within its process's GIL: waits_for()
+ *     begin  where its thread leaves its core (OUT) by itself, in a futex call whose address lies within its process's GIL, or another interpreter's own: waits_for()
  *     end    where it is woken (WAKING). From there on it is in the run queue (runq_wait_ns), until it has a core (IN)
  *
  * CPython waits for the GIL 5 ms at a time, then asks for it and waits anew: so a long wait is several such intervals, with a little of
@@ -20,6 +20,7 @@
 
 #define FUTEX 202            /* x86-64 */
 #define SYSCALL_UNKNOWN (-2) /* source perf */
+#define OTHER_GIL 5          /* probes/events.h: the last three bits of an address */
 #define STILL_RUNNABLE 0x7f  /* no bit of it set: preempted, not blocked (facts of the sched_switch tracepoint) */
 
 /* It left its core though it had something to do. */
@@ -28,13 +29,14 @@ static bool runnable(const struct sched_row *row)
     return !(row->state & STILL_RUNNABLE);
 }
 
-/* What a thread that left its core by itself waits for: a futex within the GIL's structure (its lock, or what its condition variables consist of) is
- * a wait for the GIL; any other system call, and none at all (a page fault), is blocked. Source perf does not tell. */
+/* What a thread that left its core by itself waits for: a futex within the GIL's structure (its lock, or what its condition variables consist of), or one of which
+ * the kernel half has said that it is another interpreter's GIL, is a wait for the GIL; any other system call, and none at all (a page fault), is blocked. Source perf does not tell. */
 static uint8_t waits_for(const struct sched_row *row, int64_t gil_start, int64_t gil_end)
 {
     if (row->syscall == SYSCALL_UNKNOWN)
         return OFF;
-    return row->syscall == FUTEX && row->address >= gil_start && row->address < gil_end ? GIL : BLOCKED;
+    bool within = row->address >= gil_start && row->address < gil_end;
+    return row->syscall == FUTEX && (within || (row->address & 7) == OTHER_GIL) ? GIL : BLOCKED;
 }
 
 /* A snapshot is read by what follows it in the segment: who gets a core was in the run queue, who leaves one had it, who is

@@ -45,6 +45,7 @@ SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists 
 
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
+OTHER_GIL = 5  # the last three bits of the own GIL of an interpreter beside the main one
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")
 # Where two hold the later one is reported.
@@ -88,10 +89,10 @@ SCHED = Table(
         Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
         Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
         Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
-        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause; of read the descriptor; 0 for none"),
+        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause, and where it is the own GIL of an interpreter beside the main one that GIL's address and 5; of read the descriptor; 0 for none"),
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
-        Column("holder_tid", "int32", "", "out: the thread that held the GIL at that moment, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
+        Column("holder_tid", "int32", "", "out: the thread that held the main interpreter's GIL at that moment, or the one that this one waits for, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
 )
 
@@ -135,6 +136,7 @@ THREADS = Table(
         _ts("start_ns", "creation, where seen; else the start of the recording"),
         _ts("end_ns", "exit; null while it ran on", nullable=True),
         Column("comm", "string", "", "the kernel's name of the thread; empty = not recorded, then it is its name", absent=""),
+        Column("interpreters", "string", "", "ids, as concurrent.interpreters has them, of the interpreters beside the main one whose calls it made, in the order of the first one of each, as 1 4; empty = none, or its calls were not recorded by the agent", absent=""),
     ),
 )
 
@@ -270,7 +272,7 @@ WAITS = Table(
         _ts("end_ns", "it got a core; else when events were lost or the recording ended"),
         Column("kind", _DICTIONARY, "", "gil; without a GIL stop-the-world (until all threads, which one of them stops, have stopped or may go on) and object-lock (an object's own lock, as of a list or dict); lock (any other futex); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
         Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),
-        Column("lock_address", "int64", "", "gil, lock, object-lock: address of the futex, the same in all that wait for that lock of one process; else null", True),
+        Column("lock_address", "int64", "", "gil, lock, object-lock: address of the futex, the same in all that wait for that lock of one process, but for the main interpreter's GIL, which is several; else null", True),
         Column("waker_pid", "int32", "", "process of waker_tid", True),
         Column("waker_tid", "int32", "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
         Column("holder_tid", "int32", "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),

@@ -63,7 +63,7 @@ BY = {
     "thread": By("threads"),
     "core": By("cores", prepared_by="cores"),
     "request": By("requests"),
-    "task": By("tasks"),
+    "task": By("tasks", prepared_by="tasks"),
     "wait": By("waits", with_bar=False, prepared_by="waits"),
     "operator": By("operators", of_compensated=True),
     "blas": By("blas", with_bar=False),
@@ -72,5 +72,5 @@ BY = {
     "opcode": By("opcodes", with_bar=False, of_samples=True),
     "args": By("args", with_bar=False),
     "memory": By("memory", with_bar=False),
-    "gil": By("gil", with_bar=False, prepared_by="waits"),
+    "gil": By("gil", with_bar=False, prepared_by="gil"),
 }

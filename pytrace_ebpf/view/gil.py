@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.waits.gil import Gil, analyze
+from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import PLACE, named, plain
@@ -107,6 +107,11 @@ def _threads(facts: dict[str, Any], width: int, top: int) -> list[RenderableType
         shown.add(figures, partial(text.thread, row["name"], row["pid"] if several else None), partial(text.fit, holder))
     note = f"{min(top, len(threads)):,} of {len(threads):,}; mostly behind: which thread had it; convoys: waits right after a short hold"
     return [text.title("Threads by time waited", note, width), shown]
+
+
+def before(trace: Any) -> None:
+    """Derive the waits, and find who held the GIL."""
+    prepare(trace)
 
 
 def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -153,12 +153,11 @@ def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """What is not known of interpreters beside the main one: a sentence for each process that made any."""
     lines = []
     for row in facts.get("interpreters", []):
-        missing = "are not recorded"
-        if row["source"] == "usdt":
-            if row["python_version"].startswith(("3.8.", "3.9.", "3.10.", "3.11.")):
-                continue  # all of them have one GIL
-            missing = "are recorded, but where they wait for their own GIL that is shown as blocked"
-        elif row["source"] == "sample":
+        recorded = row.get("recorded", 0)
+        if recorded >= row["others"] or row["source"] == "usdt":
+            continue
+        missing = f"are recorded for {recorded} of them alone" if recorded else "are not recorded"
+        if row["source"] == "sample":
             missing = "have no stacks here"
         made = _plural(row["others"], "interpreter")
         lines += _wrap(

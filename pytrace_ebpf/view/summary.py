@@ -43,10 +43,12 @@ def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, i
     return {k: n for k, n in most.items() if n}
 
 
-def interpreters(processes: pd.DataFrame) -> list[dict[str, Any]]:
-    """The processes that made interpreters beside their main one: pid, source, python_version, and how many `others`."""
+def interpreters(processes: pd.DataFrame, threads: pd.DataFrame) -> list[dict[str, Any]]:
+    """The processes that made interpreters beside their main one: pid, source, python_version, how many `others`, and calls of how many of these are `recorded` by the agent."""
     several = processes[(processes["interpreters"] > 1) & processes["source"].notna()]
-    rows = several.assign(others=several["interpreters"] - 1)[["pid", "source", "python_version", "others"]]
+    ids = threads.groupby("pid")["interpreters"].agg(lambda of: len({number for each in of for number in each.split()}))
+    recorded = several["pid"].map(ids).fillna(0).astype("int64")
+    rows = several.assign(others=several["interpreters"] - 1, recorded=recorded)[["pid", "source", "python_version", "others", "recorded"]]
     return [{k: v if isinstance(v, str) else int(v) for k, v in row.items()} for row in rows.astype(object).to_dict("records")]
 
 
@@ -150,7 +152,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),
         "processes": len(trace.processes()),
-        "interpreters": interpreters(trace.processes()),
+        "interpreters": interpreters(trace.processes(), trace.threads()),
         "threads": len(trace.threads()),
         "ended": manifest.get("ended"),
         "dropped": manifest.get("dropped"),

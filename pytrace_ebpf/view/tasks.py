@@ -17,6 +17,12 @@ from pytrace_ebpf.view.states import states_of
 _WORTH_SAYING_NS = 10_000_000
 
 
+def before(trace: Any) -> None:
+    """Derive the coroutines; not of samples."""
+    if any(segment["rows"].get("events") for segment in trace.whole.segments):
+        trace.tasks(columns=["coroutine_id"])
+
+
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows, the sentence, and `awaited`: analyze.tasks.awaited's rows with the names of their functions. Of samples alone sampled_tasks.found's."""
     if facts.get("sampled"):

@@ -84,6 +84,12 @@ def run(tmp_path: Path) -> Callable[..., tuple[Path, "subprocess.CompletedProces
     return start
 
 
+@pytest.fixture
+def gil_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pythons built without a GIL run with it; for the others this says nothing new."""
+    monkeypatch.setenv("PYTHON_GIL", "1")
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; fail when it never does."""
     deadline = time.monotonic() + PATIENCE_S

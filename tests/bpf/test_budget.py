@@ -85,10 +85,9 @@ def test_outside_of_the_times_in_left_out_every_call_is_recorded(recorded: tuple
 
 def test_the_time_of_what_is_left_out_is_its_callers_own_and_all_sums_hold(recorded: tuple[Trace, dict[str, int]]) -> None:
     trace, _ = recorded
-    repaired, out = assert_sums_hold(trace)["status"] == "repaired", trace.left_out()
-    in_intervals = (out["why"] == "interval").any()  # a frame may be pushed just then whose event is not recorded any more
-    turns = len({*out["from_ns"], *out["to_ns"].dropna()})  # at each of which the innermost frame may be there before its event
-    assert repaired.mean() < 0.001 if in_intervals else repaired.sum() <= turns
+    repaired = assert_sums_hold(trace)["status"] == "repaired"
+    in_intervals = (trace.left_out()["why"] == "interval").any()  # a frame may be pushed just then whose event is not recorded any more
+    assert repaired.mean() < 0.001 if in_intervals else not repaired.any()
 
 
 @pytest.mark.sources("usdt")
@@ -118,6 +117,7 @@ def test_by_probes_a_budget_is_kept_by_intervals_of_exact_recording(
 
 
 @pytest.mark.sources("agent")
+@pytest.mark.gil
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
 def test_a_tracer_that_ends_while_functions_are_left_out_leaves_no_filter_behind(
     how: signal.Signals, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]

@@ -13,7 +13,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
-pytestmark = pytest.mark.measured
+pytestmark = [pytest.mark.measured, pytest.mark.usefixtures("gil_on")]
 
 
 def analyzed(trace: Trace) -> Gil:

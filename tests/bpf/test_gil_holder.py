@@ -16,7 +16,7 @@ from tests.bpf.conftest import Recorder
 from tests.bpf.test_containers import Container, contained
 from tests.conftest import HOST_PYTHON, Python, Target
 
-pytestmark = pytest.mark.measured
+pytestmark = [pytest.mark.measured, pytest.mark.usefixtures("gil_on")]
 
 SLEEPS = (23, 230, 270)  # select, clock_nanosleep, pselect6
 

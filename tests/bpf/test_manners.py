@@ -1,15 +1,24 @@
-"""A guest's manners: what a program can tell of being attached to, recorded and left; the list stands in docs/how-it-works.md."""
+"""A guest's manners: what a program can tell of being traced; the list stands in docs/how-it-works.md."""
 
+import json
 import re
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bpf.conftest import Recorder
-from tests.conftest import Python, Target
+from tests.bpf.conftest import COMMAND, Recorder
+from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 
 LIBRARY, ARENA = "agent.so", "0.arena (deleted)"
+HOST, NEWEST = Python(HOST_PYTHON), built_pythons()[-1:]
+RUNS = [*((HOST, way) for way in ("--source=agent", "--source=usdt", "--rootless")), *((python, "--source=agent") for python in NEWEST)]
+ENDINGS = (
+    "returns", "raises", "exits_at_once", "terminated", "terminated_and_says_so", "killed", "interrupted", "reads_nothing",
+    "reads_nothing_and_says_nothing", "aborts", "tells_its_stacks", "ends_last",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("call", ["in_epoll", "in_poll"])
@@ -26,15 +35,81 @@ def test_a_program_that_notices_everything_notices_what_the_docs_say(
     process.go()
     assert process.wait() == 0
     assert said["errors"] == []
-    assert said["before"]["threads"] == 5 and said["before"]["maps"]
+    assert said["before"]["threads"] == 6 and said["before"]["maps"]
     during, after = (differences(said["before"], said[when]) for when in ("during", "after"))
     if source == "usdt":
         assert during == after == {}
         return
     hook = {"tools": ["pytrace-ebpf"]} if python.minor >= 12 else {"hooks": ["<built-in function pytrace_thread>"]}
     module = {} if "atexit" in said["before"]["modules"] else {"modules": ["atexit"]}
-    assert during == {"threads": 6, "maps": [ARENA, LIBRARY], **module, **hook}
+    assert during == {"threads": 7, "maps": [ARENA, LIBRARY], **module, **hook}
     assert after == {"maps": [f"{LIBRARY} (deleted)"], **module}  # until the program ends
+
+
+@pytest.mark.parametrize("interpreter, way", RUNS, ids=str)
+def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str, tmp_path: Path) -> None:
+    words = interpreter.command("notices", "in_poll")
+    plain, traced = (last_words(command) for command in (words, [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), way, "--", *words]))
+    assert traced["errors"] == plain["errors"] == []
+    found = differences(plain["during"], traced["during"])
+    if way == "--source=usdt":
+        assert found == {}
+        return
+    modules = found.pop("modules", ["atexit"])
+    hook = {"tools": ["pytrace-ebpf"]} if interpreter.minor >= 12 else {"hooks": ["<built-in function pytrace_thread>"]}
+    assert found == {"threads": 7, "maps": [ARENA, LIBRARY], "environment": [f"LD_PRELOAD={LIBRARY}"], **hook}
+    assert modules == ["atexit"]
+
+
+def last_words(command: list[str]) -> dict[str, Any]:
+    """What a program finds, without numbers that are others each time."""
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return dict(json.loads(re.sub(r"0x[0-9a-f]{6,}|(?<=\[)\d{5,}(?=\])", "N", ended.stdout.rpartition("done ")[2])))
+
+
+def test_how_it_ends_and_what_it_says_is_the_same_attached_to(python: Python, source: str, attach: Callable[..., Recorder]) -> None:
+    plain, recorder = [started(python, ending) for ending in ENDINGS], None
+    expected = [ended(process) for process in plain]
+    traced = [started(python, ending) for ending in ENDINGS]
+    try:
+        recorder = attach(",".join(str(process.pid) for process in traced), "--source", source)  # type: ignore[arg-type]
+        found = [ended(process) for process in traced]
+    finally:
+        for process in traced:
+            process.kill()
+    assert found == expected
+    recorder.finish()
+
+
+@pytest.mark.parametrize("interpreter", [HOST, *NEWEST], ids=str)
+def test_how_it_ends_and_what_it_says_is_the_same_under_run(
+    interpreter: Python, run: Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
+) -> None:
+    words = interpreter.command("endings")
+    expected = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+    _, traced = run(words, "-q", "--source", "agent")
+    assert set(json.loads(expected)) == set(ENDINGS)
+    assert without_addresses(traced.stdout) == without_addresses(expected) and not traced.stderr
+
+
+def started(python: Python, ending: str) -> "subprocess.Popen[str]":
+    """A program that waits to end in this way."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(python.command("endings", ending, "--wait"), text=True, **pipes)  # type: ignore[call-overload]
+    assert process.stdout.readline() == "ready\n"
+    return process  # type: ignore[no-any-return]
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Its status, and all that it wrote."""
+    out, err = process.communicate("\n", PATIENCE_S)
+    return process.returncode, without_addresses(out), without_addresses(err)
+
+
+def without_addresses(text: str) -> str:
+    """Which are others each time."""
+    return re.sub("0x[0-9a-f]+", "0x", text)
 
 
 def differences(before: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +119,7 @@ def differences(before: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
         old, new = before[what], then[what]
         if old != new and isinstance(old, list):
             assert {each for each in old if each not in new} <= {"None", None}, what
-            found[what] = [re.sub(r"^/(dev/shm|tmp)/pytrace-ebpf-.*/(\d+\.)?", "", each) for each in new if each not in old]
+            found[what] = [re.sub(r"/(dev/shm|tmp)/pytrace-ebpf-.*/(\d+\.)?", "", each) for each in new if each not in old]
         elif old != new:
             found[what] = new
     return found

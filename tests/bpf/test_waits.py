@@ -34,8 +34,12 @@ CAUSES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.usually("agent")
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_cause_is_named(cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+def test_the_cause_is_named(
+    cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder], request: pytest.FixtureRequest
+) -> None:
     kind, partner = CAUSES[cause]
+    if kind == "gil":
+        request.getfixturevalue("gil_on")
     facts, trace = recorded(cause, python, source, target, attach)
     assert assert_waits_add_up(trace)
     waits = waits_of(trace, "wait")

@@ -1,7 +1,7 @@
 """A program that notices everything: what it finds of itself before it is traced, while it is, and after.
 
 Its threads lie in system calls of C's own, which nobody repeats for them: the main one in that which the first word names, the others in epoll_wait,
-poll, a read with a time limit and sigtimedwait. Each comes back when it is sent something, or by an error that nobody should have caused.
+poll, a read with a time limit, one of a timer and sigtimedwait. Each comes back when it is sent something, or by an error that nobody should have caused.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from ready import done, words
 
 libc = ctypes.CDLL(None, use_errno=True)
 FOREVER_MS = 600_000
-caught, ticks, errors = [], [], []
+caught, timers, errors, ran = [], [], [], set()
 
 
 class Timespec(ctypes.Structure):
@@ -42,6 +42,11 @@ def in_poll(end):
 def in_timed_read(end):
     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("<qq", FOREVER_MS // 1000, 0))
     return libc.recv(end.fileno(), ctypes.create_string_buffer(8), 8, 0)
+
+
+def in_timer(_):
+    timers.append(libc.timerfd_create(time.CLOCK_MONOTONIC, 0))
+    return libc.read(timers[0], ctypes.create_string_buffer(8), 8) - 7
 
 
 def in_sigtimedwait(_):
@@ -88,9 +93,10 @@ def found():
         "status": status("SigB", "SigC", "SigI", "SigP", "Shd", "TracerPid", "Seccomp", "NoNewPrivs", "Uid", "Gid", "Cap", "CoreDumping"),
         "handlers": handlers(),
         "modules": sorted(sys.modules),
-        "environment": dict(os.environ),
+        "environment": sorted("%s=%s" % each for each in os.environ.items()),
         "hooks": [str(hook) for hook in (sys.gettrace(), sys.getprofile(), getattr(threading, "_profile_hook", None), threading.excepthook)],
         "tools": [sys.monitoring.get_tool(tool) for tool in range(6)] if hasattr(sys, "monitoring") else [],
+        "threads that ran code": len(ran),
         "limits": [resource.getrlimit(limit) for limit in range(16)],
         "children": open("/proc/self/task/%d/children" % os.getpid()).read(),
         "working directory": os.getcwd(),
@@ -109,12 +115,22 @@ def work():
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def watch():
+    """As a debugger does: whose thread runs code is one of the program's."""
+    tools = sys.monitoring
+    tools.use_tool_id(tools.DEBUGGER_ID, "notices")
+    tools.register_callback(tools.DEBUGGER_ID, tools.events.PY_START, lambda code, at: ran.add(threading.get_ident()))
+    tools.set_events(tools.DEBUGGER_ID, tools.events.PY_START)
+
+
 if __name__ == "__main__":
+    if hasattr(sys, "monitoring"):
+        watch()
     for number in set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33, signal.SIGRTMIN + 3}:
         signal.signal(number, lambda number, frame: caught.append(number))
         signal.siginterrupt(number, True)
     ends, threads = [], []
-    for call in (in_epoll, in_poll, in_timed_read, in_sigtimedwait):
+    for call in (in_epoll, in_poll, in_timed_read, in_timer, in_sigtimedwait):
         ours, theirs = socket.socketpair()
         ends.append(ours)
         threads.append(threading.Thread(target=lies, args=(call, theirs), name=call.__name__))
@@ -130,6 +146,8 @@ if __name__ == "__main__":
     after = found()
     for end, thread in zip(ends, threads):
         end.send(b"x")
+        if thread.name == "in_timer":
+            libc.timerfd_settime(timers[0], 0, struct.pack("<qqqq", 0, 0, 0, 1), None)
         if thread.name == "in_sigtimedwait":
             signal.pthread_kill(thread.ident, signal.SIGRTMIN + 3)
         thread.join()

@@ -194,16 +194,18 @@ def check_sites(sites: np.ndarray, rows: Rows) -> None:
 
 
 def some_rows(seed: int) -> None:
-    """Rows of some functions, and of what was suspended, are those among the rows of all, whichever way the engine took."""
+    """Rows of some functions, and of what was suspended, are those among the rows of all, whichever way the engine took; cores are the same."""
     rng = np.random.default_rng(seed)
     by_cputime, wild, most = bool(rng.random() < 0.2), bool(rng.random() < 0.2), int(rng.choice([1, 3, 50]))
     cuts = np.sort(rng.integers(0, 10_000, 5)).tolist()
     wanted, suspended = rng.choice(8, int(rng.integers(0, 4)), replace=False), bool(rng.random() < 0.5)
     begun = rng.bit_generator.state
-    found = []
+    found, on_cores = [], list[list[np.ndarray]]()
     for of_all in (True, False):
         rng.bit_generator.state = begun
         engine = engine_of(rng, cuts[0], cuts[-1] + 20, by_cputime)
+        if not by_cputime:
+            engine.want_cores(busy(rng))
         if not of_all:
             engine.want_rows_of(wanted, suspended)
         rows: list[Rows] = []
@@ -218,6 +220,8 @@ def some_rows(seed: int) -> None:
         assert of_all or own.all()
         order = np.flatnonzero(own)[np.argsort(whole_["call_id"][own])]
         found.append({name: column[order] for name, column in whole_.items()})
+        on_cores.append([] if by_cputime else [np.sort(engine.cores()[0]), engine.cores()[1]])
+    assert all(np.array_equal(one, other) for one, other in zip(*on_cores, strict=True))
     for name, column in found[0].items():
         assert np.array_equal(column, found[1][name]), name
 

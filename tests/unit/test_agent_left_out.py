@@ -12,7 +12,7 @@ from tests.unit.agent_pythons import attached, built, every_python
 pytestmark = built
 
 PROGRAM = """
-import os, threading
+import ctypes, functools, os, signal, threading
 def hot(n): return n
 def cold(n): return hot(n)
 def calls(n):
@@ -45,6 +45,13 @@ def hot_nested():
     print("nested", flush=True)
     for line in iter(sys.stdin.readline, "end\\n"): print(eval(line), flush=True)
     return "left"
+def endless_hot():
+    while True: yield
+steps = endless_hot()
+def interrupted(kind):
+    for _ in iter(functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGUSR1), 1):
+        return hot(3) if kind == "call" else next(steps)
+signal.signal(signal.SIGUSR1, lambda *_: nested())
 def below(): serve()
 def deep():
     try: hot_wrapper(below)
@@ -55,7 +62,7 @@ def main():
     serve()
 main()
 """
-HOT = ("hot", "hot_nested", "hot_generator", "hot_recursion", "hot_wrapper")
+HOT = ("hot", "endless_hot", "hot_nested", "hot_generator", "hot_recursion", "hot_wrapper")
 BEGINS, ENDS = (ENTRY, OPEN, RESUME), (CallKind.RETURN, CallKind.UNWIND, CallKind.YIELD)
 
 
@@ -164,6 +171,30 @@ def test_calls_that_are_open_when_they_are_wanted_again(innermost: str, interpre
         (arena,) = session.wait(QUIET)
         assert_balanced(arena)
         assert not open_now(arena)["hot_recursion"]
+
+
+@every_python
+@pytest.mark.parametrize("kind", ["call", "resume"])
+def test_a_call_whose_frame_is_there_and_not_its_beginning_has_both_ends_or_none(kind: str, interpreter: str, tmp_path: Path) -> None:
+    """A signal's handler runs between the two, and waits."""
+    name = {"call": "hot", "resume": "endless_hot"}[kind]
+    with attached(interpreter, PROGRAM) as program:
+        session = Session(tmp_path / "session")
+        program.load(session)
+        program.ask("next(steps)"), program.ask("calls(2)")
+        turns: list[tuple[str, ...]] = [HOT, (), HOT, HOT, ()]
+        for turn, names in enumerate(turns):
+            assert program.ask(f"interrupted({kind!r})") == "nested"
+            session.leave_out(*names)
+            assert program.ask("end") == ("3" if kind == "call" else "None")
+            (after,) = session.arenas()
+            assert_balanced(after)
+            assert not open_now(after)[name], turn
+        assert program.ask("calls(2)") == "2"
+        session.command_stop()
+        (arena,) = session.wait(QUIET)
+        assert_balanced(arena)
+        assert not open_now(arena)[name]
 
 
 @every_python

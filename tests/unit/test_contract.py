@@ -41,6 +41,7 @@ from pytrace_ebpf.trace.schema import (
     LOSS_CLASSES,
     MEANINGS,
     OBJECT_LOCK,
+    OTHER_GIL,
     PAUSED,
     STATUSES,
     SYSCALL_UNKNOWN,
@@ -143,7 +144,7 @@ def test_the_numbers_of_the_library() -> None:
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
     assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == off_core.HOLDER_UNKNOWN
-    assert [numbers(PROBES / "events.h")[name] for name in ("PAUSED", "OBJECT_LOCK")] == [PAUSED, OBJECT_LOCK]
+    assert [numbers(PROBES / "events.h")[name] for name in ("PAUSED", "OBJECT_LOCK", "OTHER_GIL")] == [PAUSED, OBJECT_LOCK, OTHER_GIL]
     (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
     assert {flag.lower(): int(status) for flag, status in re.findall(r"\{(\w+), (\d)\}", order)} == {
         status: number for number, status in enumerate(STATUSES) if status != "complete"
@@ -162,7 +163,7 @@ def test_operands_as_the_probes_read_them() -> None:
     (body,) = re.findall(r"struct operand \{(.*?)\};", text(PROBES / "operands.h"), re.DOTALL)
     assert len(re.findall(r";", body)) == len(probes._UNKNOWN)
     (gil,) = re.findall(r"struct gil \{(.*?)\};", text(PROBES / "sched.c"), re.DOTALL)
-    assert re.findall(r"(\w+);", gil) == [*(field.name for field in fields(HolderPath)), "inside", "pad"]
+    assert re.findall(r"(\w+);", gil) == [field.name for field in fields(HolderPath)]
 
 
 def test_frames_of_samples() -> None:
@@ -216,7 +217,7 @@ def test_the_agents_arena() -> None:
     assert (c["CLOCK_IS_TSC"], c["CLOCK_IS_MONOTONIC"]) == (agent.TSC, agent.MONOTONIC)
     streams = ("CALLS", "VALUES", "ALLOCATIONS", "OPCODES")
     assert [c[f"STREAM_{name}"] for name in streams] == [getattr(arena, name) for name in streams] == list(range(c["STREAMS"]))
-    assert (c["NAME"], c["FORM_UNKNOWN"]) == (arena.NAME, 0)
+    assert (c["NAME"], c["INTERPRETER"], c["FORM_UNKNOWN"]) == (arena.NAME, arena.INTERPRETER, 0)
     assert (c["MOST_LEFT_OUT"], arena.EVERYTHING) == (MOST_OUT, 2**32 - 1)
     assert [c[name] for name in ("MOST_CHUNKS", "FUNCTIONS_START", "CHUNKS_START")] == [arena.MOST_CHUNKS, arena.FUNCTIONS_START, arena.CHUNKS_START]
     assert re.findall(r"ARENA_MAGIC (0x[0-9a-f]+)ull", text(PROBES / "agent" / "agent.h")) == [hex(arena.MAGIC)]

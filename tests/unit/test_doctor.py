@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import platform
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytrace_ebpf.cli import doctor as command
+from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import doctor
 from pytrace_ebpf.record.kernel import host
@@ -80,6 +82,15 @@ def test_the_first_problem_stops_recording(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(host, "_findings", lambda: iter([GOOD, HOST]))
     with pytest.raises(HostError, match="it is missing; to mend it: mount it"):
         host.require_ebpf()
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "--", "true"], ["run", "--rootless", "--", "true"], ["attach", "1"], ["attach", "--rootless", "--sample", "1"]]
+)
+def test_on_another_machine_nothing_is_recorded(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert main(words) == 4
+    assert capsys.readouterr().err == "pytrace-ebpf: recording needs Linux on x86-64, and this is Linux on aarch64\n"
 
 
 def test_a_command_with_escapes_is_shown_without_them() -> None:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import gil_reference
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,11 @@ from rich.console import Console
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt import passes
 from pytrace_ebpf.analyze.waits import gil as by_gil
 from pytrace_ebpf.analyze.waits import gil_holds, gil_turns
 from pytrace_ebpf.analyze.waits import reasons as why
-from pytrace_ebpf.analyze.waits.gil import Gil, analyze
+from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
 from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN
 from pytrace_ebpf.analyze.waits.gil_turns import Holds
 from pytrace_ebpf.cli import main
@@ -225,6 +227,21 @@ def test_some_segments_at_a_time_say_what_all_at_once_do(tmp_path_factory: pytes
         pd.testing.assert_frame_equal(one, other, check_dtype=False)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_pass_for_the_waits_finds_who_held_it_too(tmp_path: Path, seed: int) -> None:
+    events, sched = contention_of(random.Random(seed))
+    of = {"cuts": [700, 1500, 2100], "end_ns": 5000, "losses": [("sched_ring", 1000, 1200, 1)]}
+    alone, beside = (trace_of(tmp_path / name, events, sched, **of) for name in ("alone", "beside"))
+    expected = [rows.tolist() for rows in gil_holds.evidence(alone)]
+    assert len(expected) == 4 and sum(map(len, expected)) > 5
+    with patch.object(passes, "_MANY", 0), patch.object(passes, "cores", lambda: 1 + seed):
+        prepare(beside)
+    with patch.object(gil_holds, "_of_segment", None):  # nothing is read again
+        assert [rows.tolist() for rows in gil_holds.evidence(beside)] == expected
+    for name, table in vars(analyze(alone)).items():
+        pd.testing.assert_frame_equal(getattr(analyze(beside), name), table)
+
+
 def test_what_waits_is_bounded_by_what_is_open(tmp_path: Path) -> None:
     """Not by the length of the trace, though a thread sleeps all along and another wants the GIL for good."""
     events, sched, held = list[Row](), [switch(1, 9, SchedKind.OUT, HOG), switch(2, 11, SchedKind.OUT, HOG, gil=True)], list[int]()
@@ -335,9 +352,13 @@ def test_quiet_where_nothing_dominates_or_is_known() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=40), min_size=1, max_size=6), st.lists(st.integers(-1, 61), max_size=6), st.booleans()
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=40), min_size=1, max_size=6),
+    st.lists(st.integers(-1, 61), max_size=6),
+    st.booleans(),
+    st.lists(st.sampled_from(CallKind), min_size=1, max_size=7),
+    st.integers(1, 30),
 )
-def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: list[int], in_order: bool) -> None:
+def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: list[int], in_order: bool, kinds: list[CallKind], size: int) -> None:
     """What is left when they are left out first is what is left when all have been put in order."""
     runs = [(sorted(run) if in_order else run, 7 + number // 4, number) for number, run in enumerate(times)]
     ts, pid, tid = (np.concatenate([np.full(len(run), of) if of is not None else run for run, of in each]) for each in (
@@ -350,5 +371,10 @@ def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: 
     def left(rows: gil_holds.Rows) -> list[Any]:
         return list(gil_holds._ends_of_runs(rows[np.lexsort((rows["ts"], rows["pid"]))]).tolist())
 
-    kept = np.append(near(ts, pid, tid, np.array(others, np.int64)), np.ones(len(others), bool))
-    assert left(rows[kept]) == left(rows)
+    kind = np.resize(kinds, len(ts))
+    events = pa.table({"ts": ts, "pid": pid, "tid": tid, "kind": kind})
+    shows = np.append(~np.isin(kind, (CallKind.OPEN, CallKind.STANDS, CallKind.RESET)), np.ones(len(others), bool))
+    for pieces in ([events], [events.slice(at, size) for at in range(0, len(events), size)]):
+        kept = np.append(near(pieces, np.array(others, np.int64)), np.ones(len(others), bool))
+        assert shows[kept].all()
+        assert left(rows[kept]) == left(rows[shows])

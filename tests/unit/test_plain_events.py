@@ -1,4 +1,4 @@
-"""What the engine does by the stretch (rebuild/plain.c) is what it does event by event, as where begins and ends are asked for, too."""
+"""What the engine does by the stretch (rebuild/plain.c) is what it does event by event, as where all calls have rows."""
 
 import random
 import tempfile
@@ -13,6 +13,7 @@ from test_sums_properties import Thread
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import passes
+from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLER, CallKind
 from tests.unit.synthetic import GIL, write_trace
@@ -50,10 +51,9 @@ def story(seed: int) -> dict[str, Any]:
 
 
 def found(trace: Trace, piece: int, each: bool, asked: list[tuple[int, int]], window: tuple[int, int] | None) -> list[Any]:
-    """All that an engine finds out; `each`: it is made to take the events one by one. And the rows that follow from its state in the middle."""
-    one, out = passes.engine_of(trace, rows=False, nodes=40), list[Any]()
-    if each:
-        one.want_edges()
+    """All that an engine finds out; `each`: it is made to take the events one by one. And what follows from its state in the middle."""
+    one, out = passes.engine_of(trace, rows=each, nodes=40), list[Any]()
+    one.want_cores({PID: (np.arange(0, 4000, 50), np.arange(0, 120, 1.5).astype(np.int64) ** 2, np.arange(80) % 4)})
     if window:
         one.window(*window)
     keys, moments = (np.array(column, np.int64) for column in zip(*asked, strict=True))
@@ -62,20 +62,26 @@ def found(trace: Trace, piece: int, each: bool, asked: list[tuple[int, int]], wi
         for _ in one.take(events, end_ns, piece):
             pass
         if window is None and place == len(trace.segments) // 2:
-            out += rows_after(trace, one.save(), place + 1)
+            out += sums_after(trace, one.save(), place + 1)
     one.finish(trace.end_ns)
-    sums = [*one.packed()[["parent", "func_id", "outermost", "calls", "total", "self"]].tolist(), *one.sites().tolist()]
-    return [*out, *sums, *(column.tolist() for column in answers), {k: v.tolist() for k, v in one.spent().items()}]
+    return [*out, *sums_of(one), *(column.tolist() for column in answers), {k: v.tolist() for k, v in one.spent().items()}]
 
 
-def rows_after(trace: Trace, state: bytes, place: int) -> list[Any]:
-    engine, out = passes.engine_of(trace, rows=True), list[Any]()
+def sums_of(one: Engine) -> list[Any]:
+    on_cores, by_function = one.cores()
+    nodes = one.packed()[["parent", "func_id", "outermost", "calls", "total", "self"]]
+    return [*nodes.tolist(), *one.sites().tolist(), *sorted(on_cores.tolist()), *by_function.tolist()]
+
+
+def sums_after(trace: Trace, state: bytes, place: int) -> list[Any]:
+    engine = passes.engine_of(trace, rows=False, nodes=40)
+    engine.want_cores({})
     engine.load(state)
     for events, end_ns in passes.segments(trace, engine, place):
         for _ in engine.take(events, end_ns, 1 << 18):
-            out.append({k: v.tolist() for k, v in engine.rows().items()})
+            pass
     engine.finish(trace.end_ns)
-    return [*out, {k: v.tolist() for k, v in engine.rows().items()}]
+    return sums_of(engine)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -39,6 +39,21 @@ def test_how_many_interpreters_a_process_made_only_grows_and_is_a_number_that_ca
     known.made(8, 2)  # nobody knows that process any more
 
 
+def test_which_interpreters_a_thread_ran_is_kept_before_it_is_listed_and_after_it_ended() -> None:
+    known, now = Processes(), 1000
+    columns = {name: np.array([7, 7], np.int32) for name in ("pid", "tid", "other_pid", "other_tid", "state")}
+    fork_and_exit = columns | {"ts": np.array([now, now + 5]), "kind": np.array([SchedKind.FORK, SchedKind.EXIT])}
+    known.run(7, {7: [2]})
+    known.learn(fork_and_exit)
+    known.run(7, {7: [4]})
+    assert [row["interpreters"] for row in known.take_changed()[1]] == ["2 4"]
+    known.run(7, {7: [5]})
+    assert [(row["interpreters"], row["end_ns"]) for row in known.take_changed()[1]] == [("2 4 5", now + 5)]
+    assert known.take_changed()[1] == []
+    known.learn({name: column[:1] for name, column in fork_and_exit.items()})
+    assert [row["interpreters"] for row in known.take_changed()[1]] == [""]  # another thread has that number
+
+
 def test_a_child_that_ends_while_it_is_looked_at_keeps_the_source_of_its_calls() -> None:
     def ends(pid: int) -> Target:
         with its_own_doing(pid):

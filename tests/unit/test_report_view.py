@@ -319,9 +319,16 @@ def test_processes_without_calls_for_one_reason_are_one_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("source", "version", "said"),
-    [("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"), ("usdt", "3.11.2", ""), ("usdt", "3.15.0", "own GIL")],
+    [("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"), ("usdt", "3.11.2", ""), ("usdt", "3.15.0", "")],
 )
 def test_interpreters_beside_the_main_one_are_named(source: str, version: str, said: str) -> None:
-    facts = {"interpreters": [{"pid": 7, "source": source, "python_version": version, "others": 2}]}
+    facts = {"interpreters": [{"pid": 7, "source": source, "python_version": version, "others": 2, "recorded": 0}]}
+    lines = " ".join(line.plain for line in interpreter_lines(facts, 200))
+    assert said in lines and bool(said) == bool(lines)
+
+
+@pytest.mark.parametrize(("recorded", "said"), [(1, "calls in them are recorded for 1 of them alone"), (2, ""), (3, "")])
+def test_of_how_many_interpreters_calls_are_recorded_is_said(recorded: int, said: str) -> None:
+    facts = {"interpreters": [{"pid": 7, "source": "agent", "python_version": "3.13.0", "others": 2, "recorded": recorded}]}
     lines = " ".join(line.plain for line in interpreter_lines(facts, 200))
     assert said in lines and bool(said) == bool(lines)

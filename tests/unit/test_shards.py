@@ -19,6 +19,7 @@ from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoints
 from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.shards import Shards
 
@@ -107,6 +108,25 @@ def test_the_pass_for_the_waits_keeps_the_sums_too(tmp_path_factory: pytest.Temp
     same(first, found)
     for name in ("threads", "at_a_time", "functions"):
         pd.testing.assert_frame_equal(getattr(own, name), getattr(together, name))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seeds, st.sampled_from(SCENARIOS), st.integers(1, 3))
+def test_the_pass_for_the_coroutines_keeps_the_sums_too(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, cores: int) -> None:
+    folder = tmp_path_factory.mktemp("coroutines")
+    flags = (COROUTINE, GENERATOR, 0, ASYNC_GENERATOR, COROUTINE)
+    rows = story(seed, scenario)
+    rows["functions"] = [(*row[:6], flag, *row[7:]) for row, flag in zip(rows["functions"], flags, strict=False)]
+    alone = pytrace_ebpf.open(write_trace(folder / "alone", **rows))
+    first = {"tree": alone.tree(), "sites": alone.call_sites(), "times": alone.thread_times(), "tasks": alone.tasks()}
+    with pytest.MonkeyPatch.context() as patched:
+        on_cores(patched, cores)
+        trace = pytrace_ebpf.open(write_trace(folder / "together", **rows))
+        found = {"tasks": trace.tasks()}
+        assert Checkpoints(trace).reach == len(trace.segments)
+        patched.setattr(Shards, "take", None)  # nothing is rebuilt again
+        found |= {"tree": trace.tree(), "sites": trace.call_sites(), "times": trace.thread_times()}
+    same(first, found)
 
 
 def test_sums_that_were_kept_in_part_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ Memory is bounded by one segment and the calls that are open; in addition, by ho
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.rebuilt.growing import Growth
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
-from pytrace_ebpf.analyze.rebuilt.sums import begun
+from pytrace_ebpf.analyze.rebuilt.sums import begun, within
 from pytrace_ebpf.analyze.rebuilt.workers import Workers
 from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
@@ -65,20 +67,16 @@ def _write(pieces: Iterator[pa.Table], path: Path, workers: Workers, aside: Thre
     return writer is not None
 
 
-def rebuild(
-    trace: Trace, growth: Growth[Engine] | None = None, functions: npt.NDArray[np.integer[Any]] | None = None, suspended: bool = False
-) -> Iterator[Iterator[pa.Table]]:
+def rebuild(trace: Trace, growth: Growth[Engine] | None = None) -> Iterator[Iterator[pa.Table]]:
     """For each segment, and for what was open at the end, the calls that ended in it: tables of schema.CALLS without worker_on_cpu_ns.
 
     A call that is its thread's last so far comes with a later segment. A table is there until the next but one is asked for. `growth`: of
-    a whole trace, from where that begins. `functions`, `suspended`: as of Engine.want_rows_of(); None: all calls.
+    a whole trace, from where that begins.
     """
     if growth is not None and trace.whole is trace:
         engine, parts = growth.engines, segments(trace, growth.engines, growth.first)
     else:
         engine, parts = begun(trace, rows=True)
-    if functions is not None:
-        engine.want_rows_of(functions, suspended)
     for events, end_ns in parts:
         yield (call_rows.table(engine.rows()) for count in engine.take(events, end_ns, PIECE) if count)
     yield (call_rows.table(engine.rows()) for count in [engine.finish(trace.end_ns)] if count)
@@ -88,25 +86,42 @@ def calls_of(
     trace: Trace,
     functions: npt.NDArray[np.integer[Any]],
     columns: Sequence[str],
-    growth: Growth[Engine] | None = None,
+    growth: Growth[Shards] | None = None,
     taken: Callable[[int], None] = lambda _: None,
     suspended: bool = False,
 ) -> Iterator[pd.DataFrame]:
-    """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept.
+    """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept. In no order.
 
-    `growth`: as of rebuild(). `taken` is called with how many segments have been taken, after each. `suspended`: those of other functions,
-    too, that yielded or were resumed.
+    `growth`: of a whole trace, from where that begins. `taken` is called with how many segments have been taken, after each. `suspended`: those
+    of other functions, too, that yielded or were resumed.
     """
-    wanted = pa.array(functions)
+    if not suspended and not len(functions):
+        return
+    if growth is not None and trace.whole is trace:
+        engines, first, last = growth.engines, growth.first, None
+    else:
+        engine, first, last = within(trace, rows=True)
+        engines = Shards([engine])
+    engines.want_rows_of(functions, suspended)
+    wanted, own = pa.array(functions), {engine: list[pa.Table]() for engine in engines.engines}
 
-    def mask(piece: pa.Table) -> pa.ChunkedArray:
-        own = pc.is_in(piece["func_id"], wanted)
-        return pc.or_(own, pc.or_(piece["resumed"], piece["yielded"])) if suspended else own
+    def made(engine: Engine) -> None:
+        piece = call_rows.table(engine.rows())
+        mask = pc.is_in(piece["func_id"], wanted)
+        if suspended:
+            mask = pc.or_(mask, pc.or_(piece["resumed"], piece["yielded"]))
+        own[engine].append(piece.select(columns).filter(mask))
 
-    for number, pieces in (
-        enumerate(rebuild(trace, growth, functions, suspended), 1 + (growth.first if growth else 0)) if suspended or len(functions) else ()
-    ):
-        own = [piece.select(columns).filter(mask(piece)) for piece in pieces]
-        if own:
-            yield to_frame(pa.concat_tables(own), CALLS)
-        taken(number)
+    def found() -> Iterator[pd.DataFrame]:
+        parts = list(chain.from_iterable(own.values()))
+        if parts:
+            yield to_frame(pa.concat_tables(parts), CALLS)
+        for each in own.values():
+            each.clear()
+
+    for count, (events, end_ns) in enumerate(segments(trace.whole, engines, first, last), first + 1):
+        engines.take(events, end_ns, PIECE, made)
+        yield from found()
+        taken(count)
+    engines.finish(trace.end_ns, made)
+    yield from found()

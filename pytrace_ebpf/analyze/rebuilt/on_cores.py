@@ -11,6 +11,7 @@ import pyarrow as pa
 from pytrace_ebpf.analyze.rebuilt.growing import State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
+from pytrace_ebpf.analyze.rebuilt.riding import Rider
 from pytrace_ebpf.analyze.time.core_times import CoreTimes, summed
 from pytrace_ebpf.analyze.time.split import Timeline
 from pytrace_ebpf.analyze.time.split import on_cores as having_a_core
@@ -38,8 +39,8 @@ class CoreSums:
     functions: pd.DataFrame
 
 
-class OnCores:
-    """Finds all that while engines go over a trace or a window of it; as a Rider (analyze.rebuilt.riding) or in a pass of its own.
+class OnCores(Rider):
+    """Finds all that while engines go over a trace or a window of it; in the pass for the waits (analyze.rebuilt.riding) or in one of its own.
 
     Memory is bounded by some segments, what is open, threads, functions and cores.
     """

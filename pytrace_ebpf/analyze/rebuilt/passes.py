@@ -35,11 +35,14 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
     return engine
 
 
-def shards_of(trace: Trace, nodes: int = 0, most: int = _MOST_SHARDS) -> Shards:
-    """As engine_of(), one for each core, if there are as many threads, and at most `most`; but one alone for short segments."""
+def shards_of(trace: Trace, nodes: int = 0, most: int = _MOST_SHARDS, rows: bool = False) -> Shards:
+    """As engine_of(), one for each core, if there are as many threads, and at most `most`; but one alone for short segments.
+
+    `rows`: some will be wanted (Shards.want_rows_of).
+    """
     events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
     count = min(cores(), most, max(1, len(trace.threads()))) if events >= _MANY * len(trace.segments) else 1
-    return Shards([engine_of(trace, rows=False, nodes=nodes) for _ in range(count)])
+    return Shards([engine_of(trace, rows=rows, nodes=nodes) for _ in range(count)])
 
 
 def segments(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -11,14 +10,18 @@ from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
 
-class Rider(Protocol):
-    """One that goes along."""
+class Rider:
+    """One that goes along: it takes what it needs, and leaves the rest as it is here."""
 
     def begin(self, engines: Shards) -> None:
         """The engines will take the whole trace, and have taken nothing yet."""
 
     def scheduled(self, engines: Shards, sched: Sequence[pa.Table], ends_ns: Sequence[int]) -> None:
         """The switches (waits.off_core.SCHED) of the segments that they take next, and their ends."""
+
+    def passing(self, place: int, sched: pa.Table, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """The events of the segment at `place`, whose switches are `sched`, on their way to the engines."""
+        return events
 
     def taken(self, start_ns: int) -> None:
         """They have taken these; the last of them began at start_ns."""

@@ -252,12 +252,15 @@ class Keeper:
             self._rows = 0
 
 
-def beside(trace: Trace) -> tuple[Shards, Keeper | None]:
-    """Engines for a pass over a whole trace that asks for something else, and what keeps the sums in it; None where they are kept, or cannot be."""
+def beside(trace: Trace, rows: bool = False) -> tuple[Shards, Keeper | None]:
+    """Engines for a pass over a whole trace that asks for something else, and what keeps the sums in it; None where they are kept, or cannot be.
+
+    `rows` as of passes.shards_of().
+    """
     kept = Checkpoints(trace) if trace.whole is trace and trace.manifest["state"] == "complete" and trace.segments else None
     if kept is None or not kept.writable or kept.reach == len(trace.segments):
-        return shards_of(trace), None
-    engines = shards_of(trace, nodes=MOST_NODES)
+        return shards_of(trace, rows=rows), None
+    engines = shards_of(trace, nodes=MOST_NODES, rows=rows)
     return engines, Keeper(trace, kept, engines)
 
 

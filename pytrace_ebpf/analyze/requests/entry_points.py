@@ -58,7 +58,7 @@ ENTRY_POINTS = (
 )
 ASKED = "asked"  # the kind of the functions that the user names
 
-_LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+)?(\.zip)?)/")
+_LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+t?)?(\.zip)?)/")
 
 
 def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":

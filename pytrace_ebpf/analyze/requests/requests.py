@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
-from pytrace_ebpf.analyze.rebuilt.passes import engine_of
+from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.requests import entry_points
 from pytrace_ebpf.analyze.requests.nesting import above, levels
 from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE
-from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
@@ -50,14 +50,14 @@ Bools = npt.NDArray[np.bool_]
 
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the requests of `trace` as a Parquet part into the folder `into`."""
-    growth = Growth(trace, REQUESTS, into, partial(engine_of, trace.whole, rows=True))
+    growth = Growth(trace, REQUESTS, into, partial(shards_of, trace.whole, rows=True))
     rows = _found(trace, growth)
     if len(rows):
         pq.write_table(from_frame(REQUESTS, rows), into / "part-00000.parquet", compression="lz4")
     return growth.settled
 
 
-def _found(trace: Trace, growth: Growth[Engine]) -> pd.DataFrame:
+def _found(trace: Trace, growth: Growth[Shards]) -> pd.DataFrame:
     """The requests: schema.REQUESTS, sorted by request_id."""
     functions = trace.functions()
     kinds, asked = entry_points.kinds(functions), entry_points.asked(functions, trace.request_patterns)
@@ -85,7 +85,7 @@ def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
     return np.unique(function[is_end])
 
 
-def _calls(trace: Trace, others: Ints, named: Ints, growth: Growth[Engine]) -> pd.DataFrame:
+def _calls(trace: Trace, others: Ints, named: Ints, growth: Growth[Shards]) -> pd.DataFrame:
     """The calls (_COLUMNS) of these functions, sorted by call_id. Calls of `named` that are right below another one are left out."""
     most = int(trace.functions()["func_id"].max())
     try:

@@ -3,7 +3,7 @@
 A call of a plain function that yielded is one of a greenlet that was switched away from, and counts as a coroutine that its caller awaits.
 A resume continues the last call on its frame, whose number a coroutine keeps from its creation to its end. The calls
 are read a part at a time; from part to part go the coroutines that are suspended. Memory is bounded by the largest part,
-these, and the table that is made.
+these, and the table that is made. The same pass keeps the sums of the calls where these are not kept yet.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,9 @@ from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
-from pytrace_ebpf.analyze.rebuilt.passes import engine_of
-from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.analyze.rebuilt.passes import shards_of
+from pytrace_ebpf.analyze.rebuilt.sums import Keeper, beside
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
@@ -50,13 +51,14 @@ _STATUS = {status: number for number, status in enumerate(TASK_STATUSES)} | {"re
 
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the coroutines of `trace` as a Parquet part into the folder `into`."""
-    growth = Growth(trace, TASKS, into, partial(engine_of, trace.whole, rows=True))
+    made, keeper = beside(trace, rows=True)
+    growth = Growth(trace, TASKS, into, partial(shards_of, trace.whole, rows=True), made)
     stream = Tasks(trace.functions())
     try:
         stream.resume(growth.state)
     except (KeyError, ValueError):
         growth.refuse()
-    for calls in stream.parts(trace, growth):
+    for calls in stream.parts(trace, growth, keeper if growth.engines is made and not growth.first else None):
         stream.part(calls)
     rows, parents = stream.finish(trace)
     if len(rows):
@@ -77,10 +79,12 @@ class Tasks:
         self._began: list[Ints] = []  # (2, n): coroutine_id, the call that it began in or one that this lies in
         self._parents: list[Ints] = []  # (2, n): coroutine_id, parent_id
 
-    def parts(self, trace: Trace, growth: Growth[Engine]) -> Iterator[pd.DataFrame]:
+    def parts(self, trace: Trace, growth: Growth[Shards], keeper: Keeper | None) -> Iterator[pd.DataFrame]:
         """The calls of generators and coroutines, and what else yielded, a segment's at a time: no others are kept."""
 
         def taken(segments: int) -> None:
+            if keeper:
+                keeper.took(segments - 1, segments == len(trace.segments))
             if growth.due(segments):
                 growth.settle([], self._state())
 

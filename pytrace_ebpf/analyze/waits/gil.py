@@ -5,6 +5,7 @@ yet (gil_turns.py), and by the rows of the answer.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.analyze.rebuilt.riding import riding
 from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, evidence, told
+from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
 from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
+from pytrace_ebpf.trace.schema import OTHER_GIL
 
 SHORT_HOLD_NS = 2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long
 _FIGURES = ("held_ns", "holds", "waited_ns", "waits", "mean_ns", "longest_ns", "convoys", "convoy_ns")
@@ -37,7 +40,7 @@ class Gil:
     pairs: one row per waiting and holding function, most time first: waiting_func_id, holding_func_id (-1 none or not
       known), held (by "function"; "no call": a thread without an open one; "nobody": it was free or being handed over; "not known"),
       waits, total_ns, longest_ns.
-    processes: pid, wall_ns and SHARES, which sum to it: held with nobody waiting, held while somebody waits, free
+    processes: pid, wall_ns and SHARES, which sum to it, of the main interpreter's GIL: held with nobody waiting, held while somebody waits, free
       while somebody waits, free, not known; held_ns is the first two.
     threads: pid, tid, name, held_ns, holds, waited_ns, waits, mean_ns and longest_ns from wanting to having
       (null without waits), convoys (waits straight after a hold shorter than SHORT_HOLD_NS), convoy_ns (from wanting to having, of these); longest waited first.
@@ -49,6 +52,13 @@ class Gil:
     processes: pd.DataFrame
     threads: pd.DataFrame
     takes: pd.DataFrame
+
+
+def prepare(trace: Any) -> None:
+    """Derive the waits of a pytrace_ebpf Trace, and in the same pass find what shows who held the GIL, which is read by itself else."""
+    found = Evidence(trace)
+    with riding(trace, found) if found.can_be_kept and trace.whole is trace else nullcontext():
+        next(trace.waits_by_part(["kind"]), None)
 
 
 def analyze(trace: Any) -> Gil:
@@ -104,10 +114,10 @@ class _Sums:
         of_gil = self._turns.take(waits, both, until)
         back, self._back = came_back(self._back, waits[waits["pid"].isin(known)], both)
         upto = self._holds.upto(until, [self._turns.undecided, self._back])
-        rows = pd.concat([said.assign(order=0), *handed_over(of_gil[of_gil["pid"].isin(known)]), back])
+        rows = pd.concat([said.assign(order=0), *handed_over(of_gil[of_gil["pid"].isin(known) & _of_main(of_gil)]), back])
         self._said = both[both["ts"] >= both["pid"].map(upto)]
         held, pieces = self._holds.take(rows, upto)
-        own = waits.loc[(waits["kind"].astype("object") == "gil") & waits["pid"].isin(known), list(self._wanted)].astype("int64")
+        own = waits.loc[(waits["kind"].astype("object") == "gil") & waits["pid"].isin(known) & _of_main(waits), list(self._wanted)].astype("int64")
         self._wanted = pd.concat([self._wanted, own]) if len(self._wanted) else own
         self._shares.add(shares(pieces, self._wanted))
         self._wanted = self._wanted[self._wanted["end_ns"] > self._wanted["pid"].map(upto)]
@@ -163,6 +173,11 @@ class _Sums:
         takes = self._takes.table.sort_values([*THREAD, "waits"], ascending=[True, True, False], ignore_index=True)
         pairs = self._pairs.table[[*_PAIR, "waits", "total_ns", "longest_ns"]]
         return Gil(pairs.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True), processes, out, takes)
+
+
+def _of_main(waits: pd.DataFrame) -> "pd.Series[bool]":
+    """Not for the own GIL of another interpreter."""
+    return waits["lock_address"].fillna(0).astype(np.int64) & 7 != OTHER_GIL
 
 
 def _paired(rows: pd.DataFrame) -> pd.DataFrame:

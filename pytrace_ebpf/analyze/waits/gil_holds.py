@@ -6,13 +6,16 @@ end of a wait for the GIL. Each is valid until the next one of that process says
   waits for something else, or does not wait again for a second. Else it timed out (CPython looks again every 5 ms) and belongs to one with the next.
   From the moment another thread woke it for that to its getting a core nobody has the GIL: it is being handed over.
 * A thread that comes back from another wait has the GIL from then on, if it is the next that is named.
+* A thread that makes calls of other interpreters (`threads.interpreters`) shows it only where it leaves its core, as what it calls in them says
+  nothing of the main one's GIL, which is meant here; nor does a wait for a GIL of theirs.
 * A thread that ends has it no more; where scheduling events were lost, and after exec, it is not known.
 
 So a thread that gives up the GIL and then neither calls, nor leaves its core, nor has others run (a long computation of C
 in an otherwise idle program) still counts as holding it; and a hold during which nothing is recorded is missed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,11 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
 from pytrace_ebpf.analyze.rebuilt.read_ahead import each_of
+from pytrace_ebpf.analyze.rebuilt.riding import Rider
+from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.windows import touches, windows_of
 from pytrace_ebpf.rebuild.near import near
-from pytrace_ebpf.trace.schema import SCHED_LOSSES, CallKind, SchedKind
+from pytrace_ebpf.trace.schema import OTHER_GIL, SCHED_LOSSES, SchedKind
 
 FOLDER = "gil"
 NOBODY, UNKNOWN = 0, -1
@@ -37,37 +42,77 @@ WAIT_COLUMNS = (
     "blocked_until_ns",
     "end_ns",
     "kind",
+    "lock_address",
     "waker_pid",
     "waker_tid",
     "holder_tid",
     "holder_func_id",
     "cpu_after",
 )
+_ACTS, _SCHED = ("ts", "pid", "tid", "kind"), ("ts", "pid", "tid", "kind", "address", "holder_tid")
 ROW = np.dtype([("pid", "i4"), ("ts", "i8"), ("holder", "i4"), ("by", "i4")])
 
 Rows = npt.NDArray[Any]
 Ints = npt.NDArray[np.integer[Any]]
 
 
-def evidence(trace: Any) -> Iterator[Rows]:
-    """What events and switches of each segment of a pytrace_ebpf Trace show: columns pid, ts, holder, by.
+class Evidence(Rider):
+    """What events and switches of each segment of a pytrace_ebpf Trace show, kept next to its tables: columns pid, ts, holder, by.
 
     holder: the thread that has the GIL, NOBODY, UNKNOWN, or EXITED; by: the thread at whose switch that was read, 0 for a function event.
-    Read a segment at a time on each core, and kept; of events of one thread in a row the first and the last are kept.
+    Of events of one thread in a row the first and the last are there. Where it goes along with the pass for the waits, that finds it; a segment's
+    events are held meanwhile, 17 bytes each.
     """
-    kept, keys = trace.pieces(FOLDER), dict(zip((s["index"] for s in trace.whole.segments), segment_keys(trace.whole), strict=True))
-    windows, pids = windows_of(trace.whole.losses(), SCHED_LOSSES), trace.whole.processes()["pid"].to_numpy()
 
-    def one(segment: dict[str, Any]) -> Rows:
-        name = f"{segment['index']:06d}-{keys[segment['index']]}"
-        rows = _unpacked(kept.read(name, _MOST_BYTES))
+    def __init__(self, trace: Any) -> None:
+        self._trace = trace
+        self._kept, self._segments, self._keys = trace.pieces(FOLDER), trace.whole.segments, list(segment_keys(trace.whole))
+        self._windows, self._pids = windows_of(trace.whole.losses(), SCHED_LOSSES), trace.whole.processes()["pid"].to_numpy()
+        threads = trace.whole.threads()
+        self._foreign = thread_keys(*(threads.loc[threads["interpreters"] != "", name].to_numpy() for name in ("pid", "tid")))
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Else it has to be found whenever it is asked for."""
+        return bool(self._kept.writable)
+
+    def _name(self, place: int) -> str:
+        return f"{self._segments[place]['index']:06d}-{self._keys[place]}"
+
+    def of(self, place: int) -> Rows:
+        """That of the segment at `place`; it is read, where it is not kept."""
+        rows = _unpacked(self._kept.read(self._name(place), _MOST_BYTES))
         if rows is None:
-            rows = _of_segment(trace.whole, segment, windows, pids)
-            kept.keep(name, rows.tobytes())
+            index = self._segments[place]["index"]
+            rows = self._found(place, self._trace.whole.part("sched", index, _SCHED), [self._trace.whole.part("events", index, _ACTS)])
         return rows
 
-    for place, rows in enumerate(each_of(one, trace.segments)):
-        trace.progress("Reading who held the GIL", place / len(trace.segments))
+    def _found(self, place: int, sched: pa.Table, events: Sequence[pa.Table]) -> Rows:
+        rows = _of_segment(self._of_main(events), sched, self._segments[place], self._windows, self._pids)
+        self._kept.keep(self._name(place), rows.tobytes())
+        return rows
+
+    def _of_main(self, events: Sequence[pa.Table]) -> Sequence[pa.Table]:
+        """Without those of threads that make calls of other interpreters."""
+        if not len(self._foreign):
+            return events
+        keys = (thread_keys(piece["pid"].to_numpy(), piece["tid"].to_numpy()) for piece in events)
+        return [piece.filter(~np.isin(key, self._foreign)) for piece, key in zip(events, keys, strict=True)]
+
+    def passing(self, place: int, sched: pa.Table, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """The same events: what they show is known when the last one has passed."""
+        own = []
+        for batch in events:
+            own.append(batch.select(_ACTS))
+            yield batch
+        self._found(place, sched, own)
+
+
+def evidence(trace: Any) -> Iterator[Rows]:
+    """Evidence of each segment of a pytrace_ebpf Trace in turn, found by as many threads as there are cores where it is not kept."""
+    found, places = Evidence(trace), {segment["index"]: place for place, segment in enumerate(trace.whole.segments)}
+    for count, rows in enumerate(each_of(lambda segment: found.of(places[segment["index"]]), trace.segments)):
+        trace.progress("Reading who held the GIL", count / len(trace.segments))
         yield rows
 
 
@@ -80,9 +125,7 @@ def _unpacked(content: bytes | None) -> Rows | None:
     return np.frombuffer(content, ROW) if content is not None and not len(content) % ROW.itemsize else None
 
 
-def _of_segment(whole: Any, segment: dict[str, Any], windows: npt.NDArray[np.int64], pids: Ints) -> Rows:
-    events = whole.part("events", segment["index"], ("ts", "pid", "tid", "kind"))
-    sched = whole.part("sched", segment["index"], ("ts", "pid", "tid", "kind", "holder_tid"))
+def _of_segment(events: Sequence[pa.Table], sched: pa.Table, segment: dict[str, Any], windows: npt.NDArray[np.int64], pids: Ints) -> Rows:
     switches = _of_switches(sched)
     rows = np.concatenate((_of_events(events, np.append(switches["ts"], windows)), switches))
     rows = rows[~touches(windows, rows["ts"], rows["ts"])]
@@ -101,16 +144,13 @@ def _ends_of_runs(rows: Rows) -> Rows:
     return rows[~(again[1:] & again[:-1]) & (holder != _NOT_READ)]
 
 
-def _of_events(events: pa.Table, moments: npt.NDArray[np.int64]) -> Rows:
+def _of_events(pieces: Sequence[pa.Table], moments: npt.NDArray[np.int64]) -> Rows:
     """Those that show who has the GIL; `moments`: when the segment's other rows are, and what is left out of them begins and ends."""
-    kind, ts, pid, tid = (events[name].to_numpy() for name in ("kind", "ts", "pid", "tid"))
-    acted = ~np.isin(kind, (CallKind.OPEN, CallKind.STANDS, CallKind.RESET))
-    if not acted.all():
-        ts, pid, tid = ts[acted], pid[acted], tid[acted]
-    places = np.flatnonzero(near(ts, pid, tid, moments))
-    out = np.zeros(len(places), ROW)
-    for name, column in (("pid", pid), ("ts", ts), ("holder", tid)):
-        out[name] = column[places]
+    mask, ends = near(pieces, moments), accumulate(map(len, pieces))
+    shown = [piece.take(np.flatnonzero(mask[end - len(piece) : end])) for piece, end in zip(pieces, ends, strict=True)]
+    out = np.zeros(sum(map(len, shown)), ROW)
+    for name, column in (("pid", "pid"), ("ts", "ts"), ("holder", "tid")):
+        out[name] = np.concatenate([np.zeros(0, np.int64), *(rows[column].to_numpy() for rows in shown)])
     return out
 
 
@@ -120,8 +160,8 @@ def _of_switches(sched: pa.Table) -> Rows:
     out = np.zeros(int(names_holder.sum()), ROW)
     for name, column in (("pid", "pid"), ("ts", "ts"), ("holder", "holder_tid"), ("by", "tid")):
         out[name] = sched[column].to_numpy()[names_holder]
-    kind = kind[names_holder]
-    out["holder"][(kind == SchedKind.OUT) & (out["holder"] < 0)] = _NOT_READ
+    kind, other = kind[names_holder], sched["address"].to_numpy()[names_holder] & 7 == OTHER_GIL
+    out["holder"][(kind == SchedKind.OUT) & ((out["holder"] < 0) | other)] = _NOT_READ
     out["holder"][kind == SchedKind.EXIT] = EXITED
     out["holder"][kind == SchedKind.EXEC] = UNKNOWN
     return out

@@ -67,7 +67,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
             rider.scheduled(made, sched, ends)
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
         for place_of, (events, end_ns) in enumerate(segments(trace, engines, first, last, sched), first):
-            engines.take(events, end_ns, PIECE)
+            engines.take(rider.passing(place_of, sched[place_of - first], events) if rider else events, end_ns, PIECE)
             if keeper:
                 keeper.took(place_of, place_of + 1 == len(listed))
         if rider:

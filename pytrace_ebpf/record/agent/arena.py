@@ -32,6 +32,7 @@ RECORD, STOP = range(2)  # arena.command
 FREE, WRITING, FULL = range(3)  # chunk.state
 CALLS, VALUES, ALLOCATIONS, OPCODES = range(4)  # chunk.stream
 NAME = 255  # -function.first_line of what is no function but a name
+INTERPRETER = 254  # or of what says that a thread makes calls of an interpreter
 CHUNK_TABLE, MOST_CHUNKS, CHUNK_SIZE = 4096, 1 << 16, 64
 FUNCTIONS_START = CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE
 CHUNKS_START = 64 << 20
@@ -48,6 +49,7 @@ _AT_ONCE = 1 << 20  # bytes of function records
 _MOST_ID = 1 << 22  # of a thread: PID_MAX_LIMIT of the kernel's include/linux/threads.h
 _BUSY = 4096  # events of one thread at once from which on it gets columns of its own
 _MOST_COUNTED = 1 << 48  # a larger count is not believed
+_DIGITS = 19  # of an int64
 _NOT_PYTHON = {LAYERS.index(name) for name in ("gc", "import", "c")}
 _FUTEX, _FUTEX_WAKE = 202, 1  # x86-64; shared, not private
 
@@ -61,7 +63,7 @@ class Damaged(Exception):  # noqa: N818 - the field's word
 
 
 class Function(NamedTuple):
-    """A function record, or a name of the agent's values: then `file` is it, and first_line -NAME."""
+    """A function record, or another that first_line tells: -NAME, a name of the agent's values, `file`; -INTERPRETER, a thread, `flags`, makes calls of the interpreter `file`."""
 
     id: int
     file: str
@@ -197,7 +199,8 @@ class Arena:
         self._functions += 1
         _hold(number == self._functions <= _LAST_FUNCTION, "numbers its functions as no agent does")
         _hold(len(rest) == 4, "holds a function whose names do not end")
-        _hold(first_line >= 0 or -first_line in _NOT_PYTHON or first_line == -NAME, "holds a function of an unknown layer")
+        _hold(first_line >= 0 or -first_line in _NOT_PYTHON or -first_line in (NAME, INTERPRETER), "holds a function of an unknown layer")
+        _hold(first_line != -INTERPRETER or (file.isdigit() and len(file) < _DIGITS), "names an interpreter as no agent does")
         return Function(number, _text(file), _text(name), _text(qualname), first_line, flags & 0x7FFFFFFF)
 
     def news(self) -> list[Piece]:

@@ -49,8 +49,9 @@ class AgentCalls(CallSource):
         launches: bool,
         observed: Observed = NOTHING,
         memory: bool = False,
+        bounded: bool = False,
     ) -> None:
-        """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program."""
+        """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program; `bounded`: it may be asked to leave out functions."""
         self._recording, self._launches = recording, launches
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
@@ -71,6 +72,7 @@ class AgentCalls(CallSource):
             ("opcodes", int(filters.opcodes is not None)),
             *(("opcodes_of", pattern) for pattern in filters.opcodes_of),
             ("memory", int(memory)),
+            ("main_only", int(bounded)),
             *(("include", pattern) for pattern in filters.include),
             *(("exclude", pattern) for pattern in filters.exclude),
             *(("args", pattern) for pattern in observed.args),
@@ -285,6 +287,7 @@ class AgentCalls(CallSource):
         nothing = row is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
             why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
+            why += " (a program that is linked statically, or with musl, does not load it)"
             self._recording.declare(self._launched, None, why)
 
     def cost_per_call(self) -> float | None:
@@ -379,8 +382,9 @@ class AgentCalls(CallSource):
 
     def _emit(self, traced: Traced, news: list[Piece]) -> None:
         traced.introduce(self._recording.functions)
-        pid, threads = traced.ids.pid, self._recording.processes.threads
-        tids = traced.ids.here({piece.tid for piece in news}, lambda tid: any(known == tid and of != pid for of, known in threads))
+        pid, threads, runs = traced.ids.pid, self._recording.processes.threads, traced.take_runs()
+        tids = traced.ids.here({piece.tid for piece in news} | runs.keys(), lambda tid: any(known == tid and of != pid for of, known in threads))
+        self._recording.processes.run(pid, {tids[tid]: interpreters for tid, interpreters in runs.items()})
         by_thread = sorted(news, key=lambda piece: piece.tid)  # so that nobody has to sort their rows
         events = [piece for piece in by_thread if piece.stream == arena.CALLS]
         for columns in traced.events([piece for piece in events if tids[piece.tid] != UNKNOWN_THREAD], tids, self._clock):

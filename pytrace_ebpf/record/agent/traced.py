@@ -35,6 +35,7 @@ class Traced:
     left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
     unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions
     values: Values = field(default_factory=Values)
+    runs: dict[int, list[int]] = field(default_factory=dict)  # tid, as the process says, to the ids of interpreters that are new of it
     lines: bool = False  # were asked for
     allocations: Allocations = field(default_factory=Allocations)
     opcodes: Opcodes = field(default_factory=Opcodes)
@@ -45,6 +46,9 @@ class Traced:
             if function.first_line == -arena.NAME:
                 self.values.name(function.id, function.file)
                 continue
+            if function.first_line == -arena.INTERPRETER:
+                self.runs.setdefault(function.flags, []).append(int(function.file))
+                continue
             self.func_ids, self.unasked = grown(self.func_ids, function.id), True
             if function.first_line < 0:
                 self.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
@@ -52,6 +56,11 @@ class Traced:
             self.func_ids[function.id] = functions.intern(
                 function.file, function.name, function.qualname, function.first_line, function.flags, self.qualify
             )
+
+    def take_runs(self) -> dict[int, list[int]]:
+        """Of each thread, as the process says, the interpreters beside the main one of which it was first reported since the last time that it makes calls."""
+        runs, self.runs = self.runs, {}
+        return runs
 
     def events(self, pieces: Sequence[Piece], tids: dict[int, int], clock: Clock) -> Iterator[Columns]:
         """Columns of `events` of these pieces; by then the agent has their chunks back."""

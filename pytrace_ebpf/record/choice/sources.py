@@ -238,7 +238,9 @@ class Sources(Recorder):
         from pytrace_ebpf.record.agent.calls import AgentCalls
 
         options = self._options
-        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches, options.observed, options.memory)
+        return AgentCalls(
+            self._recording, options.arena_bytes, options.filters, options.follow, self._launches, options.observed, options.memory, self._bounded
+        )
 
     def _make_usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls

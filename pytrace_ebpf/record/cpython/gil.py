@@ -1,7 +1,7 @@
 """Where a process keeps the id of the thread that holds its GIL, for the kernel half, which reads it at every switch."""
 
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class HolderPath:
     pthread_tid: int
     thread_attached: int
     object_type: int
+    inside: int  # it is in a pid namespace of its own
+    interpreter_gil: int
+    interpreters: int
 
 
 def locate(target: Target) -> HolderPath | None:
@@ -44,7 +47,9 @@ def locate(target: Target) -> HolderPath | None:
         return None
     thread = (layout.thread_pthread, tid_in_pthread) if native is None else (native, 0)
     enabled = start if target.free_threaded else 0  # its first field there
-    return HolderPath(start + layout.gil_holder, enabled, *worlds, *thread, layout.thread_attached or 0, layout.object_type)
+    made = (target.runtime or 0) + layout.runtime_main_interpreter + 8  # next_id follows `main`
+    of_each = 0 if target.free_threaded else layout.interpreter_gil or 0
+    return HolderPath(start + layout.gil_holder, enabled, *worlds, *thread, layout.thread_attached or 0, layout.object_type, 0, of_each, made)
 
 
 def _worlds(target: Target) -> tuple[int, int] | None:
@@ -130,7 +135,7 @@ class Holders:
         namespace = watch(pid)
         if namespace:
             self._inside[pid] = Ids(pid, namespace)
-        self._gils.set(pid, (*astuple(path), namespace is not None, 0))
+        self._gils.set(pid, astuple(replace(path, inside=int(namespace is not None))))
 
     def _translate(self, ids: Ids, events: Columns) -> None:
         rows = np.flatnonzero((events["pid"] == ids.pid) & (events["holder_tid"] > 0))

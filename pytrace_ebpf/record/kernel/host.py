@@ -52,6 +52,12 @@ def require_ebpf() -> None:
             raise HostError(finding.sentence + (f"; to mend it: {finding.mend}" if finding.mend else ""))
 
 
+def require_machine() -> None:
+    """Raise HostError where nothing can be recorded, by eBPF or without."""
+    if (machine := _machine()).ok == "problem":
+        raise HostError(machine.sentence)
+
+
 def header_tree() -> Path | None:
     """The kernel headers to give BCC as BCC_KERNEL_SOURCE, None where it has to look for itself.
 
@@ -80,11 +86,9 @@ def capabilities() -> frozenset[str]:
 
 
 def _findings() -> Iterator[Finding]:
-    machine, system = platform.machine(), platform.system()
-    if system != "Linux" or machine != "x86_64":
-        yield Finding("machine", "problem", f"recording needs Linux on x86-64, and this is {system} on {machine}")
+    yield (machine := _machine())
+    if machine.ok == "problem":
         return
-    yield Finding("machine", "ok", "this is Linux on x86-64")
     yield _kernel()
     yield _privileges()
     yield _namespaces()
@@ -99,6 +103,13 @@ def _findings() -> Iterator[Finding]:
     yield _packages()
     works, sentence = rootless()
     yield Finding("rootless", "ok" if works else "warning", sentence)
+
+
+def _machine() -> Finding:
+    machine, system = platform.machine(), platform.system()
+    if system != "Linux" or machine != "x86_64":
+        return Finding("machine", "problem", f"recording needs Linux on x86-64, and this is {system} on {machine}")
+    return Finding("machine", "ok", "this is Linux on x86-64")
 
 
 def _version() -> tuple[str, tuple[int, ...]]:

@@ -18,6 +18,8 @@ from pytrace_ebpf.trace.schema import SchedKind
 
 _COMM_LENGTH = 15
 _MOST_ENDED = 1000  # processes
+_MOST_EARLY = 10_000  # threads
+_LONGEST = 5000  # characters of a thread's interpreters
 
 
 News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: forks, execs, last exits, in order
@@ -33,6 +35,8 @@ class Processes(Recorder):
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
         self._alive: Counter[int] = Counter()  # threads per process
+        self._gone: dict[tuple[int, int], dict[str, Any]] = {}  # threads that had ended when rows were taken last
+        self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
         self._naming = Naming()
         self._changed: set[int | tuple[int, int]] = set()
         self._news: News = []
@@ -213,6 +217,19 @@ class Processes(Recorder):
             row["interpreters"] = interpreters
             self._changed.add(pid)
 
+    def run(self, pid: int, interpreters: dict[int, list[int]]) -> None:
+        """Threads make calls of interpreters beside the main one, by tid: as their process says, once for each."""
+        for tid, numbers in interpreters.items():
+            key = pid, tid
+            row = self.threads.get(key) or self._gone.get(key)
+            ids = row["interpreters"] if row is not None else self._early.get(key, "")
+            ids = " ".join([ids, *map(str, numbers)]).strip() if len(ids) < _LONGEST else ids
+            if row is not None:
+                row["interpreters"] = ids
+                self._changed.add(key)
+            elif len(self._early) < _MOST_EARLY:
+                self._early[key] = ids
+
     @property
     def living(self) -> list[int]:
         """Processes that have not ended."""
@@ -222,10 +239,10 @@ class Processes(Recorder):
         """Rows of (`processes`, `threads`) that are new or changed since the last call."""
         changed, self._changed = self._changed, set()
         processes = [dict(self.processes[k]) for k in changed if isinstance(k, int)]
-        rows = [dict(self.threads[k]) for k in changed if isinstance(k, tuple)]
-        for row in rows:
-            if row["end_ns"] is not None:  # a service may start any number of them
-                del self.threads[row["pid"], row["tid"]]
+        there = self._gone | self.threads
+        rows = [dict(there[k]) for k in changed if isinstance(k, tuple)]
+        ended = [(row["pid"], row["tid"]) for row in rows if row["end_ns"] is not None]
+        self._gone = {key: self.threads.pop(key) for key in ended if key in self.threads}  # a service may start any number of them
         self._forget_ended()
         return processes, rows
 
@@ -273,7 +290,8 @@ class Processes(Recorder):
         known = self.threads.get((pid, tid))
         if known is None or known["end_ns"] is not None:
             comm = _comm(pid, tid) or inherited
-            self.threads[pid, tid] = {"pid": pid, "tid": tid, "name": comm, "start_ns": start_ns, "end_ns": None, "comm": comm}
+            row = {"pid": pid, "tid": tid, "name": comm, "start_ns": start_ns, "end_ns": None, "comm": comm}
+            self.threads[pid, tid] = row | {"interpreters": self._early.pop((pid, tid), "")}
             self._alive[pid] += 1
             self._changed.add((pid, tid))
             self._naming.begun(pid)
