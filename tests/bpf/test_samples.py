@@ -193,8 +193,9 @@ def test_a_thread_before_a_thousand_others_has_its_stack(python: Python, target:
     naps = process.done()["naps"]
     trace = pytrace_ebpf.open(recorder.finish())
     samples, stacks = trace.samples(), stacks_of(trace)
-    asleep = samples[(samples["off_ns"] > 4_000_000) & (samples["off_ns"] < 1_000_000_000)]
+    others = samples[samples["tid"] != process.pid]  # the main thread computes, and waits for a core on a busy machine
+    asleep = others[(others["off_ns"] > 4_000_000) & (others["off_ns"] < 1_000_000_000)]
     sleeper = asleep["tid"].value_counts().idxmax()
     mine = asleep[asleep["tid"] == sleeper]["stack_id"]
-    assert len(mine) >= naps / 2
+    assert len(mine) >= naps / 5  # of twice as many intervals of 5 ms each, drawn by 16 ms
     assert sum("naps" in dict(stacks.get(stack, [])) for stack in mine) >= 0.9 * len(mine)
