@@ -311,8 +311,10 @@ static void tell_interpreters(void)
     if (cpython_finalizing())
         return;
     int state = py.PyGILState_Ensure();
+    unseen(true); /* to add an audit hook calls the program's */
     if (hooks_on)
         interpreters_look();
+    unseen(false);
     py.PyGILState_Release(state);
 }
 

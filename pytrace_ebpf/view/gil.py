@@ -42,7 +42,8 @@ def _shares(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Rendera
     total = {key: sum(row[key] for row in processes) for key in ("wall_ns", "held_ns", "contended_ns", *(s[0] for s in STATES))}
     of = f" of {len(processes)} processes, one GIL each" if len(processes) > 1 else ""
     held, contended = (text.percent(total[key], total["wall_ns"]) for key in ("held_ns", "contended_ns"))
-    title = f"The GIL was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
+    whose = "The main interpreter's GIL" if facts.get("interpreters") else "The GIL"
+    title = f"{whose} was held {held} of {text.duration(total['wall_ns'])}{of}, {contended} while somebody waited for it"
     shown = total | {"unknown_ns": 0} if total["unknown_ns"] < _NO_MATTER * total["wall_ns"] else total
     bar = text.bar(shown, min(width, PROSE), ascii_only, states=STATES)
     return [
