@@ -73,7 +73,7 @@ def test_how_it_ends_and_what_it_says_is_the_same_attached_to(python: Python, so
     expected = [ended(process) for process in plain]
     traced = [started(python, ending) for ending in ENDINGS]
     try:
-        recorder = attach(",".join(str(process.pid) for process in traced), "--source", source)  # type: ignore[arg-type]
+        recorder = attach(",".join(str(process.pid) for process in traced), "--source", source)
         found = [ended(process) for process in traced]
     finally:
         for process in traced:
@@ -98,7 +98,7 @@ def started(python: Python, ending: str) -> "subprocess.Popen[str]":
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(python.command("endings", ending, "--wait"), text=True, **pipes)  # type: ignore[call-overload]
     assert process.stdout.readline() == "ready\n"
-    return process  # type: ignore[no-any-return]
+    return process
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
