@@ -70,6 +70,8 @@ what has a name of `options.observed.redact`. `trace.values().merge(trace.calls(
 The manifest's `sources` has an object for each process: `pid`, `source` (`usdt`, `agent`, or null for no calls), `why`, and, for a
 running one that was looked at before, `foreseen`: `cpu_share`, the cores that it used; `calls_per_s`, or null where they were not
 counted; and `share`, the seconds that its probes would have added to each of its own (not counted: the most; on 3.11 about so many).
+`threads_taken`, where it is there, is how many of its threads were seen, when recording ended, to have had a profile function of the
+program's own instead of the agent's (up to 3.11).
 Of some hundred processes that ended the oldest are only counted, in `others`, with another of the same source.
 
 Where native layers were asked for, the manifest's `native` says what came of it: `layers`; `functions`, how many of each library

@@ -77,6 +77,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, left_out_turn)  /* by the tracer: counts its lists, last of all; the next one waits until this one is done */ \
     FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
     FIELD(uint64_t, interpreters)   /* how many the program had made when recording ended, the main one included; 0 = not known */ \
+    FIELD(uint64_t, threads_taken)  /* threads whose profile function was not the agent's any more when recording ended: their last calls were not written */ \
     ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 

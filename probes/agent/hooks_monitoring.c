@@ -463,4 +463,4 @@ bool monitoring_enters(struct interpreter *in)
     return done;
 }
 
-const struct source monitoring = {start, stop, NULL, pause, monitoring_again, NULL, runs, report};
+const struct source monitoring = {start, stop, NULL, pause, monitoring_again, NULL, runs, report, NULL};

@@ -22,6 +22,8 @@
 #define SUSPENDED (-1) /* 3.10 and 3.11 */
 
 static bool paused;
+static uint64_t newest_watched; /* number of the newest thread when all were watched */
+static uint32_t taken_before;   /* threads that another profiler had for a time */
 static PyObject *bootstrap, *displaced; /* of threading: our function, and the program's own before it */
 
 static int find_line(PyObject *frame, int unused)
@@ -305,17 +307,34 @@ static void pause(bool on)
             watch_thread(state, !on);
 }
 
+/* Up to 3.8 they have no numbers that grow. */
+static bool was_watched(void *state)
+{
+    return py.PyThreadState_GetID && thread_number_of(state) <= newest_watched;
+}
+
 static void look(void)
 {
     if (paused)
         return;
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
+            taken_before += was_watched(state);
             watch_thread(state, true);
             keep_open_frames_of(state);
         }
+    newest_watched = thread_number_of(first_thread());
     if (!displaced)
         arm_threading();
+}
+
+static uint32_t taken(void)
+{
+    uint32_t count = taken_before;
+    for (void *state = first_thread(); state && !paused; state = py.PyThreadState_Next(state))
+        if (!profiled_by(state, on_event) && pointer_at(state, at->thread_profile + PROFILE_OBJECT) != bootstrap)
+            count += !profiled_by(state, NULL) || was_watched(state);
+    return count;
 }
 
 static const char *start(bool here)
@@ -348,8 +367,10 @@ static const char *start(bool here)
         if (state != self)
             watch_thread(state, true);
     watch_thread(self, here);
+    newest_watched = thread_number_of(first_thread());
+    taken_before = 0;
     arm_threading();
     return NULL;
 }
 
-const struct source profile = {start, stop, look, pause, NULL, look_for_threading, NULL, NULL};
+const struct source profile = {start, stop, look, pause, NULL, look_for_threading, NULL, NULL, taken};

@@ -130,6 +130,7 @@ static void stop_counting(void)
 {
     memory_flush();
     opcodes_flush();
+    arena->threads_taken = hooks->taken ? hooks->taken() : 0;
     writers_close(); /* one of them may wait within the agent, with an event to write */
     stop_recording();
 }

@@ -16,6 +16,7 @@ struct source {
     void (*function_seen)(const char *file); /* NULL = of no interest */
     void (*runs)(PyObject *code); /* a frame of this code runs that was on no thread's stack when it started; NULL = it reports as others do */
     report_instructions report; /* NULL = each frame is asked for them */
+    uint32_t (*taken)(void);    /* threads whose events have stopped to come since the program took them for another tool; NULL = no tool can */
 };
 extern const struct source monitoring, profile;
 

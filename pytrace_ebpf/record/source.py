@@ -51,6 +51,13 @@ class Recording:
         self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": foreseen} if foreseen else {})]
         self._join_ended()
 
+    def learn(self, pid: int, interpreters: int, threads_taken: int) -> None:
+        """At the end of a process's calls: how many interpreters it made, and to how many threads it gave another profile function; 0 not known."""
+        self.processes.made(pid, interpreters)
+        for each in self.chosen:
+            if threads_taken and each["pid"] == pid and each["source"]:
+                each["threads_taken"] = threads_taken
+
     def _join_ended(self) -> None:
         """There may be any number of processes: of many that ended the oldest is only counted, with another of the same source."""
         rows = self.processes.processes

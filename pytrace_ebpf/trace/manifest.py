@@ -41,7 +41,7 @@ SHAPE = Fields(
         "target": Fields({"pid": PID}, {"command": Maybe(str), "executable": Maybe(str), "python_version": Maybe(str)}),
         "argv": List(str),
         "options": Fields({}, {"layers": Maybe(List(str)), "requests": Maybe(List(str)), "observed": Maybe(_OBSERVED), "filters": Maybe(_FILTERS)}),
-        "sources": List(Fields({"source": Maybe(str), "why": str}, {"pid": Maybe(PID), "others": WHOLE})),
+        "sources": List(Fields({"source": Maybe(str), "why": str}, {"pid": Maybe(PID), "others": WHOLE, "threads_taken": WHOLE})),
         "events": _COUNTS,
         "lost": _COUNTS,
         "cost": Fields(

@@ -70,6 +70,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *wrong_lines(facts, width),
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
+        *taken_lines(facts, width),
         *scheduling_lines(facts, width),
         *interpreter_lines(facts, width),
         *native_lines(facts, width),
@@ -125,7 +126,8 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
         meaning = LOST.get(name, "events")
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
-    if not facts["lost"].keys() - PARTLY and facts["state"] == "complete":
+    taken = any(source.get("threads_taken") for source in facts.get("sources", []))
+    if not facts["lost"].keys() - PARTLY and facts["state"] == "complete" and not taken:
         lines.append(Text(f"Nothing {'else ' if facts['lost'] else ''}was lost{' here' if facts.get('window') else ''}.", "green"))
     return lines
 
@@ -147,6 +149,16 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
         why, left = reasons[of_each], others[of_each] + len(of[_PIDS_SHOWN:])
         sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
+
+
+def taken_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Which processes took threads for a tool of their own, so that calls are missing: a sentence each."""
+    lines = []
+    for source in facts.get("sources", []):
+        if count := source.get("threads_taken", 0):
+            said = f"Process {source.get('pid')} gave {_plural(count, 'thread')} a profile function of its own (cProfile, sys.setprofile)"
+            lines += _wrap(f"{said}: {'its' if count == 1 else 'their'} calls from then on are not recorded.", width)
+    return [Text(line, "yellow") for line in lines]
 
 
 def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:

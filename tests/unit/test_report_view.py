@@ -17,7 +17,7 @@ from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, native_lines, unserved_lines
+from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, native_lines, taken_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -315,6 +315,14 @@ def test_processes_without_calls_for_one_reason_are_one_sentence() -> None:
         "No calls of process 2, 3: each has already ended.",
         "No calls of process 4: it is static.",
     ]
+
+
+def test_threads_that_another_profiler_took_are_named() -> None:
+    sources = [{"pid": 7, "source": "agent", "why": "", "threads_taken": 2}, {"pid": 8, "source": "agent", "why": ""}]
+    (line,) = taken_lines({"sources": sources}, 200)
+    assert (
+        line.plain == "Process 7 gave 2 threads a profile function of its own (cProfile, sys.setprofile): their calls from then on are not recorded."
+    )
 
 
 @pytest.mark.parametrize(

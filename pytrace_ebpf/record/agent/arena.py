@@ -134,7 +134,7 @@ class Arena:
         return int(self._header["started"])
 
     def counted(self, field: str) -> int:
-        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, opcodes_dropped, untracked, waited_ns, interpreters."""
+        """One of the header's counters: dropped, unnamed, values_dropped, allocations_dropped, opcodes_dropped, untracked, waited_ns, interpreters, threads_taken."""
         return min(int(self._header[field]), _MOST_COUNTED)
 
     def stop(self) -> None:

@@ -211,7 +211,7 @@ class AgentCalls(CallSource):
                     self._emit(traced, news)
                 if ended:
                     self._count(traced)
-                    self._recording.processes.made(traced.ids.pid, traced.arena.counted("interpreters"))
+                    self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
