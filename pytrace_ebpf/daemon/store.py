@@ -135,7 +135,8 @@ class Store:
         for row in rows:
             row["start_ns"] = max(row["start_ns"], min(begun, closed.start_ns))
         threads = [
-            {name: row.get(name, "") for name in ("pid", "start_ns", "end_ns", "comm")} | {"tid": row["pid"], "name": ALL_THREADS} for row in rows
+            {name: row.get(name, "") for name in ("pid", "start_ns", "end_ns", "comm")} | {"tid": row["pid"], "name": ALL_THREADS, "interpreters": ""}
+            for row in rows
         ]
         return {
             "functions": functions,

@@ -3,11 +3,11 @@
 #
 #   scripts/aarch64/compare.sh TRACE...
 #
-# Made once, in PYTRACE_ROOTS/aarch64: Debian's Python for arm64, and for it the packages that reading needs, in the versions that .venv has.
+# Made once, in PYTRACE_AARCH64 or /var/lib/pytrace-ebpf/aarch64, beside the root filesystems that tests trace in: Debian's Python for arm64, and for it the packages that reading needs, in the versions that .venv has.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-ROOT=${PYTRACE_ROOTS:-/var/lib/pytrace-ebpf/roots}/aarch64
+ROOT=${PYTRACE_AARCH64:-/var/lib/pytrace-ebpf/aarch64}
 AT=/opt/pytrace # in it
 PACKAGES=(numpy pandas pyarrow rich system-calls)
 

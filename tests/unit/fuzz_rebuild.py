@@ -325,9 +325,11 @@ def turns(seed: int) -> None:
     """Events next to others' are found whatever the times are."""
     rng = np.random.default_rng(seed)
     count, wild = int(rng.integers(0, 400)), bool(rng.random() < 0.5)
-    who = threads(rng, count, int(rng.choice([1, 3, 50])))
-    found = near(moments(rng, count, 0, 500, wild), who["pid"], who["tid"], moments(rng, int(rng.integers(0, 20)), 0, 500, wild))
-    assert found.all() or count > 2
+    acts, cut = events(rng, count, int(rng.choice([1, 3, 50])), 0, 500, wild), int(rng.integers(0, count + 1))
+    found = near([acts.slice(0, cut), acts.slice(cut)], moments(rng, int(rng.integers(0, 20)), 0, 500, wild))
+    shown = ~np.isin(acts["kind"].to_numpy(), (CallKind.OPEN, CallKind.STANDS, CallKind.RESET))
+    assert not found[~shown].any()
+    assert found[shown].all() or shown.sum() > 2
 
 
 def rebased(seed: int) -> None:
