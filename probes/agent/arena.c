@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "options.h"
+#include "pages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -405,8 +406,8 @@ static struct writer *spare_writer(void)
         w = w->link;
     if (w)
         return w;
-    struct writer *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED)
+    struct writer *page = pages(PAGE);
+    if (!page)
         return NULL;
     for (size_t i = 0; i < PAGE / sizeof *page; i++) {
         page[i].session = NO_SESSION;

@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "functions.h"
+#include "pages.h"
 #include "whose.h"
 
 bool frames_known = true;
@@ -41,9 +42,8 @@ void write_open_frames(struct writer *w, void *innermost)
         count += code_of_frame(frame) != NULL;
     if (!count)
         return;
-    /* Not malloc: it may be the program's own, with events of its own. */
-    void **frames = mmap(NULL, size = count * sizeof *frames, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (frames == MAP_FAILED)
+    void **frames = pages(size = count * sizeof *frames);
+    if (!frames)
         return;
     size_t i = count;
     for (void *frame = innermost; frame; frame = frame_behind(frame))

@@ -6,6 +6,7 @@
 
 #include "arena.h"
 #include "options.h"
+#include "pages.h"
 #include "world.h"
 
 #define LONGEST 4096
@@ -30,12 +31,6 @@ struct text_slot {
 };
 static struct text_slot *texts;
 static size_t text_mask, texts_used, names;
-
-static void *map(size_t size)
-{
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
 
 static size_t slot_for(const struct function_table *table, PyObject *code)
 {
@@ -65,7 +60,7 @@ static size_t bytes_of_table(size_t slots)
 static bool grow_slots(void)
 {
     size_t old_size = functions ? functions->mask + 1 : 0, size = functions ? 2 * old_size : 4096;
-    struct function_table *old = functions, *bigger = map(bytes_of_table(size));
+    struct function_table *old = functions, *bigger = pages(bytes_of_table(size));
     if (!bigger)
         return false;
     bigger->mask = size - 1;
@@ -162,7 +157,7 @@ void functions_forget(void)
 static bool grow_texts(void)
 {
     size_t size = texts ? 2 * (text_mask + 1) : 4096, old_size = texts ? text_mask + 1 : 0;
-    struct text_slot *old = texts, *bigger = map(size * sizeof *bigger);
+    struct text_slot *old = texts, *bigger = pages(size * sizeof *bigger);
     if (!bigger)
         return false;
     texts = bigger;
@@ -338,7 +333,7 @@ static struct function_entry *add(PyObject *code)
     if (slots_used * 2 >= functions->mask && !grow_slots())
         return NULL;
     if (!spare) {
-        struct function_entry *slab = map(SLAB);
+        struct function_entry *slab = pages(SLAB);
         if (!slab)
             return NULL;
         for (size_t i = 0; i < SLAB / sizeof *slab; i++) {

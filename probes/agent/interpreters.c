@@ -7,16 +7,15 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "arena.h"
 #include "frames.h"
 #include "functions.h"
+#include "pages.h"
 #include "sources.h"
 #include "threads.h"
 
-#define SLAB (16 << 10)
 #define PAIRS (1 << 15)
 #define MOST_PAIRS (PAIRS / 4 * 3)
 #define PAUSE_NS 100000
@@ -54,16 +53,9 @@ static struct interpreter *known(const void *state, int64_t id)
 /* NULL = there is no memory. */
 static struct interpreter *take(void)
 {
-    if (!spare) {
-        struct interpreter *slab = mmap(NULL, SLAB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (slab == MAP_FAILED)
-            return NULL;
-        for (size_t i = 0; i < SLAB / sizeof *slab; i++) {
-            slab[i].next = spare;
-            spare = slab + i;
-        }
-    }
     struct interpreter *in = spare;
+    if (!in)
+        return pages(sizeof *in);
     spare = in->next;
     return in;
 }

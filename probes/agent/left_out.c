@@ -15,6 +15,7 @@
 #include "frames.h"
 #include "greenlets.h"
 #include "layers.h"
+#include "pages.h"
 
 #define SETS 512
 #define WAYS 8 /* of more frames in one set the last ones are forgotten: then their ends are mended when the trace is read */
@@ -156,9 +157,8 @@ static void with_open_calls(void *state, void (*act)(struct writer *, struct ope
     void *frame = innermost_frame(state);
     struct writer *w = frame ? writer_of(thread_id_of(state)) : NULL;
     size_t count = w ? look_at(w, frame, NULL) : 0, size = count * sizeof(struct open);
-    /* Not malloc: it may be the program's own, with events of its own. */
-    struct open *open = count ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
-    if (open == MAP_FAILED)
+    struct open *open = count ? pages(size) : NULL;
+    if (!open)
         return;
     act(w, open, look_at(w, frame, open));
     munmap(open, size);

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "options.h"
+#include "pages.h"
 
 #define LENGTH 16              /* PyVarObject.ob_size: of a code object from 3.11 on its code units, of a bytes object its bytes */
 #define BYTES 32               /* of a bytes object: where they are */
@@ -37,21 +38,14 @@ static void *spare[LARGEST + 1]; /* blocks of each size, the first word of each 
 
 /* --- memory --- */
 
-static void *map(size_t size)
-{
-    /* Not malloc: it may be the program's own, with events of its own. */
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
 static void *take_block(uint32_t bits)
 {
     size_t size = (size_t)1 << bits;
     if (bits > LARGEST)
-        return map(size);
+        return pages(size);
     if (!spare[bits]) {
         size_t slab = size > SLAB ? size : SLAB;
-        char *memory = map(slab);
+        char *memory = pages(slab);
         for (size_t at = 0; memory && at < slab; at += size) {
             *(void **)(memory + at) = spare[bits];
             spare[bits] = memory + at;
@@ -87,7 +81,7 @@ static size_t slot_of(uint32_t function, uint32_t line, uint32_t opcode, uint32_
 static bool grow_table(void)
 {
     size_t size = table ? 2 * (table_mask + 1) : 4096, old_size = table ? table_mask + 1 : 0;
-    struct opcode **old = table, **bigger = map(size * sizeof *bigger);
+    struct opcode **old = table, **bigger = pages(size * sizeof *bigger);
     if (!bigger)
         return false;
     table = bigger;

@@ -10,10 +10,10 @@
 #include "stacks.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "callers.h"
 #include "functions.h"
+#include "pages.h"
 
 #define SLAB (64 << 10)
 #define BUCKETS 4096
@@ -61,8 +61,8 @@ static void set_slab_free(struct slab *slab)
 static struct open_call *take(void)
 {
     if (!spare) {
-        struct slab *slab = mmap(NULL, sizeof *slab, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (slab == MAP_FAILED)
+        struct slab *slab = pages(sizeof *slab);
+        if (!slab)
             return NULL;
         slab->next = slabs;
         slabs = slab;
