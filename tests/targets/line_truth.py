@@ -5,7 +5,7 @@ import sys
 import threading
 from collections import Counter
 
-counts = Counter()
+hits = []  # list.append is atomic; adding up in a dictionary from several threads is not
 program = sys.argv[1]
 
 
@@ -14,7 +14,7 @@ def on_event(frame, event, _argument):
     if code.co_filename != program:
         return None
     if event == "line":
-        counts[f"{code.co_name}:{code.co_firstlineno}:{frame.f_lineno}"] += 1
+        hits.append(f"{code.co_name}:{code.co_firstlineno}:{frame.f_lineno}")
     return on_event
 
 
@@ -25,4 +25,4 @@ threading.settrace(on_event)
 sys.settrace(on_event)
 exec(compiled, names)
 sys.settrace(None)
-print(json.dumps(counts))
+print(json.dumps(Counter(hits)))
