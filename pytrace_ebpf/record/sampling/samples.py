@@ -18,6 +18,7 @@ from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
@@ -59,6 +60,7 @@ _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
+_PLACES = 4096  # away.h
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 # Threads that wait for long are looked at before they come back: one that waits until its program ends is sampled when no name can be read any more.
 _FIRST_LOOK_NS, _LOOK_NS = 10**9, 5 * 10**9
@@ -104,7 +106,7 @@ class Samples(Recorder):
             "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
             "pad": 0,
         }
-        self._programs = Programs("samples.c", settings, _RINGS)
+        self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
         self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
@@ -188,6 +190,7 @@ class Samples(Recorder):
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
             self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
+            self._programs.map("census").set(0, time.monotonic_ns())
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -320,9 +323,11 @@ class Samples(Recorder):
 
     def _waits_in(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
-        left = self._programs.map("away").get(tid) if self._states else None
-        if not self._states or (left is not None and left["runnable"]):
-            return _IN_QUEUE if self._states else 0
+        if not self._states:
+            return 0
+        left = self._left(target.pid, tid)
+        if left is not None and left["runnable"]:
+            return _IN_QUEUE
         first, end = target.gil_range()
         with suppress(OSError, ValueError, IndexError):
             call, address = Path(f"/proc/{target.pid}/task/{tid}/syscall").read_text().split()[:2]
@@ -332,11 +337,16 @@ class Samples(Recorder):
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
         """When a thread left the core; 0: it has one."""
-        known = self._programs.map("away").get(tid)
+        known = self._left(pid, tid)
         if known is None:  # it has not left it since sampling began
             return 0 if _runs(pid, tid) else sampled.since_ns
         left = int(known["since"])
         return max(left, sampled.since_ns) if left else 0
+
+    def _left(self, pid: int, tid: int) -> Any:
+        """The thread's struct left, of away.h; None where it has none."""
+        place = self._programs.map("places").get(tid % _PLACES)
+        return place["left"] if place["thread"] == pid << 32 | tid else self._programs.map("away").get(tid)
 
     def close(self) -> None:
         """Stop sampling and unload the programs."""
@@ -346,9 +356,9 @@ class Samples(Recorder):
 
 
 def _runs(pid: int, tid: int) -> bool:
-    """Whether a thread has a core or waits for one; of one that is gone, too."""
+    """Whether a thread has a core or waits for one; of one that has ended, too."""
     try:
-        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] == "R"
+        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] in "RZX"
     except (OSError, IndexError):
         return True
 
