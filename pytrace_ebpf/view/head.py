@@ -173,6 +173,8 @@ def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:
             continue
         missing = f"are recorded for {recorded} of them alone" if recorded else "are not recorded"
         if row["source"] == "sample":
+            if tuple(map(int, row["python_version"].split(".")[:2])) >= (3, 12):
+                continue
             missing = "have no stacks here"
         made = plural(row["others"], "interpreter")
         lines += _wrap(

@@ -327,7 +327,13 @@ def test_threads_that_another_profiler_took_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("source", "version", "said"),
-    [("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"), ("usdt", "3.11.2", ""), ("usdt", "3.15.0", "")],
+    [
+        ("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"),
+        ("usdt", "3.11.2", ""),
+        ("usdt", "3.15.0", ""),
+        ("sample", "3.11.2", "calls in them have no stacks here"),
+        ("sample", "3.12.1", ""),
+    ],
 )
 def test_interpreters_beside_the_main_one_are_named(source: str, version: str, said: str) -> None:
     facts = {"interpreters": [{"pid": 7, "source": source, "python_version": version, "others": 2, "recorded": 0}]}
