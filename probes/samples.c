@@ -49,6 +49,13 @@ struct sample_layout {
     __s32 ends_with_shim; /* 1 = the outermost frame of a stack is an entry from C */
     __s32 string_hash;
     __s32 frame_entered; /* a byte: whether the interpreter's C function was entered for the frame */
+    __s32 interpreter_next;
+    __s32 interpreter_gil;
+    __s32 thread_interpreter;
+    /* 0 where interpreters beside the main one are not looked into; no ABSENT: the verifier would follow `search` once more for what is chosen by it */
+    __s32 thread_status;
+    __u32 last_used; /* the bit of it */
+    __s32 newest;    /* so much before the pointer to the main interpreter is that to the newest one */
 };
 #define LAYOUTS 64
 BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
@@ -92,8 +99,10 @@ BPF_TABLE("lru_hash", __u32, __u64, strays, 1024);
 /* thread id -> its thread state */
 struct state {
     __u64 address; /* 0 = none */
+    __u64 other;   /* the one before it: threads go back and forth between interpreters */
     __u64 again;   /* when the list of thread states may next be searched for it */
     __u64 wait;    /* ns between two searches; doubles each time: a new thread has no state yet, one of a BLAS's pool never gets one */
+    __u64 interpreter; /* the one to search then; 0 = the first */
 };
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define FIRST_WAIT_NS 10000000ULL
@@ -163,10 +172,34 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 #define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
 #define OWNED_BY_OBJECT 2
 #define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
-/* Whether a thread state belongs to the thread with this pthread_t. */
-static __always_inline int is_of(const struct sample_layout *layout, __u64 state, __u64 pthread)
+
+/* 0 where a thread state is that of the thread with this pthread_t: of those that it has in several interpreters the one last used. */
+static __always_inline __u64 is_other(const struct sample_layout *layout, __u64 state, __u64 pthread)
 {
-    return state && TAKE(__u64, state + layout->thread_pthread) == pthread;
+    return (TAKE(__u64, state + layout->thread_pthread) ^ pthread) | (layout->last_used & ~TAKE(__u32, state + layout->thread_status));
+}
+
+/* Looks for the current thread's state in one interpreter's list, at the next sample in the next one's. */
+static __always_inline void search(const struct sampled *process, const struct sample_layout *layout, struct state *found, __u64 pthread, __u64 now)
+{
+    __u64 interpreter = found->interpreter ? found->interpreter : TAKE(__u64, process->main - layout->newest), state;
+    int i;
+
+    state = interpreter ? TAKE(__u64, interpreter + layout->interpreter_threads) : 0;
+    for (i = 0; i < STATES_A_LOOK && state; i++) {
+        if (!is_other(layout, state, pthread))
+            break;
+        state = TAKE(__u64, state + layout->thread_next);
+    }
+    found->other = found->address;
+    found->address = i < STATES_A_LOOK ? state : 0;
+    found->interpreter = found->address || !layout->last_used ? 0 : TAKE(__u64, interpreter + layout->interpreter_next);
+    if (found->interpreter)
+        return;
+    found->wait = found->address ? 0 : found->wait ? 2 * found->wait : FIRST_WAIT_NS;
+    if (found->wait > LAST_WAIT_NS)
+        found->wait = LAST_WAIT_NS;
+    found->again = now + found->wait;
 }
 
 /* The current thread's thread state; 0 = none. */
@@ -174,35 +207,41 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
 {
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
     struct state *before, found = {};
-    int i;
 
     bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->fsbase);
     before = states.lookup(&tid);
-    if (is_of(layout, state, pthread)) {
+    if (before)
+        found = *before;
+    if (state && !is_other(layout, state, pthread)) {
+        if (found.address == state)
+            return state;
+        found.other = found.address;
         found.address = state;
-        if (!before || before->address != state)
-            states.update(&tid, &found);
-        return state;
-    }
-    if (before && is_of(layout, before->address, pthread))
-        return before->address;
-    if (before && now < before->again)
+        found.again = found.wait = found.interpreter = 0;
+    } else if (found.address && !is_other(layout, found.address, pthread)) {
+        return found.address;
+    } else if (layout->last_used && found.other && !is_other(layout, found.other, pthread)) {
+        state = found.other;
+        found.other = found.address;
+        found.address = state;
+    } else if (now < found.again) {
         return 0;
-    found.wait = before && before->wait ? 2 * before->wait : FIRST_WAIT_NS;
-    if (found.wait > LAST_WAIT_NS)
-        found.wait = LAST_WAIT_NS;
-    found.again = now + found.wait;
-    state = TAKE(__u64, process->main);
-    state = state ? TAKE(__u64, state + layout->interpreter_threads) : 0;
-    for (i = 0; i < STATES_A_LOOK && state; i++) {
-        if (is_of(layout, state, pthread)) {
-            found.address = state;
-            break;
-        }
-        state = TAKE(__u64, state + layout->thread_next);
+    } else {
+        search(process, layout, &found, pthread, now);
     }
     states.update(&tid, &found);
     return found.address;
+}
+
+/* Whether the current thread waits for the GIL of the interpreter that it runs: others than the main one may have one of their own. */
+static __always_inline int waits_for_own(const struct sampled *process, const struct sample_layout *layout, __u64 state, struct pt_regs *regs)
+{
+    __u64 address = KERNEL(__u64, &regs->di), gil;
+
+    if (!state || layout->thread_interpreter == ABSENT || KERNEL(__u64, &regs->orig_ax) != SYSCALL_FUTEX)
+        return 0;
+    gil = TAKE(__u64, TAKE(__u64, state + layout->thread_interpreter) + layout->interpreter_gil);
+    return gil && address - gil < process->gil_end - process->gil_start;
 }
 
 /* Whether the frame has been left already: it lies in the unused part of the thread's data stack. */
@@ -237,6 +276,8 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
     walk->off = *off;
+    if (off->state == SAMPLE_IN_BLOCKED && waits_for_own(process, layout, state, regs))
+        walk->off.state = SAMPLE_IN_GIL;
     walk->missed = missed;
     walk->pid_tgid = pid_tgid;
     walk->hash = mixed(MIX, process->number);
