@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.bpf.conftest import COMMAND, Recorder
 from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 
 LIBRARY, ARENA = "agent.so", "0.arena (deleted)"
+IGNORED = 1 << signal.SIGINT - 1 | 1 << signal.SIGHUP - 1
 HOST, NEWEST = Python(HOST_PYTHON), built_pythons()[-1:]
 RUNS = [*((HOST, way) for way in ("--source=agent", "--source=usdt", "--rootless")), *((python, "--source=agent") for python in NEWEST)]
 ENDINGS = (
@@ -51,6 +53,7 @@ def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str
     words = interpreter.command("notices", "in_poll")
     plain, traced = (last_words(command) for command in (words, [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), way, "--", *words]))
     assert traced["errors"] == plain["errors"] == []
+    assert traced["given"] == plain["given"] and int(plain["given"]["SigIgn"], 16) & IGNORED == IGNORED
     found = differences(plain["during"], traced["during"])
     if way == "--source=usdt":
         assert found == {}
@@ -63,6 +66,7 @@ def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str
 
 def last_words(command: list[str]) -> dict[str, Any]:
     """What a program finds, without numbers that are others each time."""
+    command = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *command]  # as nohup does, and a script with what it starts in the background
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return dict(json.loads(re.sub(r"0x[0-9a-f]{6,}|(?<=\[)\d{5,}(?=\])", "N", ended.stdout.rpartition("done ")[2])))
