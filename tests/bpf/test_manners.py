@@ -11,16 +11,25 @@ from typing import Any
 import pytest
 
 from tests.bpf.conftest import COMMAND, Recorder
-from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
+from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, ROOTS, Python, Target, built_pythons, free_threaded_pythons
 
 LIBRARY, ARENA = "agent.so", "0.arena (deleted)"
 IGNORED = 1 << signal.SIGINT - 1 | 1 << signal.SIGHUP - 1
 HOST, NEWEST = Python(HOST_PYTHON), built_pythons()[-1:]
-RUNS = [*((HOST, way) for way in ("--source=agent", "--source=usdt", "--rootless")), *((python, "--source=agent") for python in NEWEST)]
 ENDINGS = (
     "returns", "raises", "exits_at_once", "terminated", "terminated_and_says_so", "killed", "interrupted", "reads_nothing",
     "reads_nothing_and_says_nothing", "aborts", "tells_its_stacks", "ends_last",
 )  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`interpreter, way`: Pythons that `run` starts, and its option; with --matrix all, each in every way."""
+    if "way" not in metafunc.fixturenames:
+        return
+    matrix = metafunc.config.getoption("--matrix")
+    others = [*(Python(version, ROOTS / root) for version, root in MATRIX.items()), *built_pythons(), *free_threaded_pythons()] if matrix else []
+    runs = [(python, way) for python in [HOST, *others] for way in (*(f"--source={source}" for source in python.sources), "--rootless")]
+    metafunc.parametrize("interpreter, way", runs + [(python, "--source=agent") for python in NEWEST if not matrix], ids=str)
 
 
 @pytest.mark.parametrize("call", ["in_epoll", "in_poll"])
@@ -48,7 +57,6 @@ def test_a_program_that_notices_everything_notices_what_the_docs_say(
     assert after == {"maps": [f"{LIBRARY} (deleted)"], **module}  # until the program ends
 
 
-@pytest.mark.parametrize("interpreter, way", RUNS, ids=str)
 def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str, tmp_path: Path) -> None:
     words = interpreter.command("notices", "in_poll")
     plain, traced = (last_words(command) for command in (words, [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), way, "--", *words]))
