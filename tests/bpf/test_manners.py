@@ -23,12 +23,13 @@ ENDINGS = (
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`interpreter, way`: Pythons that `run` starts, and its option; with --matrix all, each in every way."""
+    """`interpreter, way`: Pythons that `run` starts, and its option; with --matrix all, each in every way that there is."""
     if "way" not in metafunc.fixturenames:
         return
     matrix = metafunc.config.getoption("--matrix")
     others = [*(Python(version, ROOTS / root) for version, root in MATRIX.items()), *built_pythons(), *free_threaded_pythons()] if matrix else []
-    runs = [(python, way) for python in [HOST, *others] for way in (*(f"--source={source}" for source in python.sources), "--rootless")]
+    runs = [(python, f"--source={source}") for python in [HOST, *others] for source in python.sources]
+    runs += [(python, "--rootless") for python in [HOST, *others] if not python.root]
     metafunc.parametrize("interpreter, way", runs + [(python, "--source=agent") for python in NEWEST if not matrix], ids=str)
 
 
