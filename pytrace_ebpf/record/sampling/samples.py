@@ -11,9 +11,8 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.frames import HEAD_BEFORE_MAIN, LAST_USED
 from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.cpython.lines import HASH, read_lines
+from pytrace_ebpf.record.cpython.lines import read_lines
 from pytrace_ebpf.record.cpython.parking import FUTEX
 from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running_tasks
 from pytrace_ebpf.record.kernel import system_calls
@@ -27,12 +26,12 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import away
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
+from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.sampling.tasks import TaskNames
 from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.usdt.probes import frame_layout
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
@@ -41,23 +40,6 @@ _INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
-_ABSENT = -(1 << 31)
-_LAYOUT = (
-    "interpreter_threads",
-    "thread_next",
-    "thread_pthread",
-    "thread_frame",
-    "thread_datastack",
-    "cframe_frame",
-    "code_file",
-    "code_name",
-    "code_bytes",
-)
-_OF_INTERPRETERS = ("interpreter_next", "interpreter_gil", "thread_interpreter")
-# Of struct task_layout, in tasks.h.
-_TASK_LAYOUT = (
-    "thread_task", "task_coro", "task_name", "generator_frame", "string_length", "string_state", "string_data", "string_data_wide", "code_start",
-)  # fmt: skip
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
@@ -165,7 +147,7 @@ class Samples(Recorder):
         if not serves(target)[0] or target.layout is None:
             return
         self._numbers += 1
-        unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
+        unit, qualify = position_unit(target.layout), qualnames.for_process(target.process, target.library)
         nested = target.layout.version < (3, 11)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit, self._native, nested)
         creator, tasks = self._sampled.get(target.ppid), None
@@ -197,7 +179,7 @@ class Samples(Recorder):
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
             number = len(self._layouts)
-            self._programs.map("layouts").set(number, _described(layout))
+            self._programs.map("layouts").set(number, described(layout))
             self._layouts[layout] = number
         return self._layouts[layout]
 
@@ -376,29 +358,3 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Co
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": tasks,
     }
-
-
-def _position_unit(layout: Layout) -> int:
-    """Bytes per unit of f_lasti: 3.10 counts instructions, all others bytes."""
-    return 2 if layout.version == (3, 10) else 1
-
-
-def _described(layout: Layout) -> tuple[object, ...]:
-    """A Python's struct sample_layout."""
-    running, values = layout.frame_running or (_ABSENT, b"")
-    ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
-    offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in (*_LAYOUT, *_TASK_LAYOUT, *_OF_INTERPRETERS)}
-    return (
-        frame_layout(layout),
-        (*(offsets[name] for name in _TASK_LAYOUT), 0),
-        max(ends),
-        running,
-        sum(1 << value for value in values),
-        *(offsets[name] for name in _LAYOUT),
-        _position_unit(layout),
-        layout.version >= (3, 12),
-        layout.string_length + HASH,
-        (layout.frame_owner or 0) - 1 if layout.version == (3, 11) else _ABSENT,  # is_entry stands before owner
-        *(offsets[name] for name in _OF_INTERPRETERS),
-        *((0, 0, 0) if layout.thread_status is None else (layout.thread_status, LAST_USED, HEAD_BEFORE_MAIN)),
-    )
