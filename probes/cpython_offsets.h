@@ -22,10 +22,13 @@
     OFFSET(interpreter_world,        NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* the same of PyInterpreterState */ \
     OFFSET(thread_attached,          NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* PyThreadState.state: an int */ \
     OFFSET(gil_holder,                 -8,   -8,   -8,   -8,    8,    8,    8,    8) /* from the GIL's first byte as Target.gil_range() has it: last_holder, with `locked` behind it */ \
-    OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) /* PyInterpreterState */ \
+    OFFSET(interpreter_next,         NONE, NONE, NONE, NONE,    0, 7264, 7272, 7264) /* PyInterpreterState: the one made before it; for who looks into others than the main one, from 3.12 on */ \
+    OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) \
     OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE,  384,   16,   16,   16) /* pointer to the GIL, from 3.12 on */ \
     OFFSET(interpreter_modules,        56,  856,  856,  888,  944, 7656, 7688, 7592) /* sys.modules */ \
     OFFSET(thread_next,                 8,    8,    8,    8,    8,    8,    8,    8) /* PyThreadState */ \
+    OFFSET(thread_interpreter,       NONE, NONE, NONE, NONE,   16,   16,   16,   16) /* whose it is; it and the next one likewise */ \
+    OFFSET(thread_status,            NONE, NONE, NONE, NONE,   24,   32,   32,   32) /* bits; 8: of the states that its thread has in several interpreters the last one that it used */ \
     OFFSET(thread_pthread,            176,  176,  176,  152,  136,  152,  152,  176) /* thread_id: the pthread_t */ \
     OFFSET(thread_native_id,         NONE, NONE, NONE,  160,  144,  160,  160,  184) \
     OFFSET(thread_frame,               24,   24,   24,   56,   56,   72,   72,   72) /* pointer to the innermost frame, or to the _PyCFrame of 3.11 and 3.12 */ \
@@ -124,14 +127,17 @@
  * in it each offset stands. For the tracer alone. */
 #define CPYTHON_DEBUG_OFFSETS(OFFSET) \
     /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(interpreter_next,         NONE, NONE, NONE, NONE, NONE,   64,   64,   64) \
     OFFSET(interpreter_threads,      NONE, NONE, NONE, NONE, NONE,   72,   72,   72) \
     OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE, NONE,  112,  120,  120) \
     OFFSET(interpreter_modules,      NONE, NONE, NONE, NONE, NONE,   88,   96,   96) \
     OFFSET(thread_next,              NONE, NONE, NONE, NONE, NONE,  168,  192,  192) \
+    OFFSET(thread_interpreter,       NONE, NONE, NONE, NONE, NONE,  176,  200,  200) \
     OFFSET(thread_frame,             NONE, NONE, NONE, NONE, NONE,  184,  208,  208) \
     OFFSET(thread_datastack,         NONE, NONE, NONE, NONE, NONE,  208,  232,  256) \
     OFFSET(thread_pthread,           NONE, NONE, NONE, NONE, NONE,  192,  216,  240) \
     OFFSET(thread_native_id,         NONE, NONE, NONE, NONE, NONE,  200,  224,  248) \
+    OFFSET(thread_status,            NONE, NONE, NONE, NONE, NONE,  216,  240,  264) \
     OFFSET(frame_previous,           NONE, NONE, NONE, NONE, NONE,  232,  256,  320) \
     OFFSET(frame_code,               NONE, NONE, NONE, NONE, NONE,  240,  264,  328) \
     OFFSET(frame_owner,              NONE, NONE, NONE, NONE, NONE,  264,  288,  352) \

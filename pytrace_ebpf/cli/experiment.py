@@ -136,7 +136,7 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
     directory = made.path
     rows = [{"setting": s.name, "cpus": s.cpus and list(s.cpus), "threads": s.threads, "cores": s.cores} for s in chosen]
     experiment = Experiment(directory, list(command), rows, [])
-    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+    with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped:
         try:
             _take_turns(experiment, chosen, args.repeat or _REPEATS, options, stopped, args.quiet)
         except (PytraceError, KeyboardInterrupt):

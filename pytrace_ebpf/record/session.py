@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.rebuild.library import library
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
@@ -110,6 +111,7 @@ class Session:
     def _nothing_left_behind(self) -> Iterator[None]:
         """Remove the trace directory of a target that turns out not to be traceable."""
         try:
+            library()  # without which nothing could be written: said before a program is touched
             yield
         except (TargetError, HostError):
             self.abandon()
@@ -229,6 +231,10 @@ class Session:
         return sum(recorder.cost().get("sampling_ns", 0) for recorder in self._recorders)
 
     def _drain(self) -> None:
+        self._collect()
+        self._targets.follow()
+
+    def _collect(self) -> None:
         collector, began_ns = self._written().collector, time.monotonic_ns()
         drained: dict[str, list[tables.Columns]] = {}
         for recorder in self._recorders:
@@ -238,7 +244,6 @@ class Session:
                 drained.setdefault(name, []).extend(batches)
         for recorder in self._recorders:
             recorder.see(drained)
-        self._targets.follow()
         collector.drained_ns = began_ns
         self._count_losses()
 
@@ -264,10 +269,10 @@ class Session:
         for recorder in self._recorders:
             recorder.stop()
         self._drain()
-        end_ns = self._processes.last_ns = time.monotonic_ns()
         for recorder in self._recorders:
             recorder.leave()
-        self._count_losses()
+        end_ns = self._processes.last_ns = time.monotonic_ns()  # an agent records until it has the GIL to leave with
+        self._collect()
         for recorder in self._recorders:
             trace.cost |= recorder.cost()
         self._targets.explain_no_calls()

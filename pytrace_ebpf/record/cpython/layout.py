@@ -37,11 +37,14 @@ class Layout:
     thread_attached: int | None
     object_type: int
     # PyInterpreterState
+    interpreter_next: int | None
     interpreter_threads: int
     interpreter_gil: int | None
     interpreter_modules: int
     # PyThreadState
     thread_next: int
+    thread_interpreter: int | None
+    thread_status: int | None
     thread_pthread: int
     thread_native_id: int | None
     thread_frame: int
