@@ -22,10 +22,13 @@
     OFFSET(interpreter_world,        NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* the same of PyInterpreterState */ \
     OFFSET(thread_attached,          NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* PyThreadState.state: an int */ \
     OFFSET(gil_holder,                 -8,   -8,   -8,   -8,    8,    8,    8,    8) /* from the GIL's first byte as Target.gil_range() has it: last_holder, with `locked` behind it */ \
-    OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) /* PyInterpreterState */ \
+    OFFSET(interpreter_next,         NONE, NONE, NONE, NONE,    0, 7264, 7272, 7264) /* PyInterpreterState: the one made before it; for who looks into others than the main one, from 3.12 on */ \
+    OFFSET(interpreter_threads,         8,    8,    8,   16,   72, 7344, 7344, 7336) \
     OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE,  384,   16,   16,   16) /* pointer to the GIL, from 3.12 on */ \
     OFFSET(interpreter_modules,        56,  856,  856,  888,  944, 7656, 7688, 7592) /* sys.modules */ \
     OFFSET(thread_next,                 8,    8,    8,    8,    8,    8,    8,    8) /* PyThreadState */ \
+    OFFSET(thread_interpreter,       NONE, NONE, NONE, NONE,   16,   16,   16,   16) /* whose it is; it and the next one likewise */ \
+    OFFSET(thread_status,            NONE, NONE, NONE, NONE,   24,   32,   32,   32) /* bits; 8: of the states that its thread has in several interpreters the last one that it used */ \
     OFFSET(thread_pthread,            176,  176,  176,  152,  136,  152,  152,  176) /* thread_id: the pthread_t */ \
     OFFSET(thread_native_id,         NONE, NONE, NONE,  160,  144,  160,  160,  184) \
     OFFSET(thread_frame,               24,   24,   24,   56,   56,   72,   72,   72) /* pointer to the innermost frame, or to the _PyCFrame of 3.11 and 3.12 */ \
@@ -38,6 +41,7 @@
     OFFSET(running_values,              2,    2,    5, NONE, NONE, NONE, NONE, NONE) /* these: bit n stands for n */ \
     OFFSET(frame_stacktop,             72,   72, NONE, NONE, NONE, NONE, NONE, NONE) \
     OFFSET(frame_position,            104,  104,   96,   56,   56,   56,   56,   56) /* f_lasti (an int), then prev_instr or instr_ptr (a pointer) */ \
+    OFFSET(frame_copy,               NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* tlbc_index: which of code_copies frame_position is in; an int */ \
     OFFSET(frame_top,                NONE,   64, NONE,   64, NONE, NONE, NONE,   64) /* of its stack, where what was just returned still lies: f_valuestack, stacktop (an int: so many objects behind frame_locals), stackpointer */ \
     OFFSET(return_opcode,            NONE,   83, NONE,   83, NONE, NONE, NONE,   33) /* RETURN_VALUE's number, where its object is looked for */ \
     OFFSET(thread_exception,         NONE,   88, NONE,   96, NONE, NONE, NONE,  136) /* the one that is raised; NULL = none: curexc_type, and curexc_value behind it, then current_exception */ \
@@ -50,6 +54,7 @@
     OFFSET(code_first_line,            40,   40,   40,   72,   68,   68,   68,   68) \
     OFFSET(code_flags,                 36,   36,   36,   48,   48,   48,   48,   48) \
     OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive */ \
+    OFFSET(code_copies,              NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* co_tlbc: without a GIL, from 3.14 on, each thread has the code in a copy of its own. Behind its size, pointers to all, code_start the first */ \
     OFFSET(code_traceable,           NONE, NONE, NONE,  168,  176,  184,  192,  192) /* _co_firsttraceable: an int, in code units */ \
     OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
     OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
@@ -75,56 +80,64 @@
     OFFSET(generator_frame,            16,   16,   16,   80,   72,   72,   72,   72) /* from a generator or coroutine: pointer to its frame, then the frame itself */ \
     OFFSET(string_length,              16,   16,   16,   16,   16,   16,   16,   16) /* str */ \
     OFFSET(string_state,               32,   32,   32,   32,   32,   32,   32,   32) \
+    OFFSET(string_kind,                 2,    2,    2,    2,    2,    2,    2,    2) /* in string_state, a bit's number: three bits of kind, then compact and ascii */ \
     OFFSET(string_data,                48,   48,   48,   48,   40,   40,   40,   40) /* characters of an ASCII one */ \
     OFFSET(string_data_wide,           72,   72,   72,   72,   56,   56,   56,   56) /* of any other compact one */
 
 /* What is elsewhere in builds without a GIL (--disable-gil). */
 #define CPYTHON_FREE_THREADED_FIRST 13
-#define CPYTHON_FREE_THREADED_LAST 13
+#define CPYTHON_FREE_THREADED_LAST 14
 #define CPYTHON_FREE_THREADED_OFFSETS(OFFSET) \
-    /*                               3.13t */ \
-    OFFSET(object_type,                 24) \
-    OFFSET(int_digit,                   40) \
-    OFFSET(interpreter_modules,       7664) \
-    OFFSET(runtime_world,            10336) \
-    OFFSET(interpreter_world,        10744) \
-    OFFSET(thread_attached,             40) \
-    OFFSET(gil_holder,                  16) \
-    OFFSET(object_frame,                40) \
-    OFFSET(code_file,                  128) \
-    OFFSET(code_name,                  136) \
-    OFFSET(code_qualname,              144) \
-    OFFSET(code_first_line,             84) \
-    OFFSET(code_flags,                  64) \
-    OFFSET(code_start,                 216) \
-    OFFSET(code_traceable,             200) \
-    OFFSET(code_lines,                 152) \
-    OFFSET(code_arguments,              68) \
-    OFFSET(code_keyword_only,           76) \
-    OFFSET(code_variables,             112) \
-    OFFSET(code_kinds,                 120) \
-    OFFSET(tuple_items,                 40) \
-    OFFSET(type_cached_keys,           896) \
-    OFFSET(task_coro,                  136) \
-    OFFSET(task_name,                  144) \
-    OFFSET(generator_frame,             88) \
-    OFFSET(string_length,               32) \
-    OFFSET(string_state,                48) \
-    OFFSET(string_data,                 56) \
-    OFFSET(string_data_wide,            72)
+    /*                           3.13t 3.14t */ \
+    OFFSET(object_type,                24,    24) \
+    OFFSET(int_digit,                  40,    40) \
+    OFFSET(interpreter_modules,      7664,  7712) \
+    OFFSET(runtime_world,           10336, 10552) \
+    OFFSET(interpreter_world,       10744, 10848) \
+    OFFSET(thread_attached,            40,    44) \
+    OFFSET(gil_holder,                 16,    16) \
+    OFFSET(frame_owner,                70,    78) \
+    OFFSET(frame_copy,               NONE,    72) \
+    OFFSET(object_frame,               40,    40) \
+    OFFSET(code_file,                 128,   128) \
+    OFFSET(code_name,                 136,   136) \
+    OFFSET(code_qualname,             144,   144) \
+    OFFSET(code_first_line,            84,    84) \
+    OFFSET(code_flags,                 64,    64) \
+    OFFSET(code_start,                216,   232) \
+    OFFSET(code_copies,              NONE,   224) \
+    OFFSET(code_traceable,            200,   208) \
+    OFFSET(code_lines,                152,   152) \
+    OFFSET(code_arguments,             68,    68) \
+    OFFSET(code_keyword_only,          76,    76) \
+    OFFSET(code_variables,            112,   112) \
+    OFFSET(code_kinds,                120,   120) \
+    OFFSET(tuple_items,                40,    48) \
+    OFFSET(type_cached_keys,          896,   896) \
+    OFFSET(task_coro,                 136,   144) \
+    OFFSET(task_name,                 144,   152) \
+    OFFSET(generator_frame,            88,    88) \
+    OFFSET(string_length,              32,    32) \
+    OFFSET(string_state,               48,    48) \
+    OFFSET(string_kind,                 2,     8) \
+    OFFSET(string_data,                56,    56) \
+    OFFSET(string_data_wide,           72,    72)
 
 /* From 3.13 on a process carries its own table, _Py_DebugOffsets at the start of _PyRuntime, which is right for every build: where
  * in it each offset stands. For the tracer alone. */
 #define CPYTHON_DEBUG_OFFSETS(OFFSET) \
     /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
+    OFFSET(interpreter_next,         NONE, NONE, NONE, NONE, NONE,   64,   64,   64) \
     OFFSET(interpreter_threads,      NONE, NONE, NONE, NONE, NONE,   72,   72,   72) \
     OFFSET(interpreter_gil,          NONE, NONE, NONE, NONE, NONE,  112,  120,  120) \
     OFFSET(interpreter_modules,      NONE, NONE, NONE, NONE, NONE,   88,   96,   96) \
     OFFSET(thread_next,              NONE, NONE, NONE, NONE, NONE,  168,  192,  192) \
+    OFFSET(thread_interpreter,       NONE, NONE, NONE, NONE, NONE,  176,  200,  200) \
     OFFSET(thread_frame,             NONE, NONE, NONE, NONE, NONE,  184,  208,  208) \
     OFFSET(thread_datastack,         NONE, NONE, NONE, NONE, NONE,  208,  232,  256) \
     OFFSET(thread_pthread,           NONE, NONE, NONE, NONE, NONE,  192,  216,  240) \
     OFFSET(thread_native_id,         NONE, NONE, NONE, NONE, NONE,  200,  224,  248) \
+    OFFSET(thread_status,            NONE, NONE, NONE, NONE, NONE,  216,  240,  264) \
     OFFSET(frame_previous,           NONE, NONE, NONE, NONE, NONE,  232,  256,  320) \
     OFFSET(frame_code,               NONE, NONE, NONE, NONE, NONE,  240,  264,  328) \
     OFFSET(frame_owner,              NONE, NONE, NONE, NONE, NONE,  264,  288,  352) \

@@ -1,4 +1,4 @@
-"""Sizes and long times as people write them: 500M, 20GiB; 90s, 30m, 2h, 7d."""
+"""Sizes, long times and counts as people write them: 500M, 20GiB; 90s, 30m, 2h, 7d; 1 thread, 2,000 threads."""
 
 import re
 
@@ -16,3 +16,8 @@ def seconds(text: str) -> float | None:
     """Seconds of 90s, 30m, 2h or 7d; None for what is no such time."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text, re.ASCII)
     return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def plural(number: int, one: str) -> str:
+    """So many of what `one` of is called that: 1 process, 2,000 processes."""
+    return f"{number:,} {one}" + ("" if number == 1 else "es" if one.endswith("s") else "s")

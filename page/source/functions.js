@@ -42,7 +42,7 @@ function ofOne(model, colours, f) {
     el("h2", {}, f.name), el("div", {class_: "place"}, f.place),
     facts([[counted(model), count(f.calls)], ["total", time(f.total), percent(f.total, model.page.split.wall_ns) + " of all"], ["self", time(f.self), percent(f.self, model.page.split.wall_ns) + " of all"], f.calls && !model.page.sampled ? ["mean", time(f.total / f.calls)] : null, ...splitRows(model, f.own).map(r => r && ["self, " + r[0], ...r.slice(1)])]),
     el("p", {}, el("button", {type: "button", onclick: () => change({view: "flame", tree: "up", node: null, find: ""})}, "Where its self time comes from"), " ",
-      where ? el("button", {type: "button", onclick: () => { const pad = (where[1] - where[0]) * 0.15; change({view: "timeline", a: Math.max(0, where[0] - pad), b: Math.min(model.wall, where[1] + pad)}); }}, `Slowest call that is kept (${time(where[1] - where[0])})`) : null),
+      where ? el("button", {type: "button", onclick: () => { const pad = (where[1] - where[0]) * 0.15; change({view: "timeline", a: Math.max(0, where[0] - pad), b: Math.min(model.wall, where[1] + pad)}); }}, `${model.page.sampled ? "Longest time in it" : "Slowest call that is kept"} (${time(where[1] - where[0])})`) : null),
     ...list("Called by", callers, "Nobody called it while this was recorded.", "its time when called from there"),
     ...list("Calls", callees, "It called nothing that was recorded.", "time of these calls"),
   ];

@@ -23,7 +23,7 @@ export function summary(model, main) {
   main.replaceChildren(el("div", {class_: "pad"},
     el("div", {class_: "sentences"}, ...[...new Set(said)].map((text, i) => el("p", {class_: i ? "" : "said"}, ...sentence(text)))),
     el("div", {class_: "cards"}, ...cards.map(([label, value]) => el("div", {class_: "card"}, el("b", {}, value), el("span", {}, label)))),
-    split.wall_ns ? el("div", {}, el("h2", {}, `Where the ${time(split.wall_ns)} inside calls went`, el("small", {}, "all threads together")), el("div", {class_: "big"}, bar(parts, colours)), legend(model)) : null,
+    split.wall_ns ? el("div", {}, el("h2", {}, `Where the ${time(split.wall_ns)} ${page.sampled ? "" : "inside calls "}went`, el("small", {}, `${page.sampled ? "by samples, " : ""}all threads together`)), el("div", {class_: "big"}, bar(parts, colours)), legend(model)) : null,
     el("div", {class_: "sides"},
       el("div", {}, el("h2", {}, "Functions by self time"), table([
         ["", f => bar(f.own, colours, longest), "wide"], ["self", f => time(f.self)], ["total", f => time(f.total)], [counted(model), f => count(f.calls)],

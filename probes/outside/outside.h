@@ -28,7 +28,7 @@
 
 /* A process, and where its Python keeps what is read: offsets named as in record/cpython/layout.py. */
 #define PLACE_FIELDS(FIELD) \
-    FIELD(uint64_t, main)      /* address of the pointer to the main interpreter */ \
+    FIELD(uint64_t, first)     /* address of the pointer to the first interpreter, as in samples.c */ \
     FIELD(uint64_t, code_type) /* address of PyCode_Type; 0 = unknown */ \
     FIELD(uint64_t, period_ns) \
     FIELD(uint64_t, ns_per_tick) /* of CPU time in `stat`; 0: `schedstat` says more */ \
@@ -36,7 +36,9 @@
     FIELD(int32_t, task)   /* descriptor of its folder /proc/PID/task */ \
     FIELD(int32_t, memory) /* of its memory: it ends with the program, as process_vm_readv does not */ \
     FIELD(int32_t, frame_size) /* bytes of a frame to read: all fields used here lie within them */ \
+    FIELD(int32_t, interpreter_next) \
     FIELD(int32_t, interpreter_threads) \
+    FIELD(int32_t, thread_status) \
     FIELD(int32_t, thread_next) \
     FIELD(int32_t, thread_pthread) \
     FIELD(int32_t, thread_native_id) \

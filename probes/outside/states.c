@@ -1,4 +1,4 @@
-/* The interpreter's list of threads: whose each thread state is, and where it has its frames. */
+/* The interpreters' lists of threads: whose each thread state is, and where it has its frames. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static int are_the_same(struct outside *self, uint64_t head)
 {
     int count = self->states_count;
 
-    if (!count || self->states[0].address != head)
+    if (!count || self->several || self->states[0].address != head)
         return 0;
     for (int i = 0; i < count; i++)
         self->from[i] = self->states[i].address;
@@ -50,23 +50,33 @@ static int choose(struct outside *self)
     return !many || !self->states_count || self->looks % SELDOM == 0;
 }
 
+/* Whether a thread state is the one that its thread used last, of those that it has in several interpreters. */
+static int is_used(const struct outside *self, int at)
+{
+    return self->place.thread_status == ABSENT || u64(self->state_bytes[at], self->place.thread_status) & LAST_USED;
+}
+
 static void list_states(struct outside *self)
 {
     const struct place *place = &self->place;
-    uint64_t main, head;
-    int count = 0;
+    uint64_t interpreter = 0, next, head;
+    int count = 0, interpreters = 0;
 
-    if (!reader_take(self->reader, place->main, &main, sizeof main) || !reader_take(self->reader, main + place->interpreter_threads, &head, sizeof head)) {
-        self->states_count = 0;
-        return;
+    reader_take(self->reader, place->first, &interpreter, sizeof interpreter);
+    for (; interpreter && interpreters < MOST_INTERPRETERS && count < MOST_STATES; interpreter = next) {
+        next = 0;
+        if (!reader_take(self->reader, interpreter + place->interpreter_threads, &head, sizeof head)
+            || (place->interpreter_next != ABSENT && !reader_take(self->reader, interpreter + place->interpreter_next, &next, sizeof next)))
+            break;
+        if (!interpreters++ && !next && are_the_same(self, head))
+            return;
+        while (head && count < MOST_STATES && reader_take(self->reader, head, self->state_bytes[count], STATE_BYTES)) {
+            self->states[count] = (struct state){.address = head};
+            head = u64(self->state_bytes[count], place->thread_next);
+            count++;
+        }
     }
-    if (are_the_same(self, head))
-        return;
-    while (head && count < MOST_STATES && reader_take(self->reader, head, self->state_bytes[count], STATE_BYTES)) {
-        self->states[count] = (struct state){.address = head};
-        head = u64(self->state_bytes[count], place->thread_next);
-        count++;
-    }
+    self->several = interpreters > 1;
     self->states_count = count;
 }
 
@@ -93,7 +103,7 @@ void name_states(struct outside *self)
                 state->own = 0;
         state->pthread = pthread;
         thread = state->own ? thread_of(self, state->own) : NULL;
-        if (thread)
+        if (thread && (thread->state < 0 || is_used(self, i)))
             thread->state = i;
         self->strangers += !thread;
     }

@@ -5,6 +5,8 @@
 #include "outside.h"
 
 #define MOST_STATES 4096
+#define MOST_INTERPRETERS 4096
+#define LAST_USED 8 /* of a thread state's status: bound_gilstate */
 #define KNOWN (1 << 16)
 #define FEW 32 /* of more threads, those that have waited for SELDOM looks are looked at only each SELDOM-th time */
 #define SELDOM 8
@@ -41,7 +43,7 @@ struct outside {
     struct thread *threads; /* by `own` */
     int count, first;       /* where the last look stopped for want of time */
     uint32_t looks;
-    int states_count, strangers;
+    int states_count, strangers, several; /* several: interpreters */
     struct state states[MOST_STATES];
     char state_bytes[MOST_STATES][STATE_BYTES];
     uint64_t from[MOST_STATES], words[MOST_STATES];

@@ -90,7 +90,7 @@ int reader_is_alive(struct reader *reader)
 {
     uint64_t ignored;
 
-    return pread(reader->place.memory, &ignored, sizeof ignored, reader->place.main) == sizeof ignored;
+    return pread(reader->place.memory, &ignored, sizeof ignored, reader->place.first) == sizeof ignored;
 }
 
 static uint64_t u64(const char *head, int32_t offset)

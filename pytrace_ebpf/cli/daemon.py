@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         configuration = _loader(args.config)()
         if args.word:
             return _ask(args.word, configuration, args.json)
-        print(f"{len(configuration.rules)} rules, and {configuration.otherwise} for all others")
+        print(f"{plural(len(configuration.rules), 'rule')}, and {configuration.otherwise} for all others")
         return 0
     capabilities.keep(capabilities.LOADING)
     descriptors.allow_all()
@@ -123,16 +124,12 @@ def _of_recordings(recordings: dict[str, Any]) -> list[str]:
         so_far = f": {len(traces)} traces so far, the last in {printable(traces[-1])}" if len(traces) > 1 else "" if traces else ", no trace yet"
         lines.append(f"recording process {pid} into {printable(place)}{so_far}")
     if failed := recordings["failed"]:
-        lines.append(f"{_plural(failed, 'recording')} ended early; what was recorded until then opens")
+        lines.append(f"{plural(failed, 'recording')} ended early; what was recorded until then opens")
     if refused := recordings["refused"]:
-        lines.append(f"{_plural(refused, 'process')} not recorded, since as many were as may be at a time (max_recordings)")
+        lines.append(f"{plural(refused, 'process')} not recorded, since as many were as may be at a time (max_recordings)")
     if recordings["bytes"]:
         lines.append(f"recordings take {recordings['bytes'] / 1e6:,.1f} MB, {recordings['removed']:,} were removed (max_bytes, max_age)")
     return lines
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
 
 
 def _lost(by_class: dict[str, int]) -> list[str]:
@@ -154,12 +151,12 @@ def _lines(status: dict[str, Any]) -> list[str]:
 
     said = {name: printable(str(value)) for name, value in status.items()}
     lines = [
-        f"process {said['pid']}, for {duration(status['uptime_s'] * 1e9)}: {_plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
+        f"process {said['pid']}, for {duration(status['uptime_s'] * 1e9)}: {plural(status['sampled'], 'process')} sampled, {status['ignored']:,} ignored, "
         f"{len(status['recordings']['going']):,} recorded",
         f"{status['host_percent']:.2f} % of the host's CPU, and {status['started_host_percent']:.2f} % what it started that is over (recordings, helpers); "
         f"{status['rss_bytes'] / 1e6:,.0f} MB of memory",
-        f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {_plural(status['windows'], 'window')} written, {_plural(status['samples'], 'sample')}, "
-        f"{_plural(status['lost'], 'event')} lost",
+        f"{said['directory']}: {status['bytes'] / 1e6:,.1f} MB, {plural(status['windows'], 'window')} written, {plural(status['samples'], 'sample')}, "
+        f"{plural(status['lost'], 'event')} lost",
     ]
     lines += _lost(status["lost_by_class"])
     if status["silent_s"] > _SILENT_S:
@@ -171,19 +168,20 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append("nothing was summed yet: a window is written when it is over, where something was sampled in it")
     lines += _of_recordings(status["recordings"])
     if status.get("requests"):
-        lines.append(f"{_plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf trace")
+        lines.append(f"{plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf trace")
     if status["windows_not_written"]:
         now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
-        lines.append(f"{status['windows_not_written']:,} windows could not be written{now}")
+        lines.append(f"{plural(status['windows_not_written'], 'window')} could not be written{now}")
     if status["too_many"]:
         lines.append(
-            f"{status['too_many']:,} processes are not sampled because there are so many: {status['most']:,} at most "
+            f"{plural(status['too_many'], 'process')} {'is' if status['too_many'] == 1 else 'are'} not sampled because there are so many: "
+            f"{status['most']:,} at most "
             "(max_processes, or what may be open: ulimit -n)"
         )
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(
-            f"{each['kind']} to {printable(each['server'])}: {_plural(each['sent'], 'profile')} sent, {each['refused']:,} refused, "
+            f"{each['kind']} to {printable(each['server'])}: {plural(each['sent'], 'profile')} sent, {each['refused']:,} refused, "
             f"{each['dropped']:,} dropped, {each['waiting']:,} wait{why}"
         )
     return [*lines, *(f"not sampled: {printable(each)}" for each in status["not_sampled"])]

@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting"
     )
-    own.add_argument("--gil", action="append", choices=("on", "off"), default=[], help="of a free-threaded Python (3.13t); give it for each setting")
+    own.add_argument(
+        "--gil", action="append", choices=("on", "off"), default=[], help="of a free-threaded Python (3.13t, 3.14t); give it for each setting"
+    )
     own.add_argument("--repeat", type=_number, metavar="N", help=f"runs of each setting ({_REPEATS})")
     shown = parser.add_argument_group("report")
     shown.add_argument("--report", type=Path, metavar="DIR", help="run nothing, but show the experiment in this directory")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import applies
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
@@ -102,7 +103,7 @@ def cost(status: "Status", cheaper: str = BUDGET) -> str:
         return ""
     little = status.price.share > _MUCH and not is_dear(status)
     share = "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time"
-    left_out = f", {status.price.left_out:,} function{'s' if status.price.left_out > 1 else ''} left out" if status.price.left_out else ""
+    left_out = f", {plural(status.price.left_out, 'function')} left out" if status.price.left_out else ""
     left_out = ", paused" if status.price.paused else left_out
     dear = f"; {cheaper}" if is_dear(status) and not status.price.bounded else ""
     return f"  tracing takes {share}{left_out}{dear}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytrace_ebpf
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
 from pytrace_ebpf.record.kernel import host
@@ -102,7 +103,7 @@ class Watching:
                 begun = session.start(*wanted["pids"])
             except TargetError as error:
                 raise TargetError("no Python process is running here that can be watched") if match == _ALL else error from None
-            self._say(Said(f"sampling {len(begun):,} process{'es' if len(begun) > 1 else ''}; the first picture comes in a second"))
+            self._say(Said(f"sampling {plural(len(begun), 'process')}; the first picture comes in a second"))
             session.run(self._is_over, self._progress)
             if not self._gone:
                 session.finish()

@@ -95,6 +95,7 @@ class _Recording:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        from pytrace_ebpf.amounts import plural
         from pytrace_ebpf.diff import tests
         from pytrace_ebpf.errors import PytraceError
 
@@ -104,7 +105,7 @@ class _Recording:
             self._said = [f"the recording failed: {error}"]
             return
         tests.write_tests(self._run, self._tests)
-        self._said = [f"{len(self._tests):,} tests recorded in {self._run}"]
+        self._said = [f"{plural(len(self._tests), 'test')} recorded in {self._run}"]
         if self._before:
             found = tests.slower(self._before, tests.recorded_in(self._directory), self._limit)
             self._said += _sentences(found, len(self._tests))
@@ -122,10 +123,11 @@ class _Recording:
 
 def _sentences(found: list[Any], count: int) -> list[str]:
     """Which tests got slower and, of the first ones, what they do longer and where to look."""
+    from pytrace_ebpf.amounts import plural
     from pytrace_ebpf.diff.slower_tests import sentence
     from pytrace_ebpf.printable import printable
 
     if not found:
-        return [f"none of {count:,} tests got slower"]
+        return [f"none of {plural(count, 'test')} got slower"]
     rest = [f"and {len(found) - _DETAILED:,} more"] if len(found) > _DETAILED else []
-    return [f"{len(found):,} of {count:,} tests got slower:", *(printable(sentence(each)) for each in found[:_DETAILED]), *rest]
+    return [f"{len(found):,} of {plural(count, 'test')} got slower:", *(printable(sentence(each)) for each in found[:_DETAILED]), *rest]

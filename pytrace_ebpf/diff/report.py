@@ -8,6 +8,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.diff.changes import chance, names_of
 from pytrace_ebpf.diff.sides import Side
 from pytrace_ebpf.errors import UsageError
@@ -253,7 +254,7 @@ def _legend(before: Side, after: Side, asked: dict[str, Any]) -> str:
 
 def _warnings(before: Side, after: Side, width: int) -> list[Text]:
     lost = {side.directory: sum(run.lost for run in side.runs) for side in (before, after)}
-    said = [f"LOST {count:,} events in {name}: pytrace-ebpf info says what that means." for name, count in lost.items() if count]
+    said = [f"LOST {plural(count, 'event')} in {name}: pytrace-ebpf info says what that means." for name, count in lost.items() if count]
     if before.sources != after.sources:
         said.append(
             f"Recorded by {' and '.join(before.sources) or 'nothing'} before and by {' and '.join(after.sources) or 'nothing'} after, whose costs differ."

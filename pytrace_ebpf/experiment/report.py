@@ -10,6 +10,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.experiment.compare import KEYS, WHOLE, chains
 from pytrace_ebpf.experiment.data import FORMAT, FORMAT_VERSION, Experiment
 from pytrace_ebpf.trace.states import STATES
@@ -39,7 +40,7 @@ def report(
     lost = sum(run["lost"] for run in experiment.runs)
     longest = max(int(table["wall_ns"].max()) for table in (runs, *tables.values()) if len(table))  # bars on one scale
     parts: list[RenderableType] = [
-        *([Text(f"LOST {lost:,} events in these runs: pytrace-ebpf info says of each trace what that means.", "bold red")] if lost else []),
+        *([Text(f"LOST {plural(lost, 'event')} in these runs: pytrace-ebpf info says of each trace what that means.", "bold red")] if lost else []),
         Text(text.fit(shlex.join(experiment.command), width), "bold"),
         *(line for each in said for line in _wrapped(each, width)),
         Text(),

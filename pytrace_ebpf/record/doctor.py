@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice.barred import barred
 from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
@@ -41,7 +42,7 @@ def _about_process(pid: int) -> Iterator[Finding]:
 
 def _about_target(target: Target) -> Iterator[Finding]:
     command = "".join(c if c.isprintable() else "?" for c in target.command)[:_COMMAND_SHOWN]
-    yield _finding("process", "ok", f"process {target.pid} runs {command} with {_count(len(target.threads), 'thread')}")
+    yield _finding("process", "ok", f"process {target.pid} runs {command} with {plural(len(target.threads), 'thread')}")
     yield _python(target)
     yield _probes(target)
     yield from _sources(target)
@@ -153,7 +154,3 @@ def _container(target: Target) -> Finding:
 
 def _finding(subject: str, ok: str, sentence: str, mend: str = "") -> Finding:
     return Finding(subject, ok, sentence, mend, "target")  # type: ignore[arg-type]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -231,6 +231,10 @@ class Session:
         return sum(recorder.cost().get("sampling_ns", 0) for recorder in self._recorders)
 
     def _drain(self) -> None:
+        self._collect()
+        self._targets.follow()
+
+    def _collect(self) -> None:
         collector, began_ns = self._written().collector, time.monotonic_ns()
         drained: dict[str, list[tables.Columns]] = {}
         for recorder in self._recorders:
@@ -240,7 +244,6 @@ class Session:
                 drained.setdefault(name, []).extend(batches)
         for recorder in self._recorders:
             recorder.see(drained)
-        self._targets.follow()
         collector.drained_ns = began_ns
         self._count_losses()
 
@@ -266,10 +269,10 @@ class Session:
         for recorder in self._recorders:
             recorder.stop()
         self._drain()
-        end_ns = self._processes.last_ns = time.monotonic_ns()
         for recorder in self._recorders:
             recorder.leave()
-        self._count_losses()
+        end_ns = self._processes.last_ns = time.monotonic_ns()  # an agent records until it has the GIL to leave with
+        self._collect()
         for recorder in self._recorders:
             trace.cost |= recorder.cost()
         self._targets.explain_no_calls()

@@ -7,6 +7,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.analyze.rebuilt.on_cores import CoreSums
 from pytrace_ebpf.analyze.time import cores
@@ -151,7 +152,7 @@ def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
         name = partial(text.function, row["qualname"], row["file"], row["first_line"]) if row["func_id"] >= 0 else partial(text.fit, "(no call)")
         out.add([text.count(row["times"]), str(row["cpu_before"]), str(row["cpu_after"])], name)
     whole = sum(row["times"] for row in more["migrations"])
-    return [text.title("Moved to another core", f"{whole:,} times; by the innermost call", width), out]
+    return [text.title("Moved to another core", f"{plural(whole, 'time')}; by the innermost call", width), out]
 
 
 def _preempted(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:

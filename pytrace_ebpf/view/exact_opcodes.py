@@ -8,6 +8,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.functions.exact_opcodes import by_function, exact_opcodes, generic, in_total, shares
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.view import text
@@ -57,7 +58,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 
 def _sentence(shares: dict[str, int]) -> str:
-    counted = f"{shares['hits']:,} instructions were executed."
+    counted = f"{plural(shares['hits'], 'instruction')} {'was' if shares['hits'] == 1 else 'were'} executed."
     able = sum(shares[state] for state in _STATES)
     if not able:
         return counted + " This version of CPython specializes none of them."

@@ -8,6 +8,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import PROSE, Listing
@@ -63,7 +64,7 @@ def _pairs(facts: dict[str, Any], table: pd.DataFrame, width: int, top: int) -> 
         figures = [text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["longest_ns"])]
         waiting = "function" if text.known(row["waiting_qualname"]) else "no call"
         shown.add(figures, partial(_function, row, "waiting_", waiting), partial(_function, row, "holding_", row["held"]))
-    title = text.title("Who waited for whom", f"{min(top, len(table)):,} of {len(table):,} pairs of functions", width)
+    title = text.title("Who waited for whom", f"{min(top, len(table)):,} of {plural(len(table), 'pair')} of functions", width)
     said = facts["sentence"]
     return [title, *map(Text, textwrap.wrap(said or "", min(width, PROSE), break_on_hyphens=False)), shown, Text()]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.view import text
@@ -45,7 +46,7 @@ def _counted(facts: dict[str, Any], calls: int) -> str:
         from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
 
         return sampled.words(facts["sampled"])
-    return _plural(calls, "call")
+    return plural(calls, "call")
 
 
 def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
@@ -53,8 +54,8 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     target = facts["target"]
     python = f"Python {target['python_version']}" if target.get("python_version") else "no Python"
     counts = [
-        *([_plural(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []),
-        _plural(facts["threads"], "thread"),
+        *([plural(facts["processes"], "process")] if facts["processes"] > 1 else []),
+        plural(facts["threads"], "thread"),
         _counted(facts, calls),
     ]
     about = [
@@ -102,8 +103,8 @@ def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
     wrong = facts.get("wrong_sums") or []
     if not wrong:
         return []
-    rules = [f"that {row['rule']} ({_plural(row['rows'], 'row')}, by up to {_off(row)})" for row in wrong[:_RULES_SHOWN]]
-    more = [f"{len(wrong) - _RULES_SHOWN} more rules"] if len(wrong) > _RULES_SHOWN else []
+    rules = [f"that {row['rule']} ({plural(row['rows'], 'row')}, by up to {_off(row)})" for row in wrong[:_RULES_SHOWN]]
+    more = [plural(len(wrong) - _RULES_SHOWN, "more rule")] if len(wrong) > _RULES_SHOWN else []
     sentence = (
         f"WRONG SUMS, so do not rely on these figures, and please report this defect of pytrace-ebpf: it does not hold {'; '.join([*rules, *more])}."
     )
@@ -111,7 +112,7 @@ def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
 
 
 def _off(wrong: dict[str, Any]) -> str:
-    return text.duration(wrong["off"]) if wrong["unit"] == "ns" else _plural(wrong["off"], "call")
+    return text.duration(wrong["off"]) if wrong["unit"] == "ns" else plural(wrong["off"], "call")
 
 
 def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
@@ -120,7 +121,9 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
     lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
         if name in PARTLY:
-            lines += [Text(line, "yellow") for line in _wrap(f"There are {number:,} {LOST[name]} ({name}).", width)]
+            lines += [
+                Text(line, "yellow") for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}).", width)
+            ]
             continue
         windows = [w for w in facts["losses"] if w["class"] == name]
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
@@ -156,7 +159,7 @@ def taken_lines(facts: dict[str, Any], width: int) -> list[Text]:
     lines = []
     for source in facts.get("sources", []):
         if count := source.get("threads_taken", 0):
-            said = f"Process {source.get('pid')} gave {_plural(count, 'thread')} a profile function of its own (cProfile, sys.setprofile)"
+            said = f"Process {source.get('pid')} gave {plural(count, 'thread')} a profile function of its own (cProfile, sys.setprofile)"
             lines += _wrap(f"{said}: {'its' if count == 1 else 'their'} calls from then on are not recorded.", width)
     return [Text(line, "yellow") for line in lines]
 
@@ -170,8 +173,10 @@ def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:
             continue
         missing = f"are recorded for {recorded} of them alone" if recorded else "are not recorded"
         if row["source"] == "sample":
+            if tuple(map(int, row["python_version"].split(".")[:2])) >= (3, 12):
+                continue
             missing = "have no stacks here"
-        made = _plural(row["others"], "interpreter")
+        made = plural(row["others"], "interpreter")
         lines += _wrap(
             f"Process {row['pid']} has made {made} beside its main one: calls in {'it' if row['others'] == 1 else 'them'} {missing}.", width
         )
@@ -242,7 +247,7 @@ def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
     budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "the budget"
     lines, pauses = [], [row for row in out if row["why"] == INTERVAL]
     for row in pauses:
-        of = f"{text.percent(row['left_out_ns'], facts['wall_ns'])} of the time, {text.duration(row['left_out_ns'])} in {_plural(row['times'], 'piece')}"
+        of = f"{text.percent(row['left_out_ns'], facts['wall_ns'])} of the time, {text.duration(row['left_out_ns'])} in {plural(row['times'], 'piece')}"
         sentence = f"To keep to {budget}, nothing was recorded {of}; what follows is of the intervals between, in which every call was ({row['calls_per_s']:,} a second)."
         lines += [Text(line, "yellow") for line in _wrap(sentence, width)]
     out = [row for row in out if row not in pauses]
@@ -252,7 +257,7 @@ def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
     ]
     more = f", and {len(out) - _LEFT_OUT_SHOWN:,} more" if len(out) > _LEFT_OUT_SHOWN else ""
     sentence = (
-        f"To keep to {budget}, {_plural(len(out), 'function')} called very often {'was' if len(out) == 1 else 'were'} left out for a time: "
+        f"To keep to {budget}, {plural(len(out), 'function')} called very often {'was' if len(out) == 1 else 'were'} left out for a time: "
         f"{', '.join(shown)}{more}; such calls are not counted, and their time is their callers' own, which have a * below."
     )
     return lines + [Text(line, "yellow") for line in _wrap(sentence, width) if out]
@@ -291,10 +296,6 @@ def _in_lines(items: Sequence[str], width: int) -> list[str]:
         joined = f"{lines[-1]}   {item}" if lines[-1] else item
         lines[-1:] = [joined] if len(joined) <= width else [line for line in (lines[-1], item) if line]
     return [part for line in lines for part in _wrap(line, width)]
-
-
-def _plural(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _wrap(sentence: str, width: int) -> list[str]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unmeasured, unserved_lines, waited_sentence
 from pytrace_ebpf.view.sampled import cost_sentence, words
@@ -23,13 +24,13 @@ def info(facts: dict[str, Any], width: int) -> Group:
     target, host = facts["target"], facts["host"]
     state = {"complete": "complete", "cut": "cut", "recording": "not finished"}[facts["state"]]
     per_call = f"{facts['bytes_per_call']:.1f} bytes a call" if facts["bytes_per_call"] else "no calls"
-    what = words(facts["sampled"]) if facts["sampled"] else f"{facts['calls']:,} calls, {per_call}"
+    what = words(facts["sampled"]) if facts["sampled"] else f"{plural(facts['calls'], 'call')}, {per_call}"
     ns, native_ns, line_ns = (facts["cost"].get(key) for key in ("ns_per_call", "native_ns_per_call", "ns_per_line"))
     apart = f", {text.duration(native_ns)} a native one" if native_ns is not None else ""
     apart += f", {text.duration(line_ns)} a line" if line_ns is not None else ""
     lines = [
         ("trace", f"{facts['trace']}   {facts['format']} format {facts['format_version']}   {state}"),
-        ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'], facts['start_ns'])} in {len(facts['segments'])} segments"),
+        ("recorded", f"{text.duration(facts['wall_ns'])}{_since(facts['clock'], facts['start_ns'])} in {plural(len(facts['segments']), 'segment')}"),
         *([("dropped", _dropped(facts))] if facts["dropped"] else []),
         ("host", f"{host.get('hostname', '?')}   Linux {host.get('kernel', '?')} {host.get('machine', '')}   {host.get('cpus', '?')} cores"),
         ("program", traced(facts)),
@@ -75,7 +76,7 @@ def _since(clock: list[dict[str, int]], start_ns: int) -> str:
 def _dropped(facts: dict[str, Any]) -> str:
     """What --keep dropped."""
     dropped = facts["dropped"]
-    return f"the first {text.duration(dropped['wall_ns'])}, {dropped['segments']:,} segments of {text.size(dropped['bytes'])}: older than what --keep asked for"
+    return f"the first {text.duration(dropped['wall_ns'])}, {plural(dropped['segments'], 'segment')} of {text.size(dropped['bytes'])}: older than what --keep asked for"
 
 
 def _values(observed: dict[str, list[str]]) -> str:
@@ -90,7 +91,7 @@ def _windows(losses: list[dict[str, Any]]) -> list[Text]:
         for w in losses[:_WINDOWS_SHOWN]
     ]
     more = len(losses) - _WINDOWS_SHOWN
-    return [*lines, Text(f"  and {more:,} more windows: --json lists all", "red")] if more > 0 else lines
+    return [*lines, Text(f"  and {plural(more, 'more window')}: --json lists all", "red")] if more > 0 else lines
 
 
 def _tables(tables: dict[str, dict[str, int]]) -> Table:

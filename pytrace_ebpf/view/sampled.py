@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.functions.by_function import KEYS, of_tree
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
@@ -76,8 +77,8 @@ def words(sampled: dict[str, Any]) -> str:
     """How many samples there are, and of what."""
     outside = f" ({sampled['outside']:,} outside of Python)" if sampled["outside"] else ""
     off = f" and {sampled['off_core']:,} off the core" if sampled["off_core"] else ""
-    missed = f", {sampled['missed']:,} ticks missed" if sampled["missed"] else ""
-    return f"{sampled['samples']:,} samples of {text.duration(sampled['period_ns'])} on a core each{missed}{off}{outside}"
+    missed = f", {plural(sampled['missed'], 'tick')} missed" if sampled["missed"] else ""
+    return f"{plural(sampled['samples'], 'sample')} of {text.duration(sampled['period_ns'])} on a core each{missed}{off}{outside}"
 
 
 def cost_sentence(spent_ns: int | None, wall_ns: int) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.source_text import line_of, lines_of
@@ -28,7 +29,7 @@ def by_functions(table: pd.DataFrame, listing: Callable[[pd.DataFrame, bool], Li
         parts.append(listing(rows, not shown))
         shown += len(rows)
     left = len(table) - shown
-    return [*parts, *([Text(), Text(f"{left:,} more lines: --top 0 shows all")] if left > 0 else [])]
+    return [*parts, *([Text(), Text(f"{plural(left, 'more line')}: --top 0 shows all")] if left > 0 else [])]
 
 
 def annotated(out: Listing, rows: pd.DataFrame, cells: Callable[[dict[str, Any]], list[Any]]) -> Listing:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.view import text
 
 _ALONE = "To see it alone add: "
@@ -75,7 +76,7 @@ def _others(found: dict[str, Any]) -> str:
 def _times(counts: Counter[str]) -> str:
     counts = +counts
     listed = [f"{condition} ({count:,} times)" if count > 1 else condition for condition, count in counts.most_common(_KINDS_SHOWN)]
-    return ", ".join(listed) + (f" and {len(counts) - _KINDS_SHOWN} other conditions" if len(counts) > _KINDS_SHOWN else "")
+    return ", ".join(listed) + (f" and {plural(len(counts) - _KINDS_SHOWN, 'other condition')}" if len(counts) > _KINDS_SHOWN else "")
 
 
 def _wrap(words: str, width: int) -> list[str]:

@@ -12,9 +12,11 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import OTHER_GIL
 from pytrace_ebpf.view import summary
 from tests.bpf.conftest import Recorder, agent_threads, wait_until
+from tests.bpf.test_samples import stacks_of
 from tests.conftest import MATRIX, ROOTS, Python, Target, built_pythons
 from tests.waits_add_up import assert_waits_add_up
 
+GIL = 2  # of samples.state
 NEWER = [python for python in built_pythons() if python.minor >= 12]
 if not NEWER:
     pytest.skip("no Python from 3.12 on is here that was built with pyenv", allow_module_level=True)
@@ -92,3 +94,23 @@ def test_nothing_is_left_in_any_of_them(newer: Python, target: Callable[..., Tar
     process.go()
     assert process.done()["calls"]
     assert process.wait() == 0
+
+
+def test_samples_of_each_interpreter(newer: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """A thread's stack is that of the interpreter which it runs, on the core, off it, and where it waits when recording ends."""
+    process = target("beside", "--wait", "--hold", python=newer)
+    recorders = attach(process.pid, "--sample", "499"), (rootless := attach(process.pid, "--sample", "199", "--rootless"))
+    process.go()
+    said = process.done()
+    for recorder in recorders:
+        trace = pytrace_ebpf.open(recorder.stop())
+        samples, stacks = trace.samples(), stacks_of(trace)
+        for name, tid in said["tids"].items():
+            mine = samples[samples["tid"] == tid]
+            inside = [{function for function, _ in stacks.get(stack, [])} for stack in mine["stack_id"]]
+            on_core = [found for found, off_ns in zip(inside, mine["off_ns"], strict=True) if not off_ns]
+            computing = [found for found in on_core if f"computes_{name}" in found]
+            assert len(computing) > 0.8 * len(on_core) > 0  # the rest makes the interpreter
+            assert not any("run_beside" in found for found in computing)
+            assert all(any(f"{function}_{name}" in found for found in inside) for function in ("sleeps", "waits"))
+            assert (mine["state"] == GIL).any() or (recorder is rootless and name == "own")

@@ -140,7 +140,7 @@ def test_what_was_not_found_is_reported(native: Callable[..., Trace]) -> None:
     assert facts["tensors_read"] > ROUNDS and facts["tensors_unknown"] == 0
     pattern, refused = facts["missing"]
     assert pattern.startswith("--operators nothing* matches no operator")
-    assert refused.startswith("1 functions of ") and "libtorch_cpu.so have no probe: the kernel cannot" in refused
+    assert refused.startswith("1 function of ") and "libtorch_cpu.so without a probe: the kernel cannot" in refused
 
 
 def test_without_the_libraries_there_is_a_sentence_for_each_layer(

@@ -45,6 +45,7 @@ def walk(version: tuple[int, int], content: bytes, runtime: int) -> None:
         "layout": encode(layout),
         "runtime": runtime,
         "seconds": 1.0,
+        "everywhere": True,
         "tids": [[TID, TID], [2, 2]],
         "addresses": list(range(8, 4096, 104)),
     }

@@ -31,4 +31,4 @@ if __name__ == "__main__":
     opened.set()
     for thread in waiting:
         thread.join()
-    done(naps=NAPS)
+    done(naps=NAPS, sleeper=oldest.native_id)

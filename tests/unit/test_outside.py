@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 VERSIONS = [(3, minor) for minor in range(8, 16)]
 BYTES = 1 << 16
+MAIN = 8  # where in it the pointer to the main interpreter is, behind the one to the newest
 PERIOD_NS = 1_000_000
 MOST_FRAMES, MOST_LOOK_S = 1024, 5.0
 
@@ -65,7 +66,7 @@ def layout_of(version: tuple[int, int]) -> Layout:
 
 def look(target: Any, version: tuple[int, int], address: int, times: int = 30) -> tuple[np.ndarray, list[Any], dict[str, int]]:
     layout = layout_of(version)
-    outside = Outside(target, layout, address - layout.runtime_main_interpreter, PERIOD_NS)
+    outside = Outside(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
     samples, stacks, patient_until = list[np.ndarray](), list[Any](), time.monotonic() + PATIENCE_S
     while times > 0 or (not any(map(len, samples)) and time.monotonic() < patient_until):  # the process has to get a core first
         began, times = time.thread_time(), times - 1
@@ -106,7 +107,7 @@ def test_random_memory_that_points_into_itself(forged: Callable[..., tuple[Any, 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_ring_of_threads_and_one_of_frames(forged: Callable[..., tuple[Any, int]], version: tuple[int, int]) -> None:
-    """Each thread state is the next one's, the thread's own, and its frame its own caller."""
+    """Each interpreter is the one before itself, each thread state the next one's, the thread's own, and its frame its own caller."""
     layout = layout_of(version)
     state, frame, code, word = 0x2000, 0x4000, 0x6000, 0x8000
 
@@ -116,7 +117,8 @@ def test_a_ring_of_threads_and_one_of_frames(forged: Callable[..., tuple[Any, in
         def put(at: int, value: int, size: int = 8) -> None:
             memory[at : at + size] = value.to_bytes(size, "little")
 
-        put(0, address + 0x100)
+        for pointer in (0, MAIN, 0x100 + (layout.interpreter_next or 0)):
+            put(pointer, address + 0x100)
         assert 0x100 + layout.interpreter_threads + 8 < BYTES
         put(0x100 + layout.interpreter_threads, address + state)
         put(state + layout.thread_next, address + state)
@@ -148,7 +150,7 @@ def test_a_ring_of_threads_and_one_of_frames(forged: Callable[..., tuple[Any, in
 def test_a_process_that_has_ended_is_said_to_have(forged: Callable[..., tuple[Any, int]]) -> None:
     target, address = forged(lambda address: bytes(BYTES))
     layout = layout_of((3, 11))
-    outside = Outside(target, layout, address - layout.runtime_main_interpreter, PERIOD_NS)
+    outside = Outside(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
     samples = np.zeros(0)
     while not len(samples):
         outside.look()

@@ -12,12 +12,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import pytrace_ebpf
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, native_lines, taken_lines, unserved_lines
+from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -327,7 +328,13 @@ def test_threads_that_another_profiler_took_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("source", "version", "said"),
-    [("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"), ("usdt", "3.11.2", ""), ("usdt", "3.15.0", "")],
+    [
+        ("agent", "3.13.0", "2 interpreters beside its main one: calls in them are not"),
+        ("usdt", "3.11.2", ""),
+        ("usdt", "3.15.0", ""),
+        ("sample", "3.11.2", "calls in them have no stacks here"),
+        ("sample", "3.12.1", ""),
+    ],
 )
 def test_interpreters_beside_the_main_one_are_named(source: str, version: str, said: str) -> None:
     facts = {"interpreters": [{"pid": 7, "source": source, "python_version": version, "others": 2, "recorded": 0}]}
@@ -340,3 +347,9 @@ def test_of_how_many_interpreters_calls_are_recorded_is_said(recorded: int, said
     facts = {"interpreters": [{"pid": 7, "source": "agent", "python_version": "3.13.0", "others": 2, "recorded": recorded}]}
     lines = " ".join(line.plain for line in interpreter_lines(facts, 200))
     assert said in lines and bool(said) == bool(lines)
+
+
+def test_one_of_a_kind_is_no_plural() -> None:
+    assert [plural(number, "process") for number in (0, 1, 2000)] == ["0 processes", "1 process", "2,000 processes"]
+    facts = {"lost": {"sample_native": 1}, "losses": [], "state": "complete", "sources": []}
+    assert "There is 1 of the samples whose native frames" in loss_lines(facts, 200)[0].plain

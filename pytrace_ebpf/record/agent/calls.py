@@ -270,7 +270,7 @@ class AgentCalls(CallSource):
         """Their agents ended with them."""
 
     def stop(self) -> None:
-        """Ask every agent to leave; it writes nothing from then on."""
+        """Ask every agent to leave, which it does once it has the GIL."""
         for traced in list(self._traced):
             with self._of(traced):
                 traced.arena.stop()

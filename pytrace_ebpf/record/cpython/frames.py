@@ -9,6 +9,7 @@ exact; of one in motion, two walks agreed on a wrong inner frame about once in 2
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -31,6 +32,8 @@ _WALKS = 3
 _TRIES = 20
 PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
 _SHIM = "__init__"
+HEAD_BEFORE_MAIN = 8  # of struct pyinterpreters: the pointer to the newest interpreter, and the one to the main one
+LAST_USED = 8  # of a thread state's status: bound_gilstate
 _OWNED_BY_GENERATOR = 1
 _TYPE, _TYPE_NAME = 8, 24  # of ob_type in an object and tp_name in a type object, every version; without a GIL both are further behind
 
@@ -59,9 +62,10 @@ class CodeInfo:
         return self.file == self.name == _SHIM
 
 
-def open_frames(target: Target, seconds: float = _BUDGET_S) -> dict[int, list[OpenFrame]]:
+def open_frames(target: Target, seconds: float = _BUDGET_S, everywhere: bool = False) -> dict[int, list[OpenFrame]]:
     """The open Python frames of each thread (host thread id), outermost first; threads without any are left out.
 
+    In the main interpreter; `everywhere`: in the one that the thread last ran, as far as others are known (3.12+).
     Entries from C and the interpreter's own `__init__` shims are no frames; suspended generators are on no stack.
     At most MAX_FRAMES a thread. What cannot be read, or not within `seconds` of processor time, is left out; nothing is raised.
     """
@@ -70,7 +74,14 @@ def open_frames(target: Target, seconds: float = _BUDGET_S) -> dict[int, list[Op
     tids = host_tids(target.pid)
     if target.copied_id:
         tids.setdefault(target.copied_id, target.pid)
-    given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "seconds": seconds}
+    given = {
+        "pid": target.pid,
+        "layout": target.layout,
+        "runtime": target.runtime,
+        "tids": list(tids.items()),
+        "seconds": seconds,
+        "everywhere": everywhere,
+    }
     process = target.process
     try:
         walked = confined.parsers.ask("open_frames", given, [process.memory_to_read], dict[str, bytes], _PATIENCE_S, ("frames", *process.key))
@@ -108,7 +119,7 @@ def walk_frames(given: dict[str, Any], files: list[int]) -> Any:
     stacks: dict[str, bytes] = {}
     count = 0
     try:
-        for state in walk.thread_states(given["runtime"]):
+        for state in walk.thread_states(given["runtime"], given["everywhere"]):
             tid = walk.thread_id(state, tids)
             frames = walk.settled_stack(state) if tid else []
             count += len(frames)
@@ -212,18 +223,22 @@ class Walk:
         )
         self.shims: dict[int, bool] = {}
 
-    def thread_states(self, runtime: int) -> list[int]:
-        """Addresses of the main interpreter's thread states."""
-        found: dict[int, None] = {}
-        try:
-            interpreter = self.memory.u64(runtime + self.layout.runtime_main_interpreter)
-            state = self.memory.u64(interpreter + self.layout.interpreter_threads)
-            while state and state not in found and len(found) < _MAX_THREADS:
-                found[state] = None
-                state = self.memory.u64(state + self.layout.thread_next)
-        except MemoryFault:
-            pass  # the process is starting, ending, or a thread state was freed under the walk
-        return list(found)
+    def thread_states(self, runtime: int, everywhere: bool = False) -> list[int]:
+        """Addresses of thread states: the main interpreter's, or `everywhere` of those that each thread has the one that it used last."""
+        layout, memory = self.layout, self.memory
+        following, status = (layout.interpreter_next, layout.thread_status) if everywhere else (None, None)
+        found: dict[int, bool] = {}
+        with suppress(MemoryFault):  # the process is starting, ending, or a thread state was freed under the walk
+            where = runtime + layout.runtime_main_interpreter - (0 if following is None else HEAD_BEFORE_MAIN)
+            interpreter, interpreters = memory.u64(where), set[int]()
+            while interpreter and interpreter not in interpreters and len(found) < _MAX_THREADS:
+                interpreters.add(interpreter)
+                state = memory.u64(interpreter + layout.interpreter_threads)
+                while state and state not in found and len(found) < _MAX_THREADS:
+                    found[state] = status is None or bool(memory.i32(state + status) & LAST_USED)
+                    state = memory.u64(state + layout.thread_next)
+                interpreter = 0 if following is None else memory.u64(interpreter + following)
+        return [state for state, used in found.items() if used]
 
     def thread_id(self, state: int, tids: dict[int, int]) -> int | None:
         """The host thread id of a thread state, None for one that belongs to no living thread."""

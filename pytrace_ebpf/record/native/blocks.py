@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.kernel import uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -109,7 +110,7 @@ class Blocks(Recorder):
     def missing(self) -> tuple[str, ...]:
         """Whose native memory is not recorded, and why, a sentence each."""
         return tuple(
-            f"no native memory is recorded of {count} process{'es' if count > 1 else ''}: each {why}"
+            f"no native memory is recorded of {plural(count, 'process')}: each {why}"
             if count > 1
             else f"no native memory is recorded: a process {why}"
             for why, count in self._without.items()

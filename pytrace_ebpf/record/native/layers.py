@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.kernel import uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -150,8 +151,8 @@ class NativeLayers(Recorder):
                 for pattern in self._patterns
                 if not any(operators.wanted(name, (pattern,)) for name in names)
             ]
-        said += [f"{count} functions of {library} have no probe: {why}" for (library, why), count in self._refused.items()]
-        said += [f"{library} has no probes in {count} processes: {why}" for (library, why), count in self._failed.items()]
+        said += [f"{plural(count, 'function')} of {library} without a probe: {why}" for (library, why), count in self._refused.items()]
+        said += [f"{library} has no probes in {plural(count, 'process')}: {why}" for (library, why), count in self._failed.items()]
         if self._unknown * 2 > self._read:
             said.append(
                 f"{self._unknown} of {self._read} tensors are not laid out as those of PyTorch 2.13, which alone is known: they have no shapes"

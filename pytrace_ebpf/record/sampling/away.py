@@ -23,7 +23,7 @@ def stacks_of(target: Target, frame: np.dtype) -> Mapping[int, np.ndarray]:
     if target.layout is None:
         return found
     known: dict[int, int] = {}  # identities by address
-    for tid, frames in open_frames(target).items():
+    for tid, frames in open_frames(target, everywhere=True).items():
         try:
             rows = [_frame(target.memory, target.layout, each, known) for each in frames[::-1][:MOST_FRAMES]]
         except (MemoryFault, struct.error):

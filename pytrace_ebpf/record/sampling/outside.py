@@ -10,6 +10,7 @@ import numpy as np
 from pytrace_ebpf import compiled
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.agent.library import dtypes_of
+from pytrace_ebpf.record.cpython.frames import HEAD_BEFORE_MAIN
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import HASH
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
@@ -145,13 +146,13 @@ def _place(target: Target, layout: Layout, runtime: int) -> dict[str, Any]:
     code_type = target.binary.symbol("PyCode_Type")
     ends = (layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1)
     names = (
-        "interpreter_threads", "thread_next", "thread_pthread", "thread_native_id", "thread_frame", "thread_datastack", "cframe_frame",
+        "interpreter_next", "interpreter_threads", "thread_status", "thread_next", "thread_pthread", "thread_native_id", "thread_frame", "thread_datastack", "cframe_frame",
         "frame_previous", "frame_code", "frame_position", "frame_owner", "owner_shim", "code_file", "code_name", "code_first_line",
         "code_start", "code_bytes",
     )  # fmt: skip
     return {
         **{name: _ABSENT if (value := getattr(layout, name)) is None else value for name in names},
-        "main": runtime + layout.runtime_main_interpreter,
+        "first": runtime + layout.runtime_main_interpreter - HEAD_BEFORE_MAIN * (layout.interpreter_next is not None),
         "code_type": code_type + target.bias if code_type else 0,
         "frame_size": max(ends),
         "frame_running": running,

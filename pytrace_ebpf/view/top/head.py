@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.trace.snapshot import TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view import colours, text
@@ -32,7 +33,7 @@ def tabs(choice: Choice, shown: int, width: int) -> Text:
         style = "bold reverse" if view == choice.view else ""
         out.append(" ", style).append(view[0].upper(), f"{style} underline").append(f"{view[1:]} ", style).append(" ")
     of = {"functions": "own time" if choice.own else "with what they call"}.get(choice.view, "")
-    note = [f"{shown:,} {'row' if shown == 1 else 'rows'}", *filter(None, [of]), f"by {choice.sort}"]
+    note = [plural(shown, "row"), *filter(None, [of]), f"by {choice.sort}"]
     left = width - out.cell_len - cell_len("; ".join(note))
     while note and left < 0:
         left += cell_len(note.pop(0)) + 2
@@ -81,7 +82,7 @@ def _split(snapshot: Snapshot, choice: Choice, width: int, ascii_only: bool) -> 
         if total and (whole[key] or key != "unknown_ns"):
             title = label if width >= NARROW else _TITLES.get(key, label)
             said.append("  ").append(plain if ascii_only else glyph, colour).append(f" {title} {text.percent(whole[key], total)}")
-    said.append(f"  {len(threads):,} thread{'' if len(threads) == 1 else 's'}", "dim")
+    said.append(f"  {plural(len(threads), 'thread')}", "dim")
     cells = max(0, width - said.cell_len)
     return text.bar(whole, cells, ascii_only).append_text(said)
 
