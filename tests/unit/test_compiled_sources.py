@@ -1,5 +1,7 @@
 """A compiled library is loaded with the sources that it was built from alone."""
 
+import ctypes
+import re
 import shutil
 from pathlib import Path
 
@@ -11,12 +13,20 @@ from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.record.agent.library import agent_library
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 
+FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "outside/outside.so": "states.c"}
 
-@pytest.mark.parametrize(
-    "file, source",
-    [(library.FILE, "decode.c"), (agent_library(), "arena.h"), (probes_directory() / "outside/outside.so", "states.c")],
-    ids=lambda it: it and Path(it).name,
-)
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_it_tells_all_that_it_was_built_from(file: Path) -> None:
+    root = file.parents[2]
+    text = ctypes.c_char.in_dll(ctypes.CDLL(str(file)), "pytrace_sources")
+    told = {root / line.split()[1] for line in ctypes.string_at(ctypes.addressof(text)).decode().splitlines()[1:]}
+    own = {*file.parent.glob("*.c"), *file.parent.glob("*.h")}
+    included = {(source.parent / name).resolve() for source in told for name in re.findall(r'^#include "(.*)"', source.read_text(), re.M)}
+    assert len(own) > 3 and own <= told and included <= told
+
+
+@pytest.mark.parametrize("file, source", FILES.items(), ids=lambda it: Path(it).name)
 def test_one_that_was_built_from_others_is_refused(file: Path, source: str, tmp_path: Path) -> None:
     copy = tmp_path / file.relative_to(file.parents[2])
     copy.parent.mkdir(parents=True)

@@ -286,7 +286,7 @@ class AgentCalls(CallSource):
         row = self._recording.processes.processes.get(self._launched)
         nothing = row is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
-            why = "the agent begins when Python runs code of the program's, and here none was executed or imported"
+            why = f"the agent begins when Python runs code of the program's, and in process {self._launched} none was executed or imported"
             why += " (a program that is linked statically, or with musl, does not load it)"
             self._recording.declare(self._launched, None, why)
 
