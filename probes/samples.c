@@ -155,6 +155,7 @@ BPF_TABLE("lru_hash", __u32, struct left, away, 65536);
 struct coming {
     struct left left;
     __u64 at;     /* when; 0 = nothing of its interval off the core is to be sampled, or `back` has seen it: the kernel reaches that place without a switch, too */
+    __u64 given;  /* when the thread got this core, where it is of a sampled process */
     __u64 point;  /* ns before that, drawn from off_period: what the thread was in at that moment is sampled */
     __u32 thread; /* its id, where it is of a sampled process, else 0 */
     __u32 pad;
@@ -367,18 +368,20 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     return STEP;
 }
 
-/* How many ticks of this core did not come before the one at `now`: nothing ran here meanwhile (of a virtual machine, the host had other work
+/* How many ticks of this core did not come before the one at `now`, while the current thread had it: nothing ran here meanwhile (of a virtual machine, the host had other work
  * for the core), or its interrupts were off for so long. One that comes sooner than it was due says that those before it came late. */
 static __always_inline __u32 missed_ticks(__u64 now)
 {
     int zero = 0;
-    __u64 *known = due.lookup(&zero), late;
+    __u64 *known = due.lookup(&zero), late, held;
+    struct coming *coming = comings.lookup(&zero);
 
-    if (!known)
+    if (!known || !coming)
         return 0;
     late = *known && now > *known ? (now - *known) / SETTINGS->period : 0;
     *known = (*known && now > *known ? *known + late * SETTINGS->period : now) + SETTINGS->period;
-    return late;
+    held = (now - coming->given) / SETTINGS->period; /* an idle core of a virtual machine may not tick for as long as it is idle */
+    return late < held ? late : held;
 }
 
 int sample(struct bpf_perf_event_data *ctx)
@@ -429,6 +432,7 @@ static __always_inline void come(struct coming *coming, __u32 tid, struct left *
     __u64 off_ns;
 
     coming->thread = tid;
+    coming->given = at;
     coming->left = *known;
     known->since = 0;
     coming->point = moment();
