@@ -41,6 +41,7 @@
     OFFSET(running_values,              2,    2,    5, NONE, NONE, NONE, NONE, NONE) /* these: bit n stands for n */ \
     OFFSET(frame_stacktop,             72,   72, NONE, NONE, NONE, NONE, NONE, NONE) \
     OFFSET(frame_position,            104,  104,   96,   56,   56,   56,   56,   56) /* f_lasti (an int), then prev_instr or instr_ptr (a pointer) */ \
+    OFFSET(frame_copy,               NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* tlbc_index: which of code_copies frame_position is in; an int */ \
     OFFSET(frame_top,                NONE,   64, NONE,   64, NONE, NONE, NONE,   64) /* of its stack, where what was just returned still lies: f_valuestack, stacktop (an int: so many objects behind frame_locals), stackpointer */ \
     OFFSET(return_opcode,            NONE,   83, NONE,   83, NONE, NONE, NONE,   33) /* RETURN_VALUE's number, where its object is looked for */ \
     OFFSET(thread_exception,         NONE,   88, NONE,   96, NONE, NONE, NONE,  136) /* the one that is raised; NULL = none: curexc_type, and curexc_value behind it, then current_exception */ \
@@ -53,6 +54,7 @@
     OFFSET(code_first_line,            40,   40,   40,   72,   68,   68,   68,   68) \
     OFFSET(code_flags,                 36,   36,   36,   48,   48,   48,   48,   48) \
     OFFSET(code_start,               NONE, NONE, NONE,  184,  192,  200,  208,  208) /* co_code_adaptive */ \
+    OFFSET(code_copies,              NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* co_tlbc: without a GIL, from 3.14 on, each thread has the code in a copy of its own. Behind its size, pointers to all, code_start the first */ \
     OFFSET(code_traceable,           NONE, NONE, NONE,  168,  176,  184,  192,  192) /* _co_firsttraceable: an int, in code units */ \
     OFFSET(code_bytes,                 48,   48,   48, NONE, NONE, NONE, NONE, NONE) /* co_code: a bytes object, up to 3.10 */ \
     OFFSET(code_lines,                120,  120,  120,  136,  136,  136,  136,  136) /* co_lnotab up to 3.9, then co_linetable: a bytes object */ \
@@ -78,43 +80,48 @@
     OFFSET(generator_frame,            16,   16,   16,   80,   72,   72,   72,   72) /* from a generator or coroutine: pointer to its frame, then the frame itself */ \
     OFFSET(string_length,              16,   16,   16,   16,   16,   16,   16,   16) /* str */ \
     OFFSET(string_state,               32,   32,   32,   32,   32,   32,   32,   32) \
+    OFFSET(string_kind,                 2,    2,    2,    2,    2,    2,    2,    2) /* in string_state, a bit's number: three bits of kind, then compact and ascii */ \
     OFFSET(string_data,                48,   48,   48,   48,   40,   40,   40,   40) /* characters of an ASCII one */ \
     OFFSET(string_data_wide,           72,   72,   72,   72,   56,   56,   56,   56) /* of any other compact one */
 
 /* What is elsewhere in builds without a GIL (--disable-gil). */
 #define CPYTHON_FREE_THREADED_FIRST 13
-#define CPYTHON_FREE_THREADED_LAST 13
+#define CPYTHON_FREE_THREADED_LAST 14
 #define CPYTHON_FREE_THREADED_OFFSETS(OFFSET) \
-    /*                               3.13t */ \
-    OFFSET(object_type,                 24) \
-    OFFSET(int_digit,                   40) \
-    OFFSET(interpreter_modules,       7664) \
-    OFFSET(runtime_world,            10336) \
-    OFFSET(interpreter_world,        10744) \
-    OFFSET(thread_attached,             40) \
-    OFFSET(gil_holder,                  16) \
-    OFFSET(object_frame,                40) \
-    OFFSET(code_file,                  128) \
-    OFFSET(code_name,                  136) \
-    OFFSET(code_qualname,              144) \
-    OFFSET(code_first_line,             84) \
-    OFFSET(code_flags,                  64) \
-    OFFSET(code_start,                 216) \
-    OFFSET(code_traceable,             200) \
-    OFFSET(code_lines,                 152) \
-    OFFSET(code_arguments,              68) \
-    OFFSET(code_keyword_only,           76) \
-    OFFSET(code_variables,             112) \
-    OFFSET(code_kinds,                 120) \
-    OFFSET(tuple_items,                 40) \
-    OFFSET(type_cached_keys,           896) \
-    OFFSET(task_coro,                  136) \
-    OFFSET(task_name,                  144) \
-    OFFSET(generator_frame,             88) \
-    OFFSET(string_length,               32) \
-    OFFSET(string_state,                48) \
-    OFFSET(string_data,                 56) \
-    OFFSET(string_data_wide,            72)
+    /*                           3.13t 3.14t */ \
+    OFFSET(object_type,                24,    24) \
+    OFFSET(int_digit,                  40,    40) \
+    OFFSET(interpreter_modules,      7664,  7712) \
+    OFFSET(runtime_world,           10336, 10552) \
+    OFFSET(interpreter_world,       10744, 10848) \
+    OFFSET(thread_attached,            40,    44) \
+    OFFSET(gil_holder,                 16,    16) \
+    OFFSET(frame_owner,                70,    78) \
+    OFFSET(frame_copy,               NONE,    72) \
+    OFFSET(object_frame,               40,    40) \
+    OFFSET(code_file,                 128,   128) \
+    OFFSET(code_name,                 136,   136) \
+    OFFSET(code_qualname,             144,   144) \
+    OFFSET(code_first_line,            84,    84) \
+    OFFSET(code_flags,                 64,    64) \
+    OFFSET(code_start,                216,   232) \
+    OFFSET(code_copies,              NONE,   224) \
+    OFFSET(code_traceable,            200,   208) \
+    OFFSET(code_lines,                152,   152) \
+    OFFSET(code_arguments,             68,    68) \
+    OFFSET(code_keyword_only,          76,    76) \
+    OFFSET(code_variables,            112,   112) \
+    OFFSET(code_kinds,                120,   120) \
+    OFFSET(tuple_items,                40,    48) \
+    OFFSET(type_cached_keys,          896,   896) \
+    OFFSET(task_coro,                 136,   144) \
+    OFFSET(task_name,                 144,   152) \
+    OFFSET(generator_frame,            88,    88) \
+    OFFSET(string_length,              32,    32) \
+    OFFSET(string_state,               48,    48) \
+    OFFSET(string_kind,                 2,     8) \
+    OFFSET(string_data,                56,    56) \
+    OFFSET(string_data_wide,           72,    72)
 
 /* From 3.13 on a process carries its own table, _Py_DebugOffsets at the start of _PyRuntime, which is right for every build: where
  * in it each offset stands. For the tracer alone. */

@@ -16,27 +16,11 @@
  * as the thread itself could, or not. A frame is reported as the row that it was found by, so that a function has few of them.
  */
 #include <uapi/linux/bpf_perf_event.h>
-#include <linux/ptrace.h>
 #include "common.h"
+#include "away.h"
 #include "frames.h"
 #include "tasks.h"
 #include "unwind.h"
-
-struct settings {
-    __u64 period; /* ns */
-    __u64 off_period; /* of intervals off the core */
-    __u32 fsbase; /* offsets in the kernel's struct task_struct: the thread's pthread_t */
-    __u32 task_start_time; /* ns, CLOCK_MONOTONIC */
-    __u32 task_pid;
-    __u32 task_tgid;
-    __u32 task_mm;
-    __u32 follow; /* forked children are sampled from their first instruction */
-    __u32 states; /* samples say what threads off the core were in */
-    __u32 task_run_delay; /* ns in the run queue since the thread began */
-    __u32 task_state;
-    __u32 pad;
-};
-LAYOUT(settings);
 
 BPF_RINGBUF_OUTPUT(samples, RING_PAGES);
 LAYOUT(sample_event);
@@ -76,20 +60,6 @@ struct sample_layout {
 #define LAYOUTS 64
 BPF_ARRAY(layouts, struct sample_layout, LAYOUTS);
 
-/* A sampled process, as described by user space. */
-struct sampled {
-    __u64 main;      /* address of the pointer to the main interpreter */
-    __u64 holder;    /* address of the pointer to the last holder of the GIL, a thread state; 0 = unknown */
-    __u64 code_type; /* address of PyCode_Type; 0 = unknown */
-    __u64 tasks;     /* address of the dict _asyncio._current_tasks; 0 = there is none, or it is not known yet */
-    __u64 since;     /* sampled from then on */
-    __u64 gil_start; /* addresses of its GIL, 0 = unknown */
-    __u64 gil_end;
-    __u32 layout;
-    __u32 number; /* of the program: a process gets a new one with each exec */
-};
-BPF_HASH(processes, __u32, struct sampled, 16384);
-
 /* What is mapped at some addresses of a process. */
 struct span {
     __u64 start;
@@ -108,7 +78,7 @@ BPF_HASH_OF_MAPS(spans, __u32, "spans_one", 16384); /* by struct sampled's numbe
 BPF_F_TABLE("array", __u32, struct unwind_rule, rules_one, 1, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(rules, "rules_one", MOST_FILES); /* by the file's number */
 
-/* The rules last used on this core, by address: a program calls from few places again and again, and to search takes most of a walk. They hold for what
+/* The rules last used on this core: a program calls from few places again and again, and to search takes most of a walk. They hold for what
  * user space had described by then, which has a number. */
 struct route {
     __u64 place;
@@ -118,7 +88,9 @@ struct route {
     struct unwind_rule rule;
 };
 #define ROUTES 1024
-BPF_PERCPU_ARRAY(routes, struct route, 2 * ROUTES); /* of TICK, and of BACK */
+BPF_PERCPU_ARRAY(routes, struct route, 2 * ROUTES); /* of TICK, and of BACK: by address */
+#define RECENT 256
+BPF_PERCPU_ARRAY(recent, struct route, 2 * RECENT); /* by where on the stack the frame was: a walk goes through this from one end to the other, as caches like it */
 BPF_ARRAY(described, __u32, 1);
 
 /* Process ids of which an instruction lies where user space knows nothing to be mapped -> its address. */
@@ -143,38 +115,10 @@ BPF_TABLE("lru_hash", __u64, __u8, known, 65536);
 /* Tasks whose names have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, named, 16384);
 
-/* thread id -> when it left the core */
-struct left {
-    __u64 since;    /* 0 = it has one */
-    __u64 queued;   /* ns in the run queue until then */
-    __u64 runnable; /* it lost the core, and waits for one since */
-};
-BPF_TABLE("lru_hash", __u32, struct left, away, 65536);
-
-/* What was seen when this core was last given to another thread. */
-struct coming {
-    struct left left;
-    __u64 at;     /* when; 0 = nothing of its interval off the core is to be sampled, or `back` has seen it: the kernel reaches that place without a switch, too */
-    __u64 given;  /* when the thread got this core, where it is of a sampled process */
-    __u64 point;  /* ns before that, drawn from off_period: what the thread was in at that moment is sampled */
-    __u32 thread; /* its id, where it is of a sampled process, else 0 */
-    __u32 pad;
-};
-BPF_PERCPU_ARRAY(comings, struct coming, 1);
-
 /* When this core's clock is to tick next, 0 = not known. */
 BPF_PERCPU_ARRAY(due, __u64, 1);
 
 BPF_PERCPU_ARRAY(spent, __u64, 1); /* ns spent in these programs */
-
-/* An interval off the core as it is sampled: its parts, 0 = that part is not. */
-struct off {
-    __u64 waited; /* ns, in `state` */
-    __u64 queued; /* ns, up to now */
-    __u64 until;  /* how long ago the first part ended */
-    __u32 state;  /* SAMPLE_IN_* */
-    __u32 pad;
-};
 
 /* The walks on this core. */
 #define HEAD 128 /* bytes of a frame, and of a code object, to read: all fields used here lie within them */
@@ -228,16 +172,6 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 #define FIELD_OF(type, head, offset) (*(type *)((head) + ((offset) & (HEAD - 1))))
 #define OWNED_BY_OBJECT 2
 #define BYTES_OF_BYTES 32 /* offset of the contents in a bytes object */
-#define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
-#define OF_CURRENT(type, offset) (*(volatile type *)((char *)bpf_get_current_task_btf() + (offset))) /* of its struct task_struct, in a raw tracepoint */
-#define MIX 0x9e3779b97f4a7c15ULL
-#define SYSCALL_FUTEX 202 /* x86-64 */
-
-static __always_inline __u64 mixed(__u64 hash, __u64 value)
-{
-    hash = (hash ^ value) * MIX;
-    return hash ^ hash >> 32;
-}
 
 /* 0 where a thread state is that of the thread with this pthread_t: of those that it has in several interpreters the one last used. */
 static __always_inline __u64 is_other(const struct sample_layout *layout, __u64 state, __u64 pthread)
@@ -374,7 +308,8 @@ static __always_inline __u32 missed_ticks(__u64 now)
 {
     int zero = 0;
     __u64 *known = due.lookup(&zero), late, held;
-    struct coming *coming = comings.lookup(&zero);
+    __u32 cpu = bpf_get_smp_processor_id();
+    struct coming *coming = comings.lookup(&cpu);
 
     if (!known || !coming)
         return 0;
@@ -402,127 +337,11 @@ int sample(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-/* The current thread leaves its core. */
-static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx, __u32 tid, __u64 at)
-{
-    struct left now = {.since = at}, *known;
-
-    if (SETTINGS->states) {
-        now.queued = OF_CURRENT(__u64, SETTINGS->task_run_delay);
-        now.runnable = ctx->args[0] || !OF_CURRENT(__u32, SETTINGS->task_state);
-    }
-    known = away.lookup(&tid);
-    if (known)
-        *known = now;
-    else
-        away.update(&tid, &now);
-}
-
-/* A moment of off_period, drawn anew; ns. */
-static __always_inline __u64 moment(void)
-{
-    __u64 chance = bpf_get_prandom_u32(), period = SETTINGS->off_period;
-
-    return chance * (period >> 32) + (chance * (__u32)period >> 32);
-}
-
-/* A thread gets this core. Of most intervals off the core nothing is sampled, and that is seen here: `back` then has nothing to do. */
-static __always_inline void come(struct coming *coming, __u32 tid, struct left *known, __u64 at)
-{
-    __u64 off_ns;
-
-    coming->thread = tid;
-    coming->given = at;
-    coming->left = *known;
-    known->since = 0;
-    coming->point = moment();
-    off_ns = at - coming->left.since;
-    if (off_ns >= SETTINGS->period || coming->point < off_ns)
-        coming->at = at;
-}
-
-/* A thread that has been off a core before is known by its id: its process need not be looked for at each of its switches. */
-TRACEPOINT(sched_switch)
-{
-    __u64 pid_tgid = bpf_get_current_pid_tgid(), at = 0;
-    __u32 pid = pid_tgid >> 32, tid = KERNEL(__u32, ctx->args[2] + SETTINGS->task_pid);
-    int zero = 0;
-    struct coming *coming = comings.lookup(&zero);
-    struct left none = {}, *known;
-
-    if (!coming)
-        return 0;
-    if ((coming->thread && coming->thread == (__u32)pid_tgid) || processes.lookup(&pid)) {
-        at = bpf_ktime_get_ns();
-        leave(ctx, pid_tgid, at);
-    }
-    coming->at = 0;
-    coming->thread = 0;
-    known = tid ? away.lookup(&tid) : 0; /* the idle task has the number 0 */
-    if (tid && !known) {
-        pid = KERNEL(__u32, ctx->args[2] + SETTINGS->task_tgid);
-        if (processes.lookup(&pid)) {
-            away.update(&tid, &none);
-            known = away.lookup(&tid);
-        }
-    }
-    if (known)
-        come(coming, tid, known, at ? at : bpf_ktime_get_ns());
-    return 0;
-}
-
-/* What the current thread waited for, by the system call that it is in. */
-static __always_inline __u32 waited_in(const struct sampled *process)
-{
-    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-    __u64 address = KERNEL(__u64, &regs->di);
-
-    if (KERNEL(__u64, &regs->orig_ax) == SYSCALL_FUTEX && address >= process->gil_start && address < process->gil_end)
-        return SAMPLE_IN_GIL;
-    return SAMPLE_IN_BLOCKED;
-}
-
-/* What of the interval for which the current thread has been off the core is to be sampled; 0 = nothing. Of one that is shorter than off_period that is
- * the part in which the moment drawn lies, if any: each with the chance that its length has. */
-static __always_inline int sampled_of(struct off *off, struct sampled *process, const struct coming *coming)
-{
-    __u64 task = bpf_get_current_task(), created = 0, off_ns, queued, point = coming->point;
-    struct left left = coming->left;
-    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-
-    if (coming->at - left.since >= SETTINGS->period) { /* it may be unknown, or that of an earlier thread with this id */
-        created = KERNEL(__u64, task + SETTINGS->task_start_time);
-        if (left.since < process->since || left.since < created) {
-            left.since = process->since < created ? created : process->since;
-            left.queued = KERNEL(__u64, task + SETTINGS->task_run_delay); /* of one that was there before, how long it is queued already is not known */
-            left.runnable = left.since == created || (__s32)KERNEL(__u64, &regs->orig_ax) < 0;
-        }
-    }
-    off_ns = coming->at - left.since;
-    if ((__s64)off_ns <= 0) /* sampled from now on */
-        return 0;
-    queued = !SETTINGS->states ? 0 : left.runnable ? off_ns : KERNEL(__u64, task + SETTINGS->task_run_delay) - left.queued;
-    if (queued > off_ns)
-        queued = off_ns;
-    if (off_ns < SETTINGS->off_period) {
-        off->queued = point < queued ? queued : 0;
-        off->waited = point >= queued && point < off_ns ? off_ns - queued : 0;
-    } else {
-        off->queued = moment() < queued ? queued : 0;
-        off->waited = moment() < off_ns - queued ? off_ns - queued : 0;
-    }
-    if (SETTINGS->states && off->waited) {
-        off->until = queued;
-        off->state = waited_in(process);
-    }
-    return off->waited || off->queued;
-}
-
 /* Where a thread gets a core, in its own context, before it goes on: record/sampling/clocks.py. */
 int back(struct bpf_raw_tracepoint_args *ctx)
 {
-    int zero = 0, chosen;
-    struct coming *coming = comings.lookup(&zero);
+    int cpu = bpf_get_smp_processor_id(), chosen;
+    struct coming *coming = comings.lookup(&cpu);
     struct sampled *process;
     struct off off = {};
     __u32 pid;
@@ -699,12 +518,17 @@ static __always_inline int find_rule(struct walk *walk, void *of_process, __u64 
     return NATIVE_MORE;
 }
 
+static __always_inline int holds(const struct route *route, const struct walk *walk, __u64 place)
+{
+    return route->place == place && route->program == walk->program && route->described == walk->described;
+}
+
 /* Takes the next native frame, and finds its caller. */
 static __always_inline int take_native(struct walk *walk, void *of_process, int which)
 {
     __u64 place = walk->ip - !!walk->natives, cfa, above, at = walk->count + walk->natives; /* a return address may be another function's */
-    __u32 slot = which * ROUTES + (mixed(MIX, place) & (ROUTES - 1));
-    struct route *route = routes.lookup(&slot);
+    __u32 slot = which * ROUTES + (mixed(MIX, place) & (ROUTES - 1)), spot = which * RECENT + (walk->sp / 32 & (RECENT - 1));
+    struct route *route = recent.lookup(&spot), *known;
     struct unwind_rule *rule;
     struct sample_frame *taken;
 
@@ -712,11 +536,17 @@ static __always_inline int take_native(struct walk *walk, void *of_process, int 
         return NATIVE_CUT;
     if (!route)
         return NATIVE_BROKEN;
-    if (route->place != place || route->program != walk->program || route->described != walk->described) {
-        int now = find_rule(walk, of_process, place, route);
+    if (!holds(route, walk, place)) {
+        known = routes.lookup(&slot);
+        if (!known)
+            return NATIVE_BROKEN;
+        if (!holds(known, walk, place)) {
+            int now = find_rule(walk, of_process, place, known);
 
-        if (now != NATIVE_MORE)
-            return now;
+            if (now != NATIVE_MORE)
+                return now;
+        }
+        *route = *known;
     }
     rule = &route->rule;
     if (at >= SAMPLE_FRAMES + NATIVE_FRAMES)
@@ -928,6 +758,8 @@ TRACEPOINT(sched_process_fork)
     __u64 task = ctx->args[1];
     __u32 parent = bpf_get_current_pid_tgid() >> 32, child = KERNEL(__u32, task + SETTINGS->task_tgid);
     struct sampled *process = processes.lookup(&parent), copy;
+    int zero = 0;
+    __u64 *counted;
 
     if (!SETTINGS->follow || !process || child != KERNEL(__u32, task + SETTINGS->task_pid))
         return 0;
@@ -936,6 +768,9 @@ TRACEPOINT(sched_process_fork)
     copy = *process;
     copy.since = bpf_ktime_get_ns();
     processes.update(&child, &copy);
+    counted = census.lookup(&zero);
+    if (counted)
+        *counted = copy.since;
     return 0;
 }
 

@@ -1,6 +1,8 @@
 """The table of docs/matrix.md, from the results of a test run: which Python gave equal counts, by which source, attached and launched.
 
-scripts/matrix.py .build/matrix.xml... > .build/matrix.md
+scripts/matrix.py .build/matrix.xml... [docs/matrix.md] > .build/matrix.md
+
+Of an earlier document the rows of Pythons that the run did not try are kept.
 """
 
 import platform
@@ -19,7 +21,7 @@ COLUMNS = [(source, way) for source in ("usdt", "agent") for way in ("attached",
 TEXT = """\
 # Which Pythons it was seen to trace
 
-Written by `make test-matrix` from its own run, on Linux {kernel}. Each cell says for how many of {programs} programs
+Written by `make test-matrix` from its own runs, on Linux {kernel}. Each cell says for how many of {programs} programs
 the calls of every function were as many as the interpreter itself counts, with nothing lost: {names}.
 Attached: the program ran already. Launched: counted from its first call on. A dash: that build has no function probes
 that are reliable, and `--source usdt` is refused.
@@ -54,16 +56,25 @@ def read(paths: list[Path]) -> dict[tuple[tuple[int, ...], str], dict[tuple[str,
     return found
 
 
+def rows_of(document: str) -> dict[tuple[tuple[int, ...], str], str]:
+    """The rows of a table that was written before, by (version, build)."""
+    rows = re.finditer(r"^\| (\d+)\.(\d+), ([\w-]+) \|.*$", document, re.MULTILINE)
+    return {((int(row[1]), int(row[2])), row[3]): row[0] for row in rows}
+
+
 def main() -> int:
     """Print the document; 1 where the file has no such test."""
-    found = read([Path(path) for path in sys.argv[1:]])
+    paths = [Path(word) for word in sys.argv[1:]]
+    found = read([path for path in paths if path.suffix != ".md"])
     if not found:
         print(f"{' '.join(sys.argv[1:])}: no result of tests/bpf/test_counts.py", file=sys.stderr)
         return 1
-    rows = []
-    for (version, build), results in sorted(found.items()):
+    rows: dict[tuple[tuple[int, ...], str], str] = {}
+    for document in (path for path in paths if path.suffix == ".md"):
+        rows |= rows_of(document.read_text())
+    for (version, build), results in found.items():
         cells = [f"{len(results[c].equal)} of {len(results[c].tried)}" if c in results else "-" for c in COLUMNS]
-        rows.append(f"| {'.'.join(map(str, version))}, {build} | " + " | ".join(cells) + " |")
+        rows[version, build] = f"| {'.'.join(map(str, version))}, {build} | " + " | ".join(cells) + " |"
     names = sorted(set().union(*(result.tried for results in found.values() for result in results.values())))
     head = " | ".join(f"`{source}`, {way}" for source, way in COLUMNS)
     kernel = platform.release().split("-")[0]
@@ -74,7 +85,7 @@ def main() -> int:
             names=", ".join(names),
             head=head,
             rule="---|" * len(COLUMNS),
-            rows="\n".join(rows),
+            rows="\n".join(row for _, row in sorted(rows.items())),
         ),
         end="",
     )

@@ -3,7 +3,8 @@
 #
 #   bullseye  Python 3.9, with function probes     trixie  3.13, without
 #   sid       Python 3.15, with function probes, and 3.14, without
-#   3.13t     no root filesystem but an interpreter without a GIL, which Debian has none of: built from its sources (some minutes)
+#   3.13t, 3.14t   no root filesystems but interpreters without a GIL, which Debian has none of: built from its sources (some
+#                  minutes each)
 set -euo pipefail
 
 ROOTS=${PYTRACE_ROOTS:-/var/lib/pytrace-ebpf/roots}
@@ -43,21 +44,37 @@ build() { # SUITE PYTHON [MMDEBSTRAP-OPTION...]
     as_root mv -T "$ROOTS/$suite.new" "$ROOTS/$suite"
 }
 
+# Of versions whose signed files a mirror can have lost, sources that it can still have in its pool, and their SHA-256: no signature
+# vouches for them there, so nothing else is taken than what python.org released under this name.
+declare -A POOL=([3.14]="3.14.4 d923c51303e38e249136fc1bdf3568d56ecb03214efdef48516176d3d7faaef8")
+
+sources() { # SUITE VERSION: the tarball of Debian's source package, in this folder
+    local suite=$1 version=$2 known file from
+    local there=(-q -o "Dir::Etc::SourceList=$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$PWD/lists"
+        -o "Dir::Cache=$PWD" -o APT::Sandbox::User=root -o 'Acquire::Check-Valid-Until=false')
+    from=$(mirror)
+    mkdir -p lists/partial # lists of its own: what apt on this host knows stays as it is
+    echo "deb-src $from $suite main" >sources.list
+    as_root apt-get "${there[@]}" update >/dev/null
+    as_root apt-get "${there[@]}" source --download-only "python$version" >/dev/null 2>source.log && return
+    read -r -a known <<<"${POOL[$version]:-}"
+    [ "${#known[@]}" = 2 ] || { tail -n 5 source.log >&2; return 1; }
+    file=python${version}_${known[0]}.orig.tar.xz
+    say "the mirror has lost the signed sources of python$version: taking $file out of its pool, by its SHA-256"
+    rm -f ./*.orig.tar.xz
+    as_root /usr/lib/apt/apt-helper "${there[@]}" download-file "${from%/}/pool/main/p/python$version/$file" "$file" "SHA256:${known[1]}" >/dev/null
+}
+
 free_threaded() { # SUITE VERSION
     local suite=$1 version=$2 prefix=$ROOTS/$2t work
     [ ! -x "$prefix/bin/python${version}t" ] || return 0
     apt_has_mirror
     say "building $prefix (some minutes)"
     work=$(mktemp -d)
-    mkdir -p "$work/lists/partial"
-    echo "deb-src $(mirror) $suite main" >"$work/sources.list"
     (
+        trap 'as_root rm -rf "$work"' EXIT
         cd "$work"
-        # Lists of its own: what apt on this host knows stays as it is.
-        there=(-q -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/lists"
-            -o "Dir::Cache=$work" -o APT::Sandbox::User=root)
-        as_root apt-get "${there[@]}" update >/dev/null
-        as_root apt-get "${there[@]}" source --download-only "python$version" >/dev/null
+        sources "$suite" "$version"
         mkdir build source
         tar -xf "python${version}"_*.orig.tar.xz -C source --strip-components 1
         cd build
@@ -65,7 +82,6 @@ free_threaded() { # SUITE VERSION
         nice make -s -j "$(nproc)" >make.log 2>&1 || { tail -n 20 make.log >&2; exit 1; }
         as_root make -s altinstall >install.log 2>&1 || { tail -n 20 install.log >&2; exit 1; }
     )
-    as_root rm -rf "$work"
 }
 
 build bullseye python3.9 --include=python3
@@ -73,3 +89,4 @@ build trixie python3.13 --include=python3
 # A mirror's copy of sid can have passed its date; its signatures are still checked.
 build sid python3.15 --include=python3,python3.15 --aptopt='Acquire::Check-Valid-Until "false"'
 free_threaded trixie 3.13
+free_threaded sid 3.14

@@ -24,7 +24,7 @@ uint32_t line_of_frame(struct place *place, uint64_t instruction, void *frame);
 static inline uint64_t instruction_of(const void *frame)
 {
     if (at->code_start >= 0)
-        return (uint64_t)(uintptr_t)pointer_at(frame, at->frame_position);
+        return instruction_of_frame(frame);
     return (uint64_t)(uintptr_t)pointer_at(frame, at->frame_code) << 17 ^ *(const uint32_t *)((const char *)frame + at->frame_position);
 }
 

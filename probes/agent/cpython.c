@@ -157,7 +157,8 @@ const char *cpython_unfit(void)
     return "The agent knows CPython's structures on x86-64 only.";
 #endif
     if (!at && py.free_threaded)
-        return "Of CPython without a GIL the agent knows 3." TEXT(CPYTHON_FREE_THREADED_LAST) " alone: run the program with that, or with a build that has a GIL.";
+        return "Of CPython without a GIL the agent knows 3." TEXT(CPYTHON_FREE_THREADED_FIRST) " to 3." TEXT(CPYTHON_FREE_THREADED_LAST)
+               ": run the program with one of these, or with a build that has a GIL.";
     if (!at)
         return "The agent knows CPython 3." TEXT(CPYTHON_FIRST) " to 3." TEXT(CPYTHON_LAST) "; this is a later version.";
     if (py.free_threaded && needs_gil())
@@ -250,9 +251,9 @@ PyObject *new_function(struct method *method)
     return py.PyCFunction_NewEx(method, NULL, NULL);
 }
 
-PyObject *code_of_frame(void *frame)
+PyObject *code_of_frame(const void *frame)
 {
-    if (at->frame_owner >= 0 && *((signed char *)frame + at->frame_owner) >= at->owner_shim)
+    if (at->frame_owner >= 0 && *((const signed char *)frame + at->frame_owner) >= at->owner_shim)
         return NULL;
     /* From 3.14 on the low bits are a tag. */
     PyObject *code = (PyObject *)((uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "../cpython_offsets.h"
+#include "build.h"
 
 /* As it is in builds with a GIL; without one it is larger, and type_of() knows where its type is. */
 typedef struct {
@@ -172,7 +173,18 @@ static inline bool is_behind_start(const void *code, int64_t position)
 }
 
 /* NULL = not a Python frame. */
-PyObject *code_of_frame(void *frame);
+PyObject *code_of_frame(const void *frame);
+
+/* From 3.11 on, where a frame stands, as if it ran the code object's own code and no copy of it. */
+static inline uintptr_t instruction_of_frame(const void *frame)
+{
+    uintptr_t instruction = (uintptr_t)pointer_at(frame, at->frame_position);
+    const PyObject *code = LIKELY(at->code_copies < 0) ? NULL : code_of_frame(frame);
+    if (!code)
+        return instruction;
+    const uintptr_t *copies = pointer_at(code, at->code_copies); /* behind their number */
+    return instruction - copies[1 + *(const int32_t *)((const char *)frame + at->frame_copy)] + (uintptr_t)code + at->code_start;
+}
 
 /* Resolves everything; false where this is no Python that the agent knows. May be called at any time. */
 bool cpython_find(void);

@@ -115,7 +115,17 @@ static bool on_its_way(const struct writer *w, void *frame, bool innermost)
         uint8_t opcode = *(uint8_t *)pointer_at(frame, at->frame_position);
         return (opcode == (at->resume_opcodes & 255) || opcode == at->resume_opcodes >> 8) && !(began && event_frame(what) == frame_number(frame));
     }
-    return innermost && what && event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
+    return innermost && what && !options.max_depth && event_frame(what) == frame_number(began ? frame_behind(frame) : frame);
+}
+
+/* The same where events are written to a depth alone, so that the last one may be of a call further out: the depth counts all whose event has come. */
+static void settle_innermost(const struct writer *w, const void *innermost, struct open *open, size_t count)
+{
+    size_t counted = 0;
+    for (size_t i = 0; i < count; i++)
+        counted += open[i].written && !(open[i].function->flags & UNWANTED);
+    if (options.max_depth && at->resume_opcodes < 0 && count && open->frame == innermost && counted > w->depth)
+        open->written = false;
 }
 
 /* The frames of a thread whose functions were reported, innermost first, and what is known of them. */
@@ -135,6 +145,8 @@ static size_t look_at(const struct writer *w, void *innermost, struct open *open
             open[count] = (struct open){frame, function, take_odd(function, frame) == was_out && !comes};
         count++;
     }
+    if (open)
+        settle_innermost(w, innermost, open, count);
     return count;
 }
 

@@ -94,10 +94,10 @@ PyObject *exception_traceback(PyObject *exception)
 /* False where it is none that can be read: before 3.12 one may not be ready. */
 static bool characters_of(PyObject *text, struct characters *of)
 {
-    uint32_t state = *(uint32_t *)((char *)text + at->string_state);
-    bool compact = state >> 5 & 1;
-    of->ascii = state >> 6 & 1;
-    of->width = state >> 2 & 7;
+    uint32_t state = *(uint32_t *)((char *)text + at->string_state) >> at->string_kind;
+    bool compact = state >> 3 & 1;
+    of->ascii = state >> 4 & 1;
+    of->width = state & 7;
     of->length = word_at(text, at->string_length);
     if (compact)
         of->data = (char *)text + (of->ascii ? at->string_data : at->string_data_wide);

@@ -188,8 +188,8 @@ uint32_t opcodes_unit_of(const void *frame)
 {
     if (at->code_start < 0)
         return *(const int32_t *)((const char *)frame + at->frame_position) / (py.version < 0x030a0000 ? 2 : 1);
-    char *code = (char *)((uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3);
-    return ((char *)pointer_at(frame, at->frame_position) - code - at->code_start) / 2;
+    uintptr_t code = (uintptr_t)pointer_at(frame, at->frame_code) & ~(uintptr_t)3;
+    return (instruction_of_frame(frame) - code - at->code_start) / 2;
 }
 
 /* --- counting --- */

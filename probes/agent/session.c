@@ -101,7 +101,9 @@ static void unhook(void)
     hooks->stop();
     collections_stop();
     world_leaves_agent();
+    arena_lock();
     hooks_on = false;
+    arena_unlock();
 }
 
 /* GIL held. */
@@ -278,15 +280,24 @@ static uint64_t threads_now(void)
     return sum;
 }
 
-/* Those of the program, and whether Python has a new state for one that was there before, as where C code calls it (mod_wsgi): the newest is first.
- * It is not looked into, for which it takes the GIL. */
+/* The newest thread's state, which is the first; not to be looked into, for which it takes the GIL. NULL once the interpreter may be gone:
+ * at its end it has the hooks taken off first, under the same lock. */
+static void *newest_state(void)
+{
+    arena_lock();
+    void *interpreter = hooks_on && !cpython_finalizing() ? py.PyInterpreterState_Main() : NULL;
+    void *first = interpreter ? py.PyInterpreterState_ThreadHead(interpreter) : NULL;
+    arena_unlock();
+    return first;
+}
+
+/* Those of the program, and whether Python has a new state for one that was there before, as where C code calls it (mod_wsgi). */
 static void look_for_threads(void)
 {
     static uint64_t before;
     static void *newest;
     uint64_t now = threads_now();
-    void *interpreter = cpython_finalizing() ? NULL : py.PyInterpreterState_Main();
-    void *first = interpreter ? py.PyInterpreterState_ThreadHead(interpreter) : NULL;
+    void *first = newest_state();
     if (!first || (now == before && first == newest))
         return;
     before = now;

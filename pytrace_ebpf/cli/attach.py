@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     applies.to_recording(args)
     if args.rootless and applies.source(args) != "sample":
         raise UsageError(_ALL_CALLS)
-    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped, snapping.snap_requests(args) as asked:
+    with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped, snapping.snap_requests(args) as asked:
         options = replace(recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless)
         session = recording.new_session(options, _INSTEAD)
         try:

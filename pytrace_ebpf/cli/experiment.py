@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--threads", action="append", type=_number, default=[], metavar="N", help="threads of OpenMP, MKL, OpenBLAS, torch; give it for each setting"
     )
-    own.add_argument("--gil", action="append", choices=("on", "off"), default=[], help="of a free-threaded Python (3.13t); give it for each setting")
+    own.add_argument(
+        "--gil", action="append", choices=("on", "off"), default=[], help="of a free-threaded Python (3.13t, 3.14t); give it for each setting"
+    )
     own.add_argument("--repeat", type=_number, metavar="N", help=f"runs of each setting ({_REPEATS})")
     shown = parser.add_argument_group("report")
     shown.add_argument("--report", type=Path, metavar="DIR", help="run nothing, but show the experiment in this directory")
@@ -134,7 +136,7 @@ def _carry_out(args: argparse.Namespace) -> Experiment:
     directory = made.path
     rows = [{"setting": s.name, "cpus": s.cpus and list(s.cpus), "threads": s.threads, "cores": s.cores} for s in chosen]
     experiment = Experiment(directory, list(command), rows, [])
-    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+    with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped:
         try:
             _take_turns(experiment, chosen, args.repeat or _REPEATS, options, stopped, args.quiet)
         except (PytraceError, KeyboardInterrupt):

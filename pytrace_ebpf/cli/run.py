@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("run needs a program to start: pytrace-ebpf run -- python3 program.py")
     applies.to_recording(args)
-    # Ctrl-C reaches the program from the terminal itself; what else ends us is passed on to it.
+    # Ctrl-C reaches the program from the terminal itself; what else ends us is passed on to it. What we are to ignore, so is the program.
     with (
-        stopping.stop_signals(signal.SIGINT) as interrupted,
-        stopping.stop_signals(signal.SIGTERM, signal.SIGHUP) as stopped,
+        stopping.stop_signals(*stopping.not_ignored(signal.SIGINT)) as interrupted,
+        stopping.stop_signals(*stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped,
         snapping.snap_requests(args) as asked,
     ):
         options = recording.options(args)

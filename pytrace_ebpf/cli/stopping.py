@@ -49,6 +49,11 @@ class Stopped:
             libc.sigaction(number, action, None)
 
 
+def not_ignored(*numbers: int) -> list[int]:
+    """Those that are not ignored already, as SIGHUP is by nohup's doing, and SIGINT by a shell's in what a script of its starts in the background."""
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextmanager
 def stop_signals(*numbers: int) -> Iterator[Stopped]:
     """Turn these signals into an answer to "shall it stop?", for as long as the block runs."""

@@ -97,7 +97,7 @@ def _follow(lines: protocol.Lines, args: argparse.Namespace, output: Output) -> 
     from pytrace_ebpf.record.process.targets import Begun
     from pytrace_ebpf.record.session import Status
 
-    with stopping.stop_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+    with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped:
         answers = _answers(lines, stopped)
         answer = next(answers)
         if "begun" in answer:

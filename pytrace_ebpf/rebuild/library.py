@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytrace_ebpf import compiled
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.trace.states import NAMES
 
@@ -178,8 +179,8 @@ class Library:
     """The library's functions, without their prefix, as attributes; `columns`: names and dtypes of a row, in the library's order."""
 
     def __init__(self, file: Path) -> None:
-        """Raises OSError where `file` does not load."""
-        library = ctypes.CDLL(str(file))
+        """Raises OSError where `file` does not load, HostError where it is of other sources than lie here."""
+        library = compiled.load(file)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, f"rebuild_{name}")
             function.restype, function.argtypes = result, arguments

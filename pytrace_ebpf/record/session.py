@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.rebuild.library import library
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
@@ -110,6 +111,7 @@ class Session:
     def _nothing_left_behind(self) -> Iterator[None]:
         """Remove the trace directory of a target that turns out not to be traceable."""
         try:
+            library()  # without which nothing could be written: said before a program is touched
             yield
         except (TargetError, HostError):
             self.abandon()

@@ -9,12 +9,13 @@ from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores
 from tests.bpf.conftest import Recorder
-from tests.conftest import Target, free_threaded_pythons
+from tests.conftest import Python, Target, free_threaded_pythons
 from tests.waits_add_up import assert_waits_add_up
 
 if not free_threaded_pythons():
     pytest.skip("no Python without a GIL is here: scripts/roots.sh builds some", allow_module_level=True)
 PYTHON = free_threaded_pythons()[-1]
+each = pytest.mark.parametrize("build", free_threaded_pythons(), ids=str)
 
 
 def counts(trace: Trace, program: str) -> dict[str, int]:
@@ -29,8 +30,9 @@ def waited_for_gil(trace: Trace) -> int:
     return int(trace.calls(columns=["depth", "gil_wait_ns"]).query("depth == 0")["gil_wait_ns"].sum())
 
 
-def test_threads_that_run_at_once(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
-    process = target("no_gil", "4", "4000", "--wait", python=PYTHON)
+@each
+def test_threads_that_run_at_once(build: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("no_gil", "4", "4000", "--wait", python=build)
     recorder = attach(process.pid)
     process.go()
     said = process.done()
@@ -42,8 +44,9 @@ def test_threads_that_run_at_once(target: Callable[..., Target], attach: Callabl
     assert assert_waits_add_up(trace) > 0
 
 
-def test_what_takes_the_gils_place(run: Callable[..., tuple]) -> None:
-    directory, ended = run(PYTHON.command("stops"))
+@each
+def test_what_takes_the_gils_place(build: Python, run: Callable[..., tuple]) -> None:
+    directory, ended = run(build.command("stops"))
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
     assert_waits_add_up(trace)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,26 @@ from typing import Any
 import pytest
 
 from tests.bpf.conftest import COMMAND, Recorder
-from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
+from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, ROOTS, Python, Target, built_pythons, free_threaded_pythons
 
 LIBRARY, ARENA = "agent.so", "0.arena (deleted)"
+IGNORED = 1 << signal.SIGINT - 1 | 1 << signal.SIGHUP - 1
 HOST, NEWEST = Python(HOST_PYTHON), built_pythons()[-1:]
-RUNS = [*((HOST, way) for way in ("--source=agent", "--source=usdt", "--rootless")), *((python, "--source=agent") for python in NEWEST)]
 ENDINGS = (
     "returns", "raises", "exits_at_once", "terminated", "terminated_and_says_so", "killed", "interrupted", "reads_nothing",
     "reads_nothing_and_says_nothing", "aborts", "tells_its_stacks", "ends_last",
 )  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`interpreter, way`: Pythons that `run` starts, and its option; with --matrix all, each in every way that there is."""
+    if "way" not in metafunc.fixturenames:
+        return
+    matrix = metafunc.config.getoption("--matrix")
+    others = [*(Python(version, ROOTS / root) for version, root in MATRIX.items()), *built_pythons(), *free_threaded_pythons()] if matrix else []
+    runs = [(python, f"--source={source}") for python in [HOST, *others] for source in python.sources]
+    runs += [(python, "--rootless") for python in [HOST, *others] if not python.root]
+    metafunc.parametrize("interpreter, way", runs + [(python, "--source=agent") for python in NEWEST if not matrix], ids=str)
 
 
 @pytest.mark.parametrize("call", ["in_epoll", "in_poll"])
@@ -46,11 +58,11 @@ def test_a_program_that_notices_everything_notices_what_the_docs_say(
     assert after == {"maps": [f"{LIBRARY} (deleted)"], **module}  # until the program ends
 
 
-@pytest.mark.parametrize("interpreter, way", RUNS, ids=str)
 def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str, tmp_path: Path) -> None:
     words = interpreter.command("notices", "in_poll")
     plain, traced = (last_words(command) for command in (words, [*COMMAND, "run", "-q", "-o", str(tmp_path / "trace"), way, "--", *words]))
     assert traced["errors"] == plain["errors"] == []
+    assert traced["given"] == plain["given"] and int(plain["given"]["SigIgn"], 16) & IGNORED == IGNORED
     found = differences(plain["during"], traced["during"])
     if way == "--source=usdt":
         assert found == {}
@@ -63,6 +75,7 @@ def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str
 
 def last_words(command: list[str]) -> dict[str, Any]:
     """What a program finds, without numbers that are others each time."""
+    command = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", *command]  # as nohup does, and a script with what it starts in the background
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return dict(json.loads(re.sub(r"0x[0-9a-f]{6,}|(?<=\[)\d{5,}(?=\])", "N", ended.stdout.rpartition("done ")[2])))

@@ -146,6 +146,19 @@ def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callab
     assert found >= {"<module>", "ready", "line_on_stdin"} and None not in found
 
 
+def test_threads_whose_ids_end_in_the_same_bits_are_told_apart(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """They want the same place of away.h."""
+    process = target("same_bits", "--wait")
+    recorder = attach(process.pid, "--sample", str(HZ))
+    process.go()
+    said = process.done()
+    trace = pytrace_ebpf.open(recorder.finish())
+    threads, whole = by_thread(trace).set_index("tid").loc[said["ids"]], trace.end_ns - trace.start_ns
+    sums = threads[list(SPLIT)].astype("float64").sum(axis=1)
+    errors = SIGMAS * np.sqrt(threads[[name.replace("_ns", "_square") for name in OFF]].astype("float64").sum(axis=1))
+    assert len(sums) == 2 and (sums >= 0.9e9 * said["wall"] - errors).all() and (sums <= whole + errors).all(), (sums, whole)
+
+
 def test_a_child_is_sampled_from_its_beginning(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     """It would have ended before user space found it."""
     process = target("brief_children", "--wait")

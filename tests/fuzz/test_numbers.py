@@ -42,9 +42,9 @@ def test_words_that_lead_in_circles(content: bytes, version: tuple[int, int], ru
 
 
 @fuzzed
-@given(circles, st.integers(8, 4096))
-def test_of_a_python_without_a_gil(content: bytes, runtime: int) -> None:
-    answered(content, (3, 13), runtime, True)
+@given(circles, st.sampled_from([(3, 13), (3, 14)]), st.integers(8, 4096))
+def test_of_a_python_without_a_gil(content: bytes, version: tuple[int, int], runtime: int) -> None:
+    answered(content, version, runtime, True)
 
 
 @fuzzed

@@ -124,6 +124,7 @@ def watch():
 
 
 if __name__ == "__main__":
+    given = status("SigI", "SigB")
     if hasattr(sys, "monitoring"):
         watch()
     for number in set(range(1, signal.NSIG)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33, signal.SIGRTMIN + 3}:
@@ -151,4 +152,4 @@ if __name__ == "__main__":
         if thread.name == "in_sigtimedwait":
             signal.pthread_kill(thread.ident, signal.SIGRTMIN + 3)
         thread.join()
-    done(before=before, during=during, after=after, errors=errors)
+    done(before=before, during=during, after=after, errors=errors, given=given)

@@ -131,6 +131,26 @@ def test_a_call_that_is_open_ends_when_it_does_where_calls_below_it_are_recorded
 
 
 @every_python
+@pytest.mark.parametrize("innermost", ["hot_nested()", "hot_recursion(2, hot_nested)"], ids=["just below", "far below"])
+def test_a_call_below_the_depth_that_was_asked_for_is_neither_counted_twice_nor_forgotten(interpreter: str, innermost: str, tmp_path: Path) -> None:
+    with attached(interpreter, PROGRAM) as program:
+        session = Session(tmp_path / "session", max_depth=7)  # the line's own code
+        program.load(session)
+        for out in (("hot_nested",), ("hot_nested", "hot_recursion"), ()):
+            assert program.ask(innermost) == "nested"
+            session.leave_out(*out)
+            assert program.ask("end") == "left"
+            (before,) = session.arenas()
+            for _ in range(3):
+                program.ask("cold(1)")
+            since = added(session.arenas()[0], before)
+            assert since["<module>"] == 3 and not {"cold", "hot"} & set(since)
+        session.command_stop()
+        (arena,) = session.wait(QUIET)
+        assert_balanced(arena)
+
+
+@every_python
 def test_a_call_that_is_the_innermost_ends_there_and_then(interpreter: str, tmp_path: Path) -> None:
     with attached(interpreter, PROGRAM) as program:
         session = Session(tmp_path / "session")

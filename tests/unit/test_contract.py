@@ -23,14 +23,14 @@ from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent import library as agent
 from pytrace_ebpf.record.choice import sources
 from pytrace_ebpf.record.cost.budget import MOST_OUT
-from pytrace_ebpf.record.cpython import frames, objects, parking
+from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors, unwinding
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.sampling import native as native_code
-from pytrace_ebpf.record.sampling import stacks
+from pytrace_ebpf.record.sampling import samples, stacks
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described
@@ -174,6 +174,12 @@ def test_frames_of_samples() -> None:
     assert rules["UNWIND_RSP"] << 24 | 1 == unwinding._AT_CALL  # kind is the last byte of a row
     assert int(re.findall(r"MOST_SPANS (\d+)", c)[0]) == native_code._MOST_SPANS and "MOST_RULES (1 << 23)" in c
     assert native_code._MOST_ROWS == 1 << 23 and int(re.findall(r"MOST_FILES (\d+)", c)[0]) > native_code._MOST_FILES
+
+
+def test_places_of_threads_that_are_sampled() -> None:
+    assert numbers(PROBES / "away.h")["PLACES"] == samples._PLACES
+    (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "sampled.h"))
+    assert int(mix, 16) == lines._MIX
 
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.agent_arena import ACTIVE, QUIET, REFUSED, Arena, Session, assert_balanced
+from tests.agent_arena import ACTIVE, OPEN, QUIET, REFUSED, STANDS, Arena, Session, assert_balanced
 from tests.unit.agent_pythons import FREE_THREADED, TARGETS, attached, built, run
 
 pytestmark = [built, pytest.mark.skipif(not FREE_THREADED, reason="no Python without a GIL is here: scripts/roots.sh builds some")]
@@ -86,3 +86,110 @@ def test_what_needs_a_gil_is_refused(interpreter: str, option: str, tmp_path: Pa
     (arena,) = session.wait(REFUSED)
     message = arena.header["message"].decode()
     assert message.startswith("Without a GIL --") and message.endswith(".")
+
+
+COPIES = """
+import sys, threading
+def leaf(n):
+    return n
+def calls(n):
+    total = leaf(n)
+
+    return (total +
+            leaf(n))
+def numbers(n):
+    for k in range(n):
+        yield calls(k)
+def turn(made):
+    for _ in range(30):
+        for _ in numbers(20):
+            pass
+    if handed:
+        with one:
+            next(handed[0])
+    made()
+one = threading.Lock()
+handed = [numbers(1000)]
+next(handed[0])
+space = {"leaf": leaf}
+made = []
+for number in range(60):  # of one size each, and none of them dies
+    exec(compile("\\n" * number + "def made():\\n" + "\\n" * (number % 7) + "    leaf(0)", "<made>", "exec"), space)
+    made.append(space["made"])
+threads = [threading.Thread(target=turn, args=(each,)) for each in made]
+for thread in threads[:32]: thread.start()
+for thread in threads[:32]: thread.join()
+handed.clear()  # it stands in the copy of a thread that is gone, which CPython itself would not find again once that is given back
+for thread in threads[32:]:
+    thread.start()
+    thread.join()
+    sys._clear_internal_caches()  # its copies are given back, and may be another function's next
+"""
+
+
+@each
+@pytest.mark.parametrize("copies", [1, 0])
+def test_lines_on_threads_that_each_run_a_copy_of_the_code(copies: int, interpreter: str, tmp_path: Path) -> None:
+    """From 3.14 on a frame stands in its thread's own copy (-X tlbc=1), all of which have the lines of the code object."""
+    session = Session(tmp_path / "session", lines=1)
+    run(session, interpreter, "-X", f"tlbc={copies}", "-c", COPIES)
+    (arena,) = session.arenas()
+    assert_balanced(arena)
+    handed = 33  # 32 times to another thread
+    of_calls = 60 * 30 * 20 + handed
+    sites = {key: count for key, count in arena.sites().items() if key.startswith(("<string>:", "<made>:made")) and "<string>" in key.split(" > ")[1]}
+    assert sites == {
+        "<string>:<module>:1:23 > <string>:numbers:10": 1,
+        "<string>:calls:5:6 > <string>:leaf:3": of_calls,
+        "<string>:calls:5:9 > <string>:leaf:3": of_calls,
+        "<string>:numbers:10:12 > <string>:calls:5": of_calls,
+        "<string>:turn:13:15 > <string>:numbers:10": 60 * 30 * 21,
+        "<string>:turn:13:19 > <string>:numbers:10": handed - 1,
+        **{f"<made>:made:{number + 1}:{number + number % 7 + 2} > <string>:leaf:3": 1 for number in range(60)},
+    }
+    of_numbers = 60 * 30 * 21 + handed
+    lines = {key: count for key, count in arena.lines("<string>").items() if not key.startswith(("<module>", "turn"))}
+    assert lines == {
+        "leaf:3:4": 2 * of_calls + 60,
+        "calls:5:6": of_calls,
+        "calls:5:8": 2 * of_calls,
+        "calls:5:9": of_calls,
+        "numbers:10:11": of_numbers,
+        "numbers:10:12": of_calls,
+    }
+
+
+OPEN_FRAMES = """
+import threading
+here, leave = threading.Barrier(4), threading.Event()
+def inner():
+    here.wait()
+
+    leave.wait()
+def outer():
+
+    inner()
+for _ in range(3): threading.Thread(target=outer).start()
+here.wait()
+serve()
+leave.set()
+"""
+
+
+@each
+def test_open_frames_of_threads_that_each_run_a_copy_of_the_code(interpreter: str, tmp_path: Path) -> None:
+    session = Session(tmp_path / "session", lines=1)
+    with attached(interpreter, OPEN_FRAMES) as program:
+        program.load(session)
+        program.ask("1")
+    (arena,) = session.wait(QUIET)
+    assert_balanced(arena)
+    start = next(function.first_line for function in arena.functions.values() if function.name == "inner")
+    found = []
+    for events in arena.threads.values():
+        opened = events[: np.argmax(~np.isin(events["kind"], (OPEN, STANDS)))]
+        of_own = [(arena.functions[int(row["function"])].name, int(row["kind"]), int(row["line"]) - start) for row in opened]
+        found += [place for place in of_own if place[0] == "inner" or place[:2] == ("outer", STANDS)]
+    assert len(found) == 9
+    # The last of them may not have come from the barrier yet.
+    assert set(found) - {("inner", STANDS, 1)} == {("outer", STANDS, 6), ("inner", OPEN, 6), ("inner", STANDS, 3)}

@@ -15,10 +15,10 @@ RESULTS = {
 }
 
 
-def written(tmp_path: Path, cases: str) -> "subprocess.CompletedProcess[str]":
+def written(tmp_path: Path, cases: str, *more: Path) -> "subprocess.CompletedProcess[str]":
     results = tmp_path / "matrix.xml"
     results.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    return subprocess.run([sys.executable, SCRIPT, results], capture_output=True, text=True)
+    return subprocess.run([sys.executable, SCRIPT, results, *more], capture_output=True, text=True)
 
 
 def test_what_failed_or_was_skipped_is_not_equal(tmp_path: Path) -> None:
@@ -26,6 +26,14 @@ def test_what_failed_or_was_skipped_is_not_equal(tmp_path: Path) -> None:
     done = written(tmp_path, "".join(cases))
     assert done.returncode == 0, done.stderr
     assert "| 3.11, Debian | 2 of 5 | - | - | - |" in done.stdout
+
+
+def test_rows_of_pythons_that_were_not_tried_are_kept(tmp_path: Path) -> None:
+    document = tmp_path / "matrix.md"
+    document.write_text(written(tmp_path, f'<testcase name="{COUNTS}[python3.9-usdt-fib]"/><testcase name="{COUNTS}[built3.13-agent-fib]"/>').stdout)
+    case = f'<testcase name="{COUNTS}[built3.14t-agent-fib]"/><testcase name="{COUNTS}[python3.9-usdt-fib]"><failure/></testcase>'
+    rows = [row for row in written(tmp_path, case, document).stdout.splitlines() if row.startswith("| 3")]
+    assert rows == ["| 3.9, Debian | 0 of 1 | - | - | - |", "| 3.13, pyenv | - | - | 1 of 1 | - |", "| 3.14, free-threaded | - | - | 1 of 1 | - |"]
 
 
 def test_no_results_make_no_table(tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def test_the_end_of_a_started_program_is_heard_of() -> None:
     assert started.exit_code == 128 + signal.SIGKILL
 
 
+def test_a_started_program_ignores_what_this_one_was_told_to_and_not_what_python_does(capfd: pytest.CaptureFixture[str]) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    started = Started(["/bin/grep", "SigIgn", "/proc/self/status"], {}, lambda _: None)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    os.waitpid(started.pid, 0)
+    ignored = int(capfd.readouterr().out.split()[1], 16)
+    assert [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ) if ignored >> number - 1 & 1] == [
+        signal.SIGHUP,
+        signal.SIGINT,
+    ]
+
+
 def pinned_and_ended() -> Pinned:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         pinned = Pinned(process.pid)

@@ -92,6 +92,7 @@ class Layout:
     # str
     string_length: int
     string_state: int
+    string_kind: int
     string_data: int
     string_data_wide: int
 
@@ -174,9 +175,9 @@ def debugger_support(version: tuple[int, ...] | None) -> int | None:
 
 
 def known_versions() -> str:
-    """The versions that have a layout, such as "3.8 to 3.15, without a GIL 3.13"."""
-    first, last, without_gil = (".".join(map(str, version)) for version in (min(_layouts(False)), max(_layouts(False)), max(_layouts(True))))
-    return f"{first} to {last}, without a GIL {without_gil}"
+    """The versions that have a layout, such as "3.8 to 3.15, without a GIL 3.13 to 3.14"."""
+    with_gil, without = (" to ".join(".".join(map(str, end(_layouts(kind)))) for end in (min, max)) for kind in (False, True))
+    return f"{with_gil}, without a GIL {without}"
 
 
 def is_free_threaded(debug_offsets: bytes) -> bool:

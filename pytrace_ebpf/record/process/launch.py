@@ -173,7 +173,7 @@ def _fork_waiting(command: Sequence[str], environment: Mapping[str, str], before
     try:
         os.close(failure)
         os.close(go)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _restore_signals()
         if user is not None:
             os.initgroups(user.pw_name, user.pw_gid)
             os.setgid(user.pw_gid)
@@ -191,6 +191,13 @@ def _fork_waiting(command: Sequence[str], environment: Mapping[str, str], before
         os.write(report, (error.strerror or "").encode())
     finally:
         os._exit(127)
+
+
+def _restore_signals() -> None:
+    """As our caller has them: two are ignored by Python's own doing, and of those that we catch exec itself lets go, but one may come before that."""
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _raise_failure(command: Sequence[str], failure: int) -> None:

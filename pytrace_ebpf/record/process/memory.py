@@ -78,8 +78,8 @@ class Memory:
 
     def text(self, layout: Layout, address: int) -> str:
         """The str object at `address`, at most 65536 characters of it. A lone surrogate is kept as `\\udc..` text."""
-        length, state = self.u64(address + layout.string_length), self.u32(address + layout.string_state)
-        kind, compact, ascii_only = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        length, state = self.u64(address + layout.string_length), self.u32(address + layout.string_state) >> layout.string_kind
+        kind, compact, ascii_only = state & 7, state >> 3 & 1, state >> 4 & 1
         if not compact or kind not in (1, 2, 4):
             raise MemoryFault(f"address {address:#x} of process {self.pid} holds no str")
         data = address + (layout.string_data if ascii_only else layout.string_data_wide)

@@ -11,14 +11,14 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.frames import HEAD_BEFORE_MAIN, LAST_USED
 from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.cpython.lines import HASH, read_lines
+from pytrace_ebpf.record.cpython.lines import read_lines
 from pytrace_ebpf.record.cpython.parking import FUTEX
 from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running_tasks
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
@@ -26,12 +26,12 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import away
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
+from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.sampling.tasks import TaskNames
 from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.usdt.probes import frame_layout
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
@@ -40,27 +40,11 @@ _INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 _MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
-_ABSENT = -(1 << 31)
-_LAYOUT = (
-    "interpreter_threads",
-    "thread_next",
-    "thread_pthread",
-    "thread_frame",
-    "thread_datastack",
-    "cframe_frame",
-    "code_file",
-    "code_name",
-    "code_bytes",
-)
-_OF_INTERPRETERS = ("interpreter_next", "interpreter_gil", "thread_interpreter")
-# Of struct task_layout, in tasks.h.
-_TASK_LAYOUT = (
-    "thread_task", "task_coro", "task_name", "generator_frame", "string_length", "string_state", "string_data", "string_data_wide", "code_start",
-)  # fmt: skip
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
+_PLACES = 4096  # away.h
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 # Threads that wait for long are looked at before they come back: one that waits until its program ends is sampled when no name can be read any more.
 _FIRST_LOOK_NS, _LOOK_NS = 10**9, 5 * 10**9
@@ -106,7 +90,7 @@ class Samples(Recorder):
             "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
             "pad": 0,
         }
-        self._programs = Programs("samples.c", settings, _RINGS)
+        self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
         self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
@@ -163,7 +147,7 @@ class Samples(Recorder):
         if not serves(target)[0] or target.layout is None:
             return
         self._numbers += 1
-        unit, qualify = _position_unit(target.layout), qualnames.for_process(target.process, target.library)
+        unit, qualify = position_unit(target.layout), qualnames.for_process(target.process, target.library)
         nested = target.layout.version < (3, 11)
         self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit, self._native, nested)
         creator, tasks = self._sampled.get(target.ppid), None
@@ -190,11 +174,12 @@ class Samples(Recorder):
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
             self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
+            self._programs.map("census").set(0, time.monotonic_ns())
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
             number = len(self._layouts)
-            self._programs.map("layouts").set(number, _described(layout))
+            self._programs.map("layouts").set(number, described(layout))
             self._layouts[layout] = number
         return self._layouts[layout]
 
@@ -322,9 +307,11 @@ class Samples(Recorder):
 
     def _waits_in(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
-        left = self._programs.map("away").get(tid) if self._states else None
-        if not self._states or (left is not None and left["runnable"]):
-            return _IN_QUEUE if self._states else 0
+        if not self._states:
+            return 0
+        left = self._left(target.pid, tid)
+        if left is not None and left["runnable"]:
+            return _IN_QUEUE
         first, end = target.gil_range()
         with suppress(OSError, ValueError, IndexError):
             call, address = Path(f"/proc/{target.pid}/task/{tid}/syscall").read_text().split()[:2]
@@ -334,11 +321,16 @@ class Samples(Recorder):
 
     def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
         """When a thread left the core; 0: it has one."""
-        known = self._programs.map("away").get(tid)
+        known = self._left(pid, tid)
         if known is None:  # it has not left it since sampling began
             return 0 if _runs(pid, tid) else sampled.since_ns
         left = int(known["since"])
         return max(left, sampled.since_ns) if left else 0
+
+    def _left(self, pid: int, tid: int) -> Any:
+        """The thread's struct left, of away.h; None where it has none."""
+        place = self._programs.map("places").get(tid % _PLACES)
+        return place["left"] if place["thread"] == pid << 32 | tid else self._programs.map("away").get(tid)
 
     def close(self) -> None:
         """Stop sampling and unload the programs."""
@@ -348,9 +340,9 @@ class Samples(Recorder):
 
 
 def _runs(pid: int, tid: int) -> bool:
-    """Whether a thread has a core or waits for one; of one that is gone, too."""
+    """Whether a thread has a core or waits for one; of one that has ended, too."""
     try:
-        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] == "R"
+        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] in "RZX"
     except (OSError, IndexError):
         return True
 
@@ -366,29 +358,3 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Co
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": tasks,
     }
-
-
-def _position_unit(layout: Layout) -> int:
-    """Bytes per unit of f_lasti: 3.10 counts instructions, all others bytes."""
-    return 2 if layout.version == (3, 10) else 1
-
-
-def _described(layout: Layout) -> tuple[object, ...]:
-    """A Python's struct sample_layout."""
-    running, values = layout.frame_running or (_ABSENT, b"")
-    ends = [layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1, running + 1]
-    offsets = {name: _ABSENT if (value := getattr(layout, name)) is None else value for name in (*_LAYOUT, *_TASK_LAYOUT, *_OF_INTERPRETERS)}
-    return (
-        frame_layout(layout),
-        (*(offsets[name] for name in _TASK_LAYOUT), 0),
-        max(ends),
-        running,
-        sum(1 << value for value in values),
-        *(offsets[name] for name in _LAYOUT),
-        _position_unit(layout),
-        layout.version >= (3, 12),
-        layout.string_length + HASH,
-        (layout.frame_owner or 0) - 1 if layout.version == (3, 11) else _ABSENT,  # is_entry stands before owner
-        *(offsets[name] for name in _OF_INTERPRETERS),
-        *((0, 0, 0) if layout.thread_status is None else (layout.thread_status, LAST_USED, HEAD_BEFORE_MAIN)),
-    )

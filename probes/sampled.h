@@ -1,0 +1,48 @@
+/* The processes that are sampled, and what the programs of samples.c share. */
+#ifndef PYTRACE_SAMPLED_H
+#define PYTRACE_SAMPLED_H
+
+#include <linux/ptrace.h>
+#include "common.h"
+
+struct settings {
+    __u64 period; /* ns */
+    __u64 off_period; /* of intervals off the core */
+    __u32 fsbase; /* offsets in the kernel's struct task_struct: the thread's pthread_t */
+    __u32 task_start_time; /* ns, CLOCK_MONOTONIC */
+    __u32 task_pid;
+    __u32 task_tgid;
+    __u32 task_mm;
+    __u32 follow; /* forked children are sampled from their first instruction */
+    __u32 states; /* samples say what threads off the core were in */
+    __u32 task_run_delay; /* ns in the run queue since the thread began */
+    __u32 task_state;
+    __u32 pad;
+};
+LAYOUT(settings);
+
+/* A sampled process, as described by user space. */
+struct sampled {
+    __u64 main;      /* address of the pointer to the main interpreter */
+    __u64 holder;    /* address of the pointer to the last holder of the GIL, a thread state; 0 = unknown */
+    __u64 code_type; /* address of PyCode_Type; 0 = unknown */
+    __u64 tasks;     /* address of the dict _asyncio._current_tasks; 0 = there is none, or it is not known yet */
+    __u64 since;     /* sampled from then on */
+    __u64 gil_start; /* addresses of its GIL, 0 = unknown */
+    __u64 gil_end;
+    __u32 layout;
+    __u32 number; /* of the program: a process gets a new one with each exec */
+};
+BPF_HASH(processes, __u32, struct sampled, 16384);
+
+#define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
+#define OF_CURRENT(type, offset) (*(volatile type *)((char *)bpf_get_current_task_btf() + (offset))) /* of its struct task_struct, in a raw tracepoint */
+#define MIX 0x9e3779b97f4a7c15ULL
+
+static __always_inline __u64 mixed(__u64 hash, __u64 value)
+{
+    hash = (hash ^ value) * MIX;
+    return hash ^ hash >> 32;
+}
+
+#endif
