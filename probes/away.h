@@ -40,8 +40,9 @@ struct coming {
     __u64 census; /* by which it is sampled or not */
     __u64 sampled;
     __u64 chance; /* of the next draw */
+    __u64 given;  /* when the thread got the core, where it is sampled */
     struct left left; /* the thread's, where some of that is to be sampled */
-    __u64 pad[7];
+    __u64 pad[6];
 };
 BPF_F_TABLE("array", __u32, struct coming, comings, 1, BPF_F_MMAPABLE); /* by core: user space says how many */
 
@@ -134,6 +135,7 @@ static __always_inline void come(struct coming *coming, struct left *left, __u64
 
     coming->chance = chance = chance * 6364136223846793005ULL + 1442695040888963407ULL;
     coming->point = moment(chance >> 32);
+    coming->given = at;
     if (off_ns >= SETTINGS->period || coming->point < off_ns) {
         coming->left = *left;
         coming->at = at;

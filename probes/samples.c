@@ -302,18 +302,21 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     return STEP;
 }
 
-/* How many ticks of this core did not come before the one at `now`: nothing ran here meanwhile (of a virtual machine, the host had other work
+/* How many ticks of this core did not come before the one at `now`, while the current thread had it: nothing ran here meanwhile (of a virtual machine, the host had other work
  * for the core), or its interrupts were off for so long. One that comes sooner than it was due says that those before it came late. */
 static __always_inline __u32 missed_ticks(__u64 now)
 {
     int zero = 0;
-    __u64 *known = due.lookup(&zero), late;
+    __u64 *known = due.lookup(&zero), late, held;
+    __u32 cpu = bpf_get_smp_processor_id();
+    struct coming *coming = comings.lookup(&cpu);
 
-    if (!known)
+    if (!known || !coming)
         return 0;
     late = *known && now > *known ? (now - *known) / SETTINGS->period : 0;
     *known = (*known && now > *known ? *known + late * SETTINGS->period : now) + SETTINGS->period;
-    return late;
+    held = (now - coming->given) / SETTINGS->period; /* an idle core of a virtual machine may not tick for as long as it is idle */
+    return late < held ? late : held;
 }
 
 int sample(struct bpf_perf_event_data *ctx)

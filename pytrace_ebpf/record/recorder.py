@@ -60,8 +60,9 @@ class Recorder:
     def stop(self) -> None:
         """Record nothing from now on; what was recorded can still be drained."""
 
-    def leave(self) -> None:
-        """Leave every process as it was; what was recorded meanwhile can still be drained."""
+    def leave(self) -> int:
+        """Leave every process as it was; what was recorded meanwhile can still be drained. Returns until when that was, ns; 0: when all stopped."""
+        return 0
 
     def close(self) -> None:
         """Let go of everything, whatever happened."""

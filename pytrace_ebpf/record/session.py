@@ -269,9 +269,9 @@ class Session:
         for recorder in self._recorders:
             recorder.stop()
         self._drain()
-        for recorder in self._recorders:
-            recorder.leave()
-        end_ns = self._processes.last_ns = time.monotonic_ns()  # an agent records until it has the GIL to leave with
+        stopped_ns = time.monotonic_ns()
+        end_ns = max([stopped_ns, *(recorder.leave() for recorder in self._recorders)])  # an agent records until it has the GIL to leave with
+        trace.collector.end_ns = self._processes.last_ns = end_ns
         self._collect()
         for recorder in self._recorders:
             trace.cost |= recorder.cost()

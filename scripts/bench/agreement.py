@@ -57,8 +57,9 @@ def folded(lines: Iterable[str]) -> Counter[str]:
     for line in lines:
         stack, _, count = line.rstrip("\n").rpartition(" ")
         words = [frame.replace(":", " ").replace("(", " ").split() for frame in stack.split(";")]
-        if not any("worker" in frame for frame in words):
-            found.update({name: int(count) for frame in words for name in FUNCTIONS if name in frame})
+        inside = next((name for frame in reversed(words) for name in FUNCTIONS if name in frame), None)  # as ours() has it: `spend` calls the others
+        if inside and not any("worker" in frame for frame in words):
+            found[inside] += int(count)
     return found
 
 
@@ -137,7 +138,8 @@ def of_calls(trace: Trace) -> pd.DataFrame:
 
 
 def against_calls(trace: Trace, top: int) -> None:
-    """Self times by function on a core, of calls and of samples, both as shares of the time in functions that calls know.
+    """Self times by function on a core, of calls and of samples, both as shares of their whole time in Python.
+    Code that was gone before its name was read has a part of the samples'.
 
     Recording a call takes time at its beginning before the time is taken, and at its end after it: in calls this is the caller's, in samples the
     callee's, as its frame is there. How much it is of each call is estimated from all functions at once, by least squares.
@@ -146,20 +148,18 @@ def against_calls(trace: Trace, top: int) -> None:
     trace = trace.window(int(taken.min()), int(taken.max()))
     both, names = of_calls(trace), trace.functions().set_index("func_id")["qualname"]
     python = nodes(trace, native=False)
-    found = python[(python["depth"] >= 0) & python["func_id"].isin(both.index)].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")
+    found = python[python["depth"] >= 0].groupby("func_id")["self_on_cpu_ns"].sum().astype("float64")  # of which some may have no name any more
     both = both.assign(sampled=found).fillna(0.0)
-    of, whole = round(both["sampled"].sum() / period), both["exact"].sum()
+    of, whole = round(found.sum() / period), both["exact"].sum()
     error = pd.Series(standard_error((both["sampled"] / period).to_numpy(np.int64), of) / of * whole, both.index)
-    both["sampled"] *= whole / both["sampled"].sum()
+    both["sampled"] *= whole / found.sum()
     more, weight = both["calls"] - both["made"], 1 / error**2
     known = (weight * more**2).sum()
     moved = (weight * more * (both["sampled"] - both["exact"])).sum() / known
     both["moved"] = both["exact"] + moved * more
     for name in ("exact", "moved"):
         both[f"{name}_off"] = (both["sampled"] - both[name]).abs() / error
-    print(
-        f"{of} periods on a core in these functions, {whole / 1e9:.2f} s by calls; of each call {moved:.1f} ±{known**-0.5:.1f} ns are the callee's in samples alone"
-    )
+    print(f"{of} periods on a core, {whole / 1e9:.2f} s by calls; of each call {moved:.1f} ±{known**-0.5:.1f} ns are the callee's in samples alone")
     print("percent: by calls, these nanoseconds moved, by samples ± one standard error; and by how many the first two differ from the third")
     for row in both.assign(error=error).sort_values("exact", ascending=False).head(top).itertuples():
         shares = (f"{100 * share / whole:7.2f}" for share in (row.exact, row.moved, row.sampled))

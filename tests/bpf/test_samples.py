@@ -22,6 +22,7 @@ SIGMAS = 5
 MOST_MIXED = 0.03  # of a share: what measures itself is no function of its own
 LEAST_SAMPLES = 50  # of which shares are worth comparing
 MOST_TORN = 0.02
+SCHED_IN = 0  # of sched.kind
 
 every_python = pytest.mark.sources("agent")
 
@@ -121,6 +122,11 @@ def assert_what_did_not_tick_is_no_more_than_there_was_time_for(trace: Trace) ->
         missed = core.sort_values("ts")["missed"].to_numpy()[1:]
         assert (missed <= between).all()
         assert (missed + 1).sum() <= between.sum() + 1
+    sched = trace.sched()
+    given = {tid: rows["ts"].sort_values().to_numpy() for tid, rows in sched[sched["kind"] == SCHED_IN].groupby("tid")}
+    for row in samples[samples["missed"] > 0].itertuples():
+        before = given[row.tid][: np.searchsorted(given[row.tid], row.ts)]
+        assert not len(before) or row.missed <= (row.ts - before[-1]) / period + 1
 
 
 def assert_a_stack_of_a_thousand_frames_is_whole(trace: Trace, said: dict[str, Any]) -> None:

@@ -275,20 +275,20 @@ class AgentCalls(CallSource):
             with self._of(traced):
                 traced.arena.stop()
 
-    def leave(self) -> None:
-        """Wait until every agent has left, or has had its time to."""
+    def leave(self) -> int:
+        """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
             if not self._traced:
                 break
             time.sleep(0.002)
-        row = self._recording.processes.processes.get(self._launched)
-        nothing = row is not None and row["source"] is None and not self._lost.any()
+        nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
             why = f"the agent begins when Python runs code of the program's, and in process {self._launched} none was executed or imported"
             why += " (a program that is linked statically, or with musl, does not load it)"
             self._recording.declare(self._launched, None, why)
+        return 0 if self._traced else time.monotonic_ns()
 
     def cost_per_call(self) -> float | None:
         """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""

@@ -212,10 +212,9 @@ class Sources(Recorder):
         for source in self:
             source.stop()
 
-    def leave(self) -> None:
-        """Leave every process as it was."""
-        for source in self:
-            source.leave()
+    def leave(self) -> int:
+        """Leave every process as it was; returns as Recorder.leave()."""
+        return max((source.leave() for source in self), default=0)
 
     def cost(self) -> dict[str, Any]:
         """Keys of the manifest's `cost`, for the source of the first process that has one: a program may be started by a shell script."""

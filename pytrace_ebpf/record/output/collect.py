@@ -80,6 +80,7 @@ class Collector:
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
         self.waiting = 0  # rows that are not in a segment yet, by their memory as rows of events
         self.drained_ns = start_ns  # nothing that is older was left where it came from
+        self.end_ns: int | None = None  # of the recording: what has its moment later does not belong to it
         self._looked_ns = self._start_ns = start_ns
 
     def add(self, rows: Rows, of: Hashable = None) -> None:
@@ -106,7 +107,9 @@ class Collector:
 
     def cut(self, final: bool = False) -> tuple[int, int, Mapping[str, pa.Table]]:
         """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
-        start, end = self._start_ns, time.monotonic_ns() if final else self.drained_ns - _SETTLING_NS
+        start, end = self._start_ns, self.drained_ns - _SETTLING_NS
+        if final:
+            end = time.monotonic_ns() if self.end_ns is None else self.end_ns
         drained, self._batches, cut = self._batches, defaultdict(list), {}
         for name, batches in drained.items():
             table = schema.TABLES[name]

@@ -160,10 +160,11 @@ class UsdtCalls(CallSource):
         for loaded in self._loaded.values():
             loaded.probes.record(False)
 
-    def leave(self) -> None:
+    def leave(self) -> int:
         """Begin to remove every probe."""
         for loaded in self._loaded.values():
             loaded.probes.detach_all()
+        return 0
 
     def cost_per_call(self) -> float | None:
         """Median of rounds with the probes less the one without, in a process of the first interpreter that was met."""
