@@ -45,7 +45,7 @@ build() { # SUITE PYTHON [MMDEBSTRAP-OPTION...]
 }
 
 # Of versions whose signed files a mirror can have lost, sources that it can still have in its pool, and their SHA-256: no signature
-# vouches for them there, so nothing else is taken than what python.org released under this name.
+# vouches for them there, so nothing else is taken than what CPython released under this name.
 declare -A POOL=([3.14]="3.14.4 d923c51303e38e249136fc1bdf3568d56ecb03214efdef48516176d3d7faaef8")
 
 sources() { # SUITE VERSION: the tarball of Debian's source package, in this folder
