@@ -22,7 +22,7 @@ def pid() -> Iterator[int]:
 
 
 def cpus(pid: int) -> str:
-    (row,) = (row for row in usage.sample([pid]) if row["kind"] == "thread")
+    (row,) = (row for row in usage.sample([pid], {}) if row["kind"] == "thread")
     return str(row["cpus"])
 
 
@@ -41,12 +41,12 @@ def test_cores_are_told_as_ranges(cores: set[int], text: str, monkeypatch: pytes
 
 
 def test_a_process_that_is_gone_gives_no_rows() -> None:
-    assert {row["kind"] for row in usage.sample([2**22 - 1])} == {"core"}
+    assert {row["kind"] for row in usage.sample([2**22 - 1], {})} == {"core"}
 
 
 def test_what_a_process_used_is_stamped_when_it_is_read(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not when the sample began: between the two another program may have had the core."""
     read, threads = list[int](), psutil.Process.threads
     monkeypatch.setattr(psutil.Process, "threads", lambda self: (read.append(time.monotonic_ns()), threads(self))[1])
-    for row in usage.sample([os.getpid(), pid])[-2:]:
+    for row in usage.sample([os.getpid(), pid], {})[-2:]:
         assert row["pid"] == pid and read[0] < row["ts"] <= read[1]

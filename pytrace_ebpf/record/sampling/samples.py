@@ -198,7 +198,7 @@ class Samples(Recorder):
             self._look_ns = min(2 * self._look_ns, _LOOK_NS)
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
-                self._still_away(pid, each, self._drained_ns, _LASTING_NS)
+                self._look_away(pid, each, self._drained_ns, _LASTING_NS)
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
@@ -287,8 +287,17 @@ class Samples(Recorder):
         self._stopped = True
 
     def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
-        """sample_event records of a process's threads that have been off the core for so long at `now`, drawn as samples.c does. A stack is read once, as it
-        stands still."""
+        """sample_event records of a process's threads that have been off the core for so long at `now`, drawn as samples.c does."""
+        self._look_away(pid, sampled, now, least_ns)
+        rows = [
+            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._waits_in(tid, sampled.target))
+            for tid, (since, stack) in sampled.away.items()
+        ]
+        found = np.array(rows, self._event)
+        return found[found["off_ns"] >= self._chance.random(len(found)) * self._off_period_ns]
+
+    def _look_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> None:
+        """Find the threads of a process that have been off the core for so long at `now`, with their stacks. One is read once, as it stands still."""
         left = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
         sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
@@ -298,12 +307,6 @@ class Samples(Recorder):
             stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
             if self._left_ns(pid, tid, sampled) == left[tid]:  # it stood still meanwhile
                 sampled.away[tid] = left[tid], stack
-        rows = [
-            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._waits_in(tid, sampled.target))
-            for tid, (since, stack) in sampled.away.items()
-        ]
-        found = np.array(rows, self._event)
-        return found[found["off_ns"] >= self._chance.random(len(found)) * self._off_period_ns]
 
     def _waits_in(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""

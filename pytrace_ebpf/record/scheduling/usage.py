@@ -24,14 +24,17 @@ class Usage(Recorder):
     def __init__(self, processes: Processes) -> None:
         """`processes`: the living ones among them are sampled."""
         self._processes = processes
+        self._known: dict[int, psutil.Process] = {}  # by pid: to make one takes a tenth of the time of a sample
 
     def cut(self) -> Rows:
         """Rows of `usage` for now."""
-        return {"usage": [columns_of(sample(self._processes.living))]}
+        living = self._processes.living
+        self._known = {pid: self._known[pid] for pid in living if pid in self._known}
+        return {"usage": [columns_of(sample(living, self._known))]}
 
 
-def sample(pids: Iterable[int]) -> list[dict[str, Any]]:
-    """Rows of the `usage` table for now; a process that is gone gives none."""
+def sample(pids: Iterable[int], known: dict[int, psutil.Process]) -> list[dict[str, Any]]:
+    """Rows of the `usage` table for now; a process that is gone gives none. `known`: by pid, those sampled before; new ones are added."""
     ts = time.monotonic_ns()
     rows = [
         _EMPTY | {"ts": ts, "kind": "core", "id": core, "user_s": t.user, "system_s": t.system, "idle_s": t.idle}
@@ -39,7 +42,9 @@ def sample(pids: Iterable[int]) -> list[dict[str, Any]]:
     ]
     for pid in pids:
         try:
-            rows += _process(psutil.Process(pid))
+            if pid not in known:
+                known[pid] = psutil.Process(pid)
+            rows += _process(known[pid])
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return rows
