@@ -29,6 +29,7 @@ MATRIX = {"3.9": "bullseye", "3.13": "trixie", "3.14": "sid", "3.15": "sid"}
 SOURCES = ("usdt", "agent")
 WITH_PROBES = ("3.9", "3.11", "3.15")  # of Debian's
 CAP_SYS_ADMIN = 21
+EMULATED = "PYTRACE_EMULATED" in os.environ  # scripts/vm/init sets it
 PATIENCE_S = int(
     os.environ.get("PYTRACE_PATIENCE_S", "300")
 )  # after which a program is taken to hang, on a machine however slow; no test fails for less
@@ -275,6 +276,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "usually(*names): those of them that are enough where --matrix is not asked for")
     config.addinivalue_line("markers", "sources(*names): the sources of function events that a test is for")
     config.addinivalue_line("markers", "gil: records what needs a GIL, and is refused without one")
+    config.addinivalue_line("markers", "emulated: can stop the machine where the tracer is wrong, and runs in one of its own")
     config.addinivalue_line("markers", "cheap: a fault that is tried where --tries is not asked for, too")
     config.addinivalue_line("markers", "measured: compares with another clock of this machine, whose cores others may take meanwhile")
     # The usual tests say the same of the same code each time; the matrix looks for new examples.
@@ -291,6 +293,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if made is not None and not config.getoption("--matrix") and "PYTRACE_FUZZ" not in os.environ:  # these try all that a test asks for
             asked = item.obj._hypothesis_internal_use_settings
             item.obj._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=max(10, asked.max_examples // 3))
+        if item.get_closest_marker("emulated") and not EMULATED:
+            item.add_marker(pytest.mark.skip(reason="it can stop the machine; in one of its own: make test-vm"))
         if any(REPOSITORY / "tests" / name in item.path.parents for name in ("bpf", "faults")):
             item.add_marker(pytest.mark.bpf)
         live = item.get_closest_marker("bpf") or REPOSITORY / "tests" / "hostile" in item.path.parents
@@ -306,7 +310,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Fail the eBPF tests that skip where they need not."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    may_skip = item.config.stash[_REASON] is not None or hasattr(report, "wasxfail")
+    elsewhere = item.get_closest_marker("emulated") is not None and not EMULATED
+    may_skip = item.config.stash[_REASON] is not None or hasattr(report, "wasxfail") or elsewhere
     if report.skipped and item.get_closest_marker("bpf") and not may_skip:
         report.outcome = "failed"
         report.longrepr = f"This host can load eBPF programs, so no eBPF test may skip: {report.longrepr}"

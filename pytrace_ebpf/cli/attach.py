@@ -18,6 +18,7 @@ from dataclasses import replace
 from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.choice.glance import glance
 from pytrace_ebpf.record.process import descriptors
 
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trace args.pids, args.pid and what args.match fits, until Ctrl-C, args.duration or their end."""
+    waiting.tell(recorded.say, args.quiet)
     pids = list(dict.fromkeys(pid for each in (*args.pids, *args.pid) for pid in each))
     for pid in pids:
         glance(pid)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run args.command under the tracer and pass on its exit code."""
+    waiting.tell(recorded.say, args.quiet)
     recording.prepare()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:

@@ -20,8 +20,8 @@ from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.shape import decode
-from pytrace_ebpf.record.process.memory import Memory, MemoryFault, Numbered
-from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process import asking
+from pytrace_ebpf.record.process.memory import Memory, MemoryFault, asked
 from pytrace_ebpf.record.process.target import Target
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -57,8 +57,9 @@ def unencodable(target: Target) -> str:
     process = target.process
     try:
         given["spans"] = list(_private(target))
-        files = (process.memory_to_read, Descriptor(process.open("pagemap")))
-        found = confined.searcher.ask("search", given, files, str, _PATIENCE_S, process.key)
+        if process.pagemap is None:
+            return ""
+        found = asking.ask(confined.searcher, "search", given, process, str, _PATIENCE_S, "search")
     except (OSError, ValueError):
         return ""
     return found if found.isascii() and found.isprintable() else ""
@@ -66,7 +67,7 @@ def unencodable(target: Target) -> str:
 
 def _search(given: dict[str, Any], files: list[int]) -> str:
     """What unencodable() asks for, in a process without rights."""
-    memory, layout = Memory(given["pid"], Numbered(files[0])), decode(Layout, given["layout"])
+    memory, layout = Memory(*asked(given, files)), decode(Layout, given["layout"])
     look = _Look(memory, layout, given["string_type"])
     if found := look.at_codes(given["frames"]):
         return found

@@ -17,7 +17,8 @@ from typing import Any
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.shape import decode, encode
-from pytrace_ebpf.record.process.memory import Memory, MemoryFault, Numbered
+from pytrace_ebpf.record.process import asking
+from pytrace_ebpf.record.process.memory import Memory, MemoryFault, asked
 from pytrace_ebpf.record.process.target import Target, living_threads, own_id
 
 MAX_FRAMES = 100_000
@@ -84,7 +85,7 @@ def open_frames(target: Target, seconds: float = _BUDGET_S, everywhere: bool = F
     }
     process = target.process
     try:
-        walked = confined.parsers.ask("open_frames", given, [process.memory_to_read], dict[str, bytes], _PATIENCE_S, ("frames", *process.key))
+        walked = asking.ask(confined.parsers, "open_frames", given, process, dict[str, bytes], _PATIENCE_S, "frames")
     except ValueError:
         return {}
     known = {str(tid): tid for tid in tids.values()}
@@ -101,7 +102,7 @@ def read_codes(target: Target, addresses: Sequence[int]) -> dict[int, CodeInfo]:
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "addresses": list(addresses)}
     try:
-        infos = confined.parsers.ask("read_codes", given, [process.memory_to_read], list[CodeInfo | None], _PATIENCE_S, ("codes", *process.key))
+        infos = asking.ask(confined.parsers, "read_codes", given, process, list[CodeInfo | None], _PATIENCE_S, "codes")
     except ValueError:
         return {}
     return {
@@ -113,7 +114,7 @@ def read_codes(target: Target, addresses: Sequence[int]) -> dict[int, CodeInfo]:
 
 def walk_frames(given: dict[str, Any], files: list[int]) -> Any:
     """What open_frames() asks for: raw pairs of addresses by thread. As far as the budget reaches."""
-    memory = BudgetedMemory(given["pid"], files[0], given["seconds"])
+    memory = BudgetedMemory(given, files, given["seconds"])
     walk = Walk(memory, decode(Layout, given["layout"]))
     tids = dict(given["tids"])
     stacks: dict[str, bytes] = {}
@@ -134,7 +135,7 @@ def walk_frames(given: dict[str, Any], files: list[int]) -> Any:
 
 def walk_codes(given: dict[str, Any], files: list[int]) -> Any:
     """What read_codes() asks for: None for an address without a code object, and for those beyond the budget."""
-    memory, layout = BudgetedMemory(given["pid"], files[0], _BUDGET_S), decode(Layout, given["layout"])
+    memory, layout = BudgetedMemory(given, files, _BUDGET_S), decode(Layout, given["layout"])
     infos: list[CodeInfo | None] = []
     length = 0
     try:
@@ -158,8 +159,9 @@ class SpentError(Exception):
 class BudgetedMemory(Memory):
     """A process's memory; reading raises SpentError once it has taken so many seconds of processor time."""
 
-    def __init__(self, pid: int, descriptor: int, seconds: float) -> None:
-        super().__init__(pid, Numbered(descriptor))
+    def __init__(self, given: dict[str, Any], files: list[int], seconds: float) -> None:
+        """`given` and `files`: as asking.ask() gives them."""
+        super().__init__(*asked(given, files))
         self._end, self._reads = time.process_time() + seconds, 0
 
     def read(self, address: int, size: int) -> bytes:

@@ -14,6 +14,7 @@ from pytrace_ebpf.record.cpython.frames import BudgetedMemory, CodeInfo, SpentEr
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.target import Target
 
@@ -42,7 +43,7 @@ def read_lines(target: Target, wanted: Sequence[tuple[int, int]]) -> dict[tuple[
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "wanted": [list(each) for each in wanted]}
     try:
-        read = confined.parsers.ask("read_lines", given, [process.memory_to_read], list[CodeLines | None], _PATIENCE_S, ("lines", *process.key))
+        read = asking.ask(confined.parsers, "read_lines", given, process, list[CodeLines | None], _PATIENCE_S, "lines")
     except ValueError:
         return {}
     return {key: found for key, found in zip(wanted, read, strict=False) if found is not None and _fits(found)}
@@ -55,7 +56,7 @@ def _fits(found: CodeLines) -> bool:
 
 def walk_lines(given: dict[str, Any], files: list[int]) -> Any:
     """What read_lines() asks for: None for an address without that code object, and for those beyond the budget."""
-    memory, layout = BudgetedMemory(given["pid"], files[0], _BUDGET_S), decode(Layout, given["layout"])
+    memory, layout = BudgetedMemory(given, files, _BUDGET_S), decode(Layout, given["layout"])
     found: list[CodeLines | None] = []
     taken = 0
     try:

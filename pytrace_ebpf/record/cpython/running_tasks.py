@@ -13,6 +13,7 @@ from pytrace_ebpf.record.cpython.layout import Layout, with_task_offsets
 from pytrace_ebpf.record.cpython.objects import Objects
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target, mapped_file, parse_mappings
 
@@ -41,7 +42,7 @@ def find_running_tasks(target: Target) -> RunningTasks | None:
             section = confined.parsers.ask("section", {"name": _SECTION}, [file], bytes, _PATIENCE_S, ("section", *process.key))
             return RunningTasks(with_task_offsets(layout, section), 0) if section else None
         given = {"pid": target.pid, "layout": layout, "runtime": target.runtime}
-        current = confined.parsers.ask("running_tasks", given, [process.memory_to_read], int, _PATIENCE_S, ("running_tasks", *process.key))
+        current = asking.ask(confined.parsers, "running_tasks", given, process, int, _PATIENCE_S, "running_tasks")
     except (ValueError, OSError):
         return None
     return RunningTasks(layout, current) if current > 0 else None
@@ -50,7 +51,7 @@ def find_running_tasks(target: Target) -> RunningTasks | None:
 def walk_running_tasks(given: dict[str, Any], files: list[int]) -> Any:
     """The address of _asyncio._current_tasks, 0 where there is none."""
     layout = decode(Layout, given["layout"])
-    objects = Objects(BudgetedMemory(given["pid"], files[0], _BUDGET_S), layout)
+    objects = Objects(BudgetedMemory(given, files, _BUDGET_S), layout)
     try:
         interpreter = objects.memory.u64(given["runtime"] + layout.runtime_main_interpreter)
         modules = objects.items(objects.memory.u64(interpreter + layout.interpreter_modules))

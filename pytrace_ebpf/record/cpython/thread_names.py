@@ -14,6 +14,7 @@ from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.objects import Objects
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target
 
@@ -41,7 +42,7 @@ def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int, fl
     process, tids = target.process, host_tids(target.pid)
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "active": active}
     try:
-        answer = confined.parsers.ask("thread_names", given, [process.memory_to_read], ThreadNames, _PATIENCE_S, ("names", *process.key))
+        answer = asking.ask(confined.parsers, "thread_names", given, process, ThreadNames, _PATIENCE_S, "names")
     except ValueError:
         return {}, 0, _BUDGET_S
     known = {str(tid): tid for tid in tids.values()}
@@ -52,7 +53,7 @@ def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int, fl
 def walk_names(given: dict[str, Any], files: list[int]) -> Any:
     """What read_names() asks for."""
     began_ns, layout = time.process_time_ns(), decode(Layout, given["layout"])
-    memory = BudgetedMemory(given["pid"], files[0], _BUDGET_S)
+    memory = BudgetedMemory(given, files, _BUDGET_S)
     objects, walk = Objects(memory, layout), Walk(memory, layout)
     active, names = 0, dict[str, str]()
     try:

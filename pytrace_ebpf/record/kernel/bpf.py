@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.compiled import MapSpec, compiled
 from pytrace_ebpf.record.kernel.map import Map
@@ -86,7 +87,8 @@ class Programs:
         """A program's descriptor, which is this object's; loaded when it is first asked for. Raises HostError."""
         if (name, attach_type) not in self._loaded:
             code = self._instructions(self._compiled.programs[name])
-            self._loaded[name, attach_type] = system_calls.load_program(name, kind, code, attach_type)
+            with waiting.on(f"the kernel, which verifies {name} of {self._source}"):
+                self._loaded[name, attach_type] = system_calls.load_program(name, kind, code, attach_type)
             self._descriptors.append(self._loaded[name, attach_type])
         return self._loaded[name, attach_type]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host, kept
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory, whole
 
@@ -84,7 +85,8 @@ def _compile(source: str, text: str) -> bytes:
             str(Path(np.__file__).parents[1]),
             *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None),
         ]
-        done = subprocess.run(words, input=text.encode(), capture_output=True, env=environment, timeout=_PATIENCE_S)
+        with waiting.on(f"clang, which compiles {source}"):
+            done = subprocess.run(words, input=text.encode(), capture_output=True, env=environment, timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise HostError(f"clang did not compile {source} within {_PATIENCE_S:g} s; see pytrace-ebpf doctor") from None
     if done.returncode == 0:

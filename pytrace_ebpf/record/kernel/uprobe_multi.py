@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import system_calls
+from pytrace_ebpf.record.kernel import registering, system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 
 _RETURN = 1
@@ -54,7 +54,8 @@ def attach_session(program: int, path: str, uprobes: Sequence[Uprobe], pid: int)
 
 def _link(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, flags: int, attach_type: int) -> int:
     offsets, cookies, semaphores = ([uprobe[i] for uprobe in uprobes] for i in range(3))
-    return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, flags, pid, attach_type)
+    with registering.placing(path, pid):
+        return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, flags, pid, attach_type)
 
 
 def require(program: int, what: str = "native layers", option: str = "--layers") -> None:
@@ -93,6 +94,6 @@ def attach_all(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     except OSError:
         for link in links:
-            os.close(link)
+            registering.close(link)
         raise
     return links, refused

@@ -4,14 +4,13 @@ A perf event is closed under a mutex that every tracer on the machine needs to a
 processes that come and go, attaching takes seconds. A link is not, but stays on a forked child until it is closed.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.system_calls import open_uprobe
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
@@ -56,11 +55,12 @@ class Uprobes:
         try:
             for name, uprobes in self._uprobes.items():
                 if self._links:
-                    detaching.append(partial(os.close, uprobe_multi.attach(self._links[name], path, uprobes, pid)))
+                    detaching.append(partial(registering.close, uprobe_multi.attach(self._links[name], path, uprobes, pid)))
                     continue
                 for uprobe in uprobes:
-                    probe = open_uprobe(self._programs.program(name), path, uprobe.offset, pid, uprobe.semaphore)
-                    detaching.append(partial(os.close, probe))
+                    with registering.placing(path, pid):
+                        probe = open_uprobe(self._programs.program(name), path, uprobe.offset, pid, uprobe.semaphore)
+                    detaching.append(partial(registering.close, probe))
         except OSError:
             for detach in detaching:
                 detach()

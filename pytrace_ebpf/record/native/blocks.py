@@ -1,7 +1,6 @@
 """Blocks of malloc's, sampled by their bytes: probes on the C library of every traced process, programs of blocks.c."""
 
 import errno
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ import numpy as np
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
@@ -183,7 +182,7 @@ class Blocks(Recorder):
     def _let_go(self, pid: int) -> None:
         process = self._processes.pop(pid)
         for link in process.links:
-            os.close(link)
+            registering.close(link)
         if process.kept:
             self._dead.add(pid)
 

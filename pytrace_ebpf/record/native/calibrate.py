@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.libc import libc
 
@@ -40,7 +40,7 @@ def ns_per_call(probes: Sequence[tuple[int, Uprobe]]) -> float:
 def _probed(address: int, path: str, probes: Sequence[tuple[int, Uprobe]]) -> float:
     with ExitStack() as attached:
         for program, uprobe in probes:
-            attached.callback(os.close, uprobe_multi.attach(program, path, [uprobe], os.getpid()))
+            attached.callback(registering.close, uprobe_multi.attach(program, path, [uprobe], os.getpid()))
         return _round(address)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.native import calibrate, operators, signature, tensors
@@ -294,7 +294,7 @@ class NativeLayers(Recorder):
 
     def _let_go(self, process: _Process) -> None:
         for link in process.links:
-            self._closing.submit(os.close, link)
+            self._closing.submit(registering.close, link)
         process.links.clear()
 
 

@@ -21,12 +21,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytrace_ebpf
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process.memory import HasFileno
 
@@ -70,13 +71,24 @@ class Confined:
         with self._lock, suppress(OSError):
             self._connect()
 
-    def ask(self, task: str, given: Mapping[str, Any], files: Sequence[HasFileno], kind: type[Answer], seconds: float, of: Hashable = None) -> Answer:
+    def ask(
+        self,
+        task: str,
+        given: Mapping[str, Any],
+        files: Sequence[HasFileno],
+        kind: type[Answer],
+        seconds: float,
+        of: Hashable = None,
+        within: Sequence[AbstractContextManager[Any]] = (),
+    ) -> Answer:
         """What `task` says of `files`, a value of type `kind`.
 
-        `of`: the target to which a failure is attributed: after a few failures nothing of it is parsed any more. Raises
+        `of`: the target to which a failure is attributed: after a few failures nothing of it is parsed any more. `within`: entered while it is asked. Raises
         ValueError, one sentence, for what cannot be parsed, and its subclass UnansweredError where there is no answer.
         """
-        with self._lock:
+        with self._lock, ExitStack() as entered:
+            for each in within or (waiting.On("the process without rights that reads what programs wrote"),):
+                entered.enter_context(each)
             if of is not None and self._failures[of] >= _FAILURES:
                 raise UnansweredError("the process that reads such things has failed at it again and again")
             if self._worked_s > _WORK_S:

@@ -1,9 +1,9 @@
 """Finds by looking at /proc what nobody may report without privileges: children of the traced processes, and programs that take another one's place."""
 
-import os
 import time
 from pathlib import Path
 
+from pytrace_ebpf.record.kernel.file_status import status
 from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.processes import Processes
@@ -79,10 +79,10 @@ def _has_ended(pid: int) -> bool:
 
 def _file(pid: int) -> tuple[int, int] | None:
     try:
-        status = os.stat(f"/proc/{pid}/exe")  # noqa: PTH116 - often
+        found = status(f"/proc/{pid}/exe")
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return found.st_dev, found.st_ino
 
 
 def _children(pid: int) -> list[int]:

@@ -12,7 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.kernel.file_status import status
+from pytrace_ebpf.record.kernel.page_servers import Freeing
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
 from pytrace_ebpf.record.process.pinned import Ended
@@ -136,7 +139,7 @@ def processes() -> list[int]:
 def command(pid: int) -> bytes:
     """The beginning of its command line, with blanks between the words; empty of a thread of the kernel, and where it has ended. Raises OSError otherwise."""
     try:
-        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file, waiting.On(f"process {pid}, whose memory map is read", Freeing(pid)):
             return file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
     except _GONE:
         return b""
@@ -145,7 +148,7 @@ def command(pid: int) -> bytes:
 def key_of(pid: int) -> Key | None:
     """None where it has ended, or is a thread of the kernel. Raises OSError where that cannot be seen."""
     try:
-        program = Path(f"/proc/{pid}/exe").stat()
+        program = status(f"/proc/{pid}/exe")
         return pid, stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.START], program.st_dev, program.st_ino
     except _GONE:
         return None

@@ -9,6 +9,7 @@ from typing import Self
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.file_status import status
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Identity
 from pytrace_ebpf.record.process.target import living_threads
@@ -54,12 +55,12 @@ class Shared:
             if not path or not path[0].removesuffix(" (deleted)").endswith(self.path):
                 continue
             try:  # through an overlay file system the table of mappings has another device
-                status = Path(f"/proc/{pid}/map_files/{'-'.join(part.lstrip('0') or '0' for part in span.split('-'))}").stat()
+                found = status(f"/proc/{pid}/map_files/{'-'.join(part.lstrip('0') or '0' for part in span.split('-'))}")
             except PermissionError:  # without privileges
                 return int(inode) == self.file[1]
             except OSError:
                 continue
-            if (status.st_dev, status.st_ino) == self.file:
+            if (found.st_dev, found.st_ino) == self.file:
                 return True
         return False
 

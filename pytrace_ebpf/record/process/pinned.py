@@ -7,17 +7,21 @@ in /proc is that process's for ever, its memory is that program's, its executabl
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from weakref import finalize
 
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record import waiting
+from pytrace_ebpf.record.kernel.file_status import Status, status, status_of
+from pytrace_ebpf.record.kernel.page_servers import Freeing, of_users, serves
 from pytrace_ebpf.record.process import stat
-from pytrace_ebpf.record.process.memory import Memory
+from pytrace_ebpf.record.process.watched import Watched
 from pytrace_ebpf.record.rights import asker
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
+_OF_ITS_MAP = ("maps", "cmdline", "environ")  # for which the kernel takes the lock of its memory map
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 Identity = tuple[int, int]  # device and inode
@@ -96,9 +100,11 @@ class Pinned:
         self._refuse_what_has_no_program(status)
         self.credentials = Credentials.parse(status)
         self.start_time = self.stat_fields()[stat.START]  # in clock ticks since boot; with the number it identifies a process
-        self.executable = Descriptor(self.open("exe"))
+        self.executable = self.file("exe")
         self.executable_name = self.link("exe").removesuffix(" (deleted)")  # bytes that are no text as os.fsdecode() has them
-        self.memory = Memory(pid, Descriptor(self.open("mem", os.O_RDWR)))
+        self.pagemap = self._pagemap()
+        self._wait = waiting.On(f"process {pid}, whose memory map is read", Freeing(pid))
+        self.memory = Watched(pid, Descriptor(self.open("mem", os.O_RDWR)), self.pagemap, lambda: self.read("maps"))
         self.memory_to_read = Descriptor(self.open("mem"))  # for a process that must not be able to write there
         self.surroundings = Surroundings.of(self._folder)
         self.check()
@@ -128,16 +134,26 @@ class Pinned:
 
     def runs(self, executable: Descriptor) -> bool:
         """Whether its program is that file. Raises OSError when it has ended."""
-        return _identity(os.stat("exe", dir_fd=self._folder)) == _identity(os.fstat(executable.fileno()))
+        return _identity(status("exe", self._folder)) == _identity(status_of(executable.fileno()))
 
     def read(self, name: str, most: int = -1) -> bytes:
         """The contents of a file of its folder in /proc, or its first `most` bytes. Raises OSError when it has ended."""
-        with os.fdopen(self.open(name), "rb") as file:
+        with os.fdopen(self.open(name), "rb") as file, self._wait if name in _OF_ITS_MAP else nullcontext():
             return file.read(most)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """A descriptor of a file of that folder, or of what a link there leads to; the caller closes it."""
         return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=self._folder)
+
+    def file(self, name: str) -> Descriptor:
+        """The file that a link of that folder leads to, open. Raises TargetError for one that a user's program serves, which may answer nothing, not even this."""
+        place = Descriptor(self.open(name, os.O_PATH))
+        if serves(status_of(place.fileno()).st_dev, of_users()):
+            raise TargetError(
+                f"process {self.pid} runs {self.link(name)}, which lies in a file system that a user's program serves (FUSE): who opens it waits as long as "
+                "that program likes; run it from another place"
+            )
+        return Descriptor(os.open(place.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
 
     def link(self, name: str) -> str:
         """Where a link of that folder leads, in words."""
@@ -171,6 +187,12 @@ class Pinned:
         finally:
             os.close(descriptor)
 
+    def _pagemap(self) -> Descriptor | None:
+        try:
+            return Descriptor(self.open("pagemap"))
+        except PermissionError:
+            return None
+
     def _refuse_what_has_no_program(self, status: dict[str, str]) -> None:
         if status["Tgid"] != str(self.pid):
             raise TargetError(f"{self.pid} is a thread of process {status['Tgid']}; give that number instead")
@@ -194,7 +216,7 @@ class Surroundings:
         """Those of a process, by the descriptor of its folder in /proc."""
         return cls(
             namespaces={kind: _identity(os.stat(f"ns/{kind}", dir_fd=folder)) for kind in NAMESPACES},
-            root=_identity(os.stat("root", dir_fd=folder)),
+            root=_identity(status("root", folder)),
             label=_label(folder),
         )
 
@@ -217,8 +239,8 @@ def _label(folder: int) -> bytes:
         return b""
 
 
-def _identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
+def _identity(found: Status | os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino
 
 
 def _close(descriptor: int) -> None:

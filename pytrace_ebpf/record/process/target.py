@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.layout import Layout, is_free_threaded, layout_for
+from pytrace_ebpf.record.kernel.file_status import status_of
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
 from pytrace_ebpf.record.process import stat as process_stat
@@ -195,9 +196,9 @@ def its_own_doing(pid: int) -> Iterator[None]:
 def links_libpython(pid: int) -> bool:
     """Whether the program of `pid` names a libpython that its loader is to map."""
     try:
-        file = Descriptor(os.open(f"/proc/{pid}/exe", os.O_RDONLY))
+        file = pinned(pid).executable
         return any(_LIBPYTHON.search(name) for name in needed(file))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TargetError, HostError):
         return False
 
 
@@ -317,7 +318,7 @@ _needed: dict[_Identity, tuple[str, ...]] = {}
 
 def identity(file: Descriptor) -> _Identity:
     """What identifies a file in its present state: its owner can set all of these but the last."""
-    status = os.fstat(file.fileno())
+    status = status_of(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -350,13 +351,13 @@ def mapped_file(process: Pinned, mapping: Mapping) -> Descriptor:
     Raises PermissionError where there is none for this user, FileNotFoundError where it is not mapped any more.
     """
     try:  # needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE
-        return Descriptor(process.open(f"map_files/{mapping.start:x}-{mapping.end:x}"))
+        return process.file(f"map_files/{mapping.start:x}-{mapping.end:x}")
     except PermissionError:
         # A chroot's paths are given from the tracer's root, a container's from its own.
         for named in (f"root{mapping.path}", mapping.path):
             with suppress(OSError):
-                file = Descriptor(process.open(named))
-                status = os.fstat(file.fileno())
+                file = process.file(named)
+                status = status_of(file.fileno())
                 if not mapping.deleted and (status.st_ino, stat.S_ISREG(status.st_mode)) == (mapping.inode, True):
                     return file
         raise

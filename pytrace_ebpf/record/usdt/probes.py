@@ -1,11 +1,11 @@
 """The BPF programs on CPython's USDT probes of functions, collections and imports: planned for a binary, loaded, attached."""
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -191,7 +191,9 @@ class UsdtProbes:
         try:
             self.attached[pid] = self._uprobes.attach(pid, path)
         except OSError as error:
-            if not Path(f"/proc/{pid}/exe").exists():
+            try:
+                os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - of one that has ended it leads nowhere
+            except OSError:
                 raise TargetError(f"process {pid} ended while it was being attached to") from error
             raise TargetError(f"the kernel refused a probe on process {pid} ({error.strerror})") from error
 

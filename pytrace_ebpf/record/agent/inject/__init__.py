@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.agent.inject import pep768, seccomp
 from pytrace_ebpf.record.agent.inject.blocked import Blocked, blocked_threads, wanting_to_run
 from pytrace_ebpf.record.agent.inject.library import agent_functions, is_loaded, loader
@@ -67,7 +68,7 @@ def begin(target: Target, session: Session, started: Callable[[], bool], patienc
     if platform.machine() != "x86_64":
         raise HostError(f"attaching the agent works on x86-64 only, not on {platform.machine()}; start the program with `pytrace-ebpf run`")
     # The kernel lets every stopped thread go when the thread that stopped it ends.
-    with ThreadPoolExecutor(1, "injector") as executor:
+    with waiting.on(f"process {target.pid}, to begin the agent at its next safe point"), ThreadPoolExecutor(1, "injector") as executor:
         return executor.submit(_Attempt(target, session, started, patience_s).begin).result()
 
 

@@ -1,0 +1,72 @@
+"""Placing and removing uprobes so that the host forks on.
+
+The kernel takes the lock of every memory map that has the file in it, one after the other, whichever process a uprobe is for, and while it does
+no process of the host can fork. Whoever holds his own lock so stops all of them; so somebody who does is looked for before, nothing of
+this process's own holds one meanwhile, and one who comes in between is freed (page_servers.py).
+"""
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record import waiting
+from pytrace_ebpf.record.kernel import file_status, page_servers
+
+_PATIENCE_S, _LOOK_S = 5.0, 0.2
+
+# Held by who reads memory of a program, for each read, and by who places or removes uprobes.
+pages = threading.Lock()
+
+
+@contextmanager
+def placing(path: str, pid: int) -> Iterator[None]:
+    """In here uprobes are placed on a file, in process `pid`.
+
+    Raises HostError where somebody holds the lock of a memory map and does not let go of it, TargetError for a file that a user's program serves.
+    """
+    _refuse_what_is_served(path, pid)
+    _wait_for_who_holds()
+    with pages, waiting.On(f"the kernel, which places probes in process {pid}", page_servers.Freeing(pid)):
+        yield
+
+
+@contextmanager
+def removing(pid: int = 0) -> Iterator[None]:
+    """In here they are removed."""
+    with pages, waiting.On("the kernel, which removes probes", page_servers.Freeing(pid)):
+        yield
+
+
+def close(descriptor: int) -> None:
+    """Remove the uprobes of a link or an event."""
+    with removing():
+        os.close(descriptor)
+
+
+def _refuse_what_is_served(path: str, pid: int) -> None:
+    connections = page_servers.of_users()
+    if not connections:
+        return
+    status = file_status.status(path)
+    if stat.S_ISREG(status.st_mode) and page_servers.serves(status.st_dev, connections):
+        raise TargetError(
+            f"a file of process {pid} lies in a file system that a user's program serves (FUSE), where probes could stop the whole host; use --source agent"
+        )
+
+
+def _wait_for_who_holds() -> None:
+    end, before = time.monotonic() + _PATIENCE_S, None
+    while held := page_servers.who_holds():
+        if before is None:
+            before = waiting.On(f"{page_servers.words(held.pid)}, which holds its memory map and waits for a file system that does not answer")
+        with before:
+            time.sleep(_LOOK_S)
+        if time.monotonic() > end:
+            raise HostError(
+                f"{page_servers.words(held.pid)} holds its memory map and waits for a file system of a user's that does not answer: placing probes now would "
+                "keep every process of this host from forking; end that process or its file system, or use --source agent"
+            )

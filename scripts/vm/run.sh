@@ -1,0 +1,56 @@
+#!/bin/bash
+# Run a command on the working tree in an emulated machine with a kernel of its own, which it may stop: scripts/vm/run.sh [OPTION]... COMMAND [ARG...]
+#
+#   --kernel KERNEL    as scripts/vm/build.sh has them; 6.1 without
+#   --seconds SECONDS  the machine is turned off then (1800)
+#
+# The command runs as root in a copy of the tree, with .venv/bin first on its PATH; its output and exit code are passed on. What it puts into
+# /results lies in $PYTRACE_VM/KERNEL/results afterwards, what the kernel said in $PYTRACE_VM/KERNEL/console.log. Nothing else stays.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+kernel=6.1 seconds=1800
+while [[ ${1:-} = --* ]]; do
+    case $1 in
+        --kernel) kernel=$2 ;;
+        --seconds) seconds=$2 ;;
+        *) echo "run.sh: $1 is not an option" >&2; exit 2 ;;
+    esac
+    shift 2
+done
+[ $# != 0 ] || { echo "usage: scripts/vm/run.sh [--kernel KERNEL] [--seconds SECONDS] COMMAND [ARG...]" >&2; exit 2; }
+
+scripts/vm/build.sh "$kernel"
+place=$(readlink -m "${PYTRACE_VM:-.build/vm}")/$kernel
+exec 9>"$place/lock"
+flock 9 # one machine of a kernel at a time
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+scripts/build-libraries.sh
+printf '%q ' "$@" >"$work/job"
+# The tree, what is compiled of it, the job; and the BPF programs that were compiled there before, for a minute of clang each under emulation.
+{ git ls-files -z -co --exclude-standard; find probes pytrace_ebpf -name '*.so' -print0; } >"$work/names"
+tar -cf "$work/in.tar" --owner=0 --group=0 --null --ignore-failed-read --transform 's,^,pytrace/,S' -T "$work/names" 2>/dev/null
+tar -rf "$work/in.tar" --owner=0 --group=0 -C "$work" job
+if [ -d "$place/kept/var" ]; then tar -rf "$work/in.tar" --owner=0 --group=0 -C "$place/kept" var; fi
+truncate -s %1M "$work/in.tar"
+truncate -s 512M "$work/out.tar"
+
+code=0
+# All that the emulation knows; the kernel must not use cmpxchg16b (141), after which QEMU 7.2 has wrong flags. /dev/kvm can be there and not work, so it is not asked for.
+timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 4096 -display none -monitor none -no-reboot -nic none \
+    -kernel "$place/vmlinuz" -initrd "$place/initrd" -append "root=/dev/vda rw console=ttyS0 init=/init-vm panic=-1 quiet clearcpuid=141" \
+    -drive "file=$place/disk.img,if=virtio,format=raw,snapshot=on" \
+    -drive "file=$work/in.tar,if=virtio,format=raw,readonly=on" -drive "file=$work/out.tar,if=virtio,format=raw" \
+    -serial "file:$place/console.log" -serial stdio </dev/null || code=$?
+[ "$code" != 124 ] || { echo "run.sh: not done in $seconds s; the kernel's last words are in $place/console.log" >&2; exit 124; }
+
+rm -rf "$place/results"
+if ! tar -xf "$work/out.tar" -C "$work" 2>/dev/null || [ ! -e "$work/results/code" ]; then
+    echo "run.sh: the machine ended without a result; the kernel's last words are in $place/console.log" >&2
+    exit 1
+fi
+mv "$work/results" "$place/results"
+if [ -d "$work/var" ]; then rm -rf "$place/kept" && mkdir "$place/kept" && mv "$work/var" "$place/kept/var"; fi
+exit "$(cat "$place/results/code")"
