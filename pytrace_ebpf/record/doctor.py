@@ -1,5 +1,6 @@
 """What works here and for one process, as findings: pure data from host.py and target.py."""
 
+import os
 from collections.abc import Iterator
 
 from pytrace_ebpf.amounts import plural
@@ -7,7 +8,7 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice.barred import barred
 from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.kernel import host
+from pytrace_ebpf.record.kernel import host, red_zone
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
@@ -20,13 +21,22 @@ __all__ = ["Finding", "exit_code", "findings"]
 
 def findings(pid: int | None = None) -> list[Finding]:
     """Findings about this host and, with `pid`, about that process."""
-    return host.findings() + (list(_about_process(pid)) if pid is not None else [])
+    return [*host.findings(), *_red_zone(), *(_about_process(pid) if pid is not None else ())]
 
 
 def exit_code(found: list[Finding]) -> int:
     """0: tracing is possible; 4: not on this host; 3: not of this process."""
     troubled = {finding.about for finding in found if finding.ok == "problem"}
     return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
+
+
+def _red_zone() -> Iterator[Finding]:
+    if red_zone.is_written():  # nothing is said where it is not, or cannot be tried
+        yield Finding(
+            "red zone", "warning",
+            "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until it is mended): those of "
+            "CPython are one-byte nops and not concerned; other tools' USDT probes may be",
+        )  # fmt: skip
 
 
 def _about_process(pid: int) -> Iterator[Finding]:
@@ -45,12 +55,25 @@ def _about_target(target: Target) -> Iterator[Finding]:
     yield _finding("process", "ok", f"process {target.pid} runs {command} with {plural(len(target.threads), 'thread')}")
     yield _python(target)
     yield _probes(target)
+    yield from _long_nops(target)
     yield from _sources(target)
     yield _gil(target)
     yield _free_threading(target)
     yield from _jit(target)
     yield _native(target)
     yield _container(target)
+
+
+def _long_nops(target: Target) -> Iterator[Finding]:
+    """Of an interpreter whose probes are such nops, on such a kernel."""
+    file = target.binary_file.fileno()
+    long = sorted(name for name, probes in target.binary.probes.items() if any(os.pread(file, 5, probe.offset) == red_zone.NOP5 for probe in probes))
+    if long and red_zone.is_written():
+        yield _finding(
+            "nops",
+            "warning",
+            f"its probes {', '.join(long)} are five-byte nops, which this kernel's probes may corrupt values at; use --source agent",
+        )
 
 
 def _sources(target: Target) -> Iterator[Finding]:

@@ -38,8 +38,9 @@ truncate -s %1M "$work/in.tar"
 truncate -s 512M "$work/out.tar"
 
 code=0
-# All that the emulation knows; the kernel must not use cmpxchg16b (141), after which QEMU 7.2 has wrong flags. /dev/kvm can be there and not work, so it is not asked for.
-timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 4096 -display none -monitor none -no-reboot -nic none \
+# Cores take turns: QEMU 7.2 with a thread for each runs code that a kernel has just replaced. The kernel must not use cmpxchg16b (141), after which
+# it has wrong flags. /dev/kvm can be there and not work, so it is not asked for.
+timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 2 -m 4096 -display none -monitor none -no-reboot -nic none \
     -kernel "$place/vmlinuz" -initrd "$place/initrd" -append "root=/dev/vda rw console=ttyS0 init=/init-vm panic=-1 quiet clearcpuid=141" \
     -drive "file=$place/disk.img,if=virtio,format=raw,snapshot=on" \
     -drive "file=$work/in.tar,if=virtio,format=raw,readonly=on" -drive "file=$work/out.tar,if=virtio,format=raw" \

@@ -98,7 +98,7 @@ def nothing_stuck() -> bool:
 
 
 @pytest.mark.parametrize("options", [("--source", "agent"), ("--source", "usdt"), ("--sample",), ()], ids=lambda options: "-".join(options) or "auto")
-def test_an_interpreter_whose_memory_never_comes_is_refused_and_the_host_forks_on(
+def test_an_interpreter_whose_memory_never_comes_holds_nobody_up(
     tmp_path: Path, forks: Callable[[], tuple[int, int]], options: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     with pages("runtime") as pid:
@@ -106,7 +106,8 @@ def test_an_interpreter_whose_memory_never_comes_is_refused_and_the_host_forks_o
         assert nothing_stuck()
         count, longest = forks()
     note(request, seconds=seconds, forks=count, longest_ms=longest, said=done.stderr)
-    assert done.returncode == 3, done.stderr
+    assert done.returncode in (0, 3), done.stderr  # by probes there is nothing that has to be read
+    assert done.returncode == 3 or "agent" not in options
     assert "Traceback" not in done.stderr
     assert count
 

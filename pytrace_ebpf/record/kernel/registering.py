@@ -5,12 +5,13 @@ no process of the host can fork. Whoever holds his own lock so stops all of them
 this process's own holds one meanwhile, and one who comes in between is freed (page_servers.py).
 """
 
+import mmap
 import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import waiting
@@ -23,12 +24,13 @@ pages = threading.Lock()
 
 
 @contextmanager
-def placing(path: str, pid: int) -> Iterator[None]:
-    """In here uprobes are placed on a file, in process `pid`.
+def placing(path: str, pid: int, offsets: Iterable[int]) -> Iterator[None]:
+    """In here uprobes are placed on a file, at these offsets, in process `pid`.
 
     Raises HostError where somebody holds the lock of a memory map and does not let go of it, TargetError for a file that a user's program serves.
     """
     _refuse_what_is_served(path, pid)
+    _bring_in(path, offsets)
     _wait_for_who_holds()
     with pages, waiting.On(f"the kernel, which places probes in process {pid}", page_servers.Freeing(pid)):
         yield
@@ -56,6 +58,13 @@ def _refuse_what_is_served(path: str, pid: int) -> None:
         raise TargetError(
             f"a file of process {pid} lies in a file system that a user's program serves (FUSE), where probes could stop the whole host; use --source agent"
         )
+
+
+def _bring_in(path: str, offsets: Iterable[int]) -> None:
+    """Read the pages that get probes, so that the kernel need not while it holds its locks; some take that for an error of ext4's (CONFIG_EXT4_DEBUG)."""
+    with suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - it may be a descriptor's
+        for page in {offset // mmap.PAGESIZE for offset in offsets}:
+            os.pread(file.fileno(), 1, page * mmap.PAGESIZE)
 
 
 def _wait_for_who_holds() -> None:

@@ -106,8 +106,8 @@ def link_uprobes(
     return bpf(_LINK_CREATE, struct.pack("<IIIIQQQQIII", program, 0, attach_type, 0, *addresses, count, flags, pid))
 
 
-def open_uprobe(program: int, path: str, offset: int, pid: int, semaphore: int) -> int:
-    """Attach a program to `offset` of a file in one process, by a perf event; returns the descriptor whose closing detaches.
+def open_uprobe(program: int | None, path: str, offset: int, pid: int, semaphore: int) -> int:
+    """Attach a program (None: nothing) to `offset` of a file in one process, by a perf event; returns the descriptor whose closing detaches.
 
     The kernel raises the 16-bit counter at file offset `semaphore` (0 = none)
     in that process, and lowers it when the descriptor is closed, however that happens. Raises OSError.
@@ -141,12 +141,13 @@ def open_tracepoint(program: int, number: int) -> int:
     return _open_event(struct.pack("<IIQQ", _TRACEPOINT, _EVENT_ATTRIBUTES, number, 1), -1, 0, program)
 
 
-def _open_event(event: bytes, pid: int, cpu: int, program: int) -> int:
+def _open_event(event: bytes, pid: int, cpu: int, program: int | None) -> int:
     """perf_event_open(2), with a program that runs when it happens."""
     attributes = ctypes.create_string_buffer(event, _EVENT_ATTRIBUTES)
     descriptor = _checked(libc.syscall(_PERF_EVENT_OPEN, attributes, pid, cpu, -1, ctypes.c_ulong(_CLOEXEC)))
     try:
-        fcntl.ioctl(descriptor, _SET_BPF, program)
+        if program is not None:
+            fcntl.ioctl(descriptor, _SET_BPF, program)
         fcntl.ioctl(descriptor, _ENABLE, 0)
     except OSError:
         os.close(descriptor)

@@ -54,7 +54,7 @@ def attach_session(program: int, path: str, uprobes: Sequence[Uprobe], pid: int)
 
 def _link(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, flags: int, attach_type: int) -> int:
     offsets, cookies, semaphores = ([uprobe[i] for uprobe in uprobes] for i in range(3))
-    with registering.placing(path, pid):
+    with registering.placing(path, pid, offsets):
         return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, flags, pid, attach_type)
 
 

@@ -58,7 +58,7 @@ class Uprobes:
                     detaching.append(partial(registering.close, uprobe_multi.attach(self._links[name], path, uprobes, pid)))
                     continue
                 for uprobe in uprobes:
-                    with registering.placing(path, pid):
+                    with registering.placing(path, pid, [uprobe.offset]):
                         probe = open_uprobe(self._programs.program(name), path, uprobe.offset, pid, uprobe.semaphore)
                     detaching.append(partial(registering.close, probe))
         except OSError:
