@@ -80,6 +80,7 @@ class AgentCalls(CallSource):
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
+        self._unkept: list[AgentDirectory] = []  # where nobody opens arenas any more
         self._traced: list[Traced] = []
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
@@ -320,6 +321,9 @@ class AgentCalls(CallSource):
 
     def _discover(self) -> None:
         for directory in self._directories.values():
+            if not directory.is_kept and directory not in self._unkept:
+                self._unkept.append(directory)
+                self._say_unkept(directory)
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
                     self._refuse_name(directory, name, str(file))
@@ -344,6 +348,13 @@ class AgentCalls(CallSource):
                 self._given_up.pop(ids.pid, None)
                 start_ns = self._start_ns(found)
                 self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns), lines=self._lines))
+
+    def _say_unkept(self, directory: AgentDirectory) -> None:
+        """Its agents leave, as they do when the tracer has ended."""
+        why = f"the process that opens files with the rights of user {directory.user.uid} ended, so the calls of its programs are recorded no further"
+        for pid, target in self._recording.processes.targets.items():
+            if directory.serves(target.process):
+                self._warn(pid, why)
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""

@@ -49,7 +49,8 @@ class Session(Protocol):
     """What the target is to begin."""
 
     path: str  # the directory, as the target names it
-    library: Descriptor  # its agent.so, open
+    library: Descriptor  # what its agent.so is a copy of, open
+    inode: int  # of its agent.so
 
     def failure(self) -> str | None:
         """Why the target could not load the library, as it says itself."""
@@ -128,7 +129,7 @@ class _Attempt:
             stop_ns = self._load_in(candidate)
             if stop_ns is None:
                 continue
-            if not self.agent and not is_loaded(self.target, self.session.library):
+            if not self.agent and not is_loaded(self.target, self.session.inode):
                 raise TargetError(
                     f"process {self.target.pid} cannot load {self.session.path}/agent.so; is it on a file system that forbids "
                     "execution (noexec), or does a security module forbid it?"
