@@ -204,7 +204,7 @@ def test_what_makes_and_opens_the_files_has_its_users_rights_and_no_others(start
     assert said["Uid"].split() == said["Gid"].split() == [str(NOBODY)] * 4
     assert (said["Groups"].split(), said["NoNewPrivs"].strip()) == ([], "1")
     assert {int(said[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Amb")} == {0}
-    assert "Permission denied" in as_user('cat /proc/$1/environ; ls /proc/$1/fd', str(keeper))  # its user cannot debug it
+    assert "Permission denied" in as_user("cat /proc/$1/environ; ls /proc/$1/fd", str(keeper))  # its user cannot debug it
     assert not [link for link in links_of(Path(f"/proc/{recorder.process.pid}/fd")) if re.search("pytrace-ebpf-[0-9a-f]{8}$|.arenas$", link)]
     assert_goes_on(recorder, process)
 
@@ -215,7 +215,7 @@ def test_whoever_ends_what_opens_the_files_ends_the_recording_of_that_user_alone
     process = start(STEPS)
     recorder = traced(process)
     _, arenas = directories(recorder)
-    as_user('kill -STOP $1; kill -CONT $1; kill -TERM $1; kill -KILL $1', str(keepers_of(recorder.process.pid)[0]))
+    as_user("kill -STOP $1; kill -CONT $1; kill -TERM $1; kill -KILL $1", str(keepers_of(recorder.process.pid)[0]))
     wait_until(lambda: not has_agent(process.pid))
     assert not arenas.exists()
     process.ask("", str(STEPS_AT_LEAST))

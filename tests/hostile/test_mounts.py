@@ -5,6 +5,7 @@ import secrets
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -103,7 +104,9 @@ class Mover:
         # An empty /tmp and /dev/shm of its own: what it leaves there is gone with it.
         script = 'mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; chmod 1777 /tmp /dev/shm; exec "$@"'
         words = [*OWN, "sh", "-c", script, "sh", PYTHON, "-I", "-S", "-c", MOVES, str(precious), how]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[], bufsize=1)
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[], bufsize=1
+        )
         while self.said() != "ready":
             pass
 
@@ -227,6 +230,17 @@ def test_nothing_of_roots_is_changed_by_mounts_between_any_two_steps(
         one_session(process)
         mover.ask("off")
     assert state(precious) == before
+
+
+def test_a_keeper_that_never_answers_holds_up_nobody(move: Callable[[str], Mover], monkeypatch: pytest.MonkeyPatch) -> None:
+    mover, steps, never = move("asked"), Steps(monkeypatch), threading.Event()
+    monkeypatch.setattr(keeping, "_PATIENCE_S", 0.5)
+    steps.at = lambda at: None if at < 30 else never.wait(PATIENCE_S) and None
+    began = time.monotonic()
+    with pytest.raises(HostError, match="got no answer"):
+        AgentDirectory([("arena_bytes", 1 << 20)], Pinned(mover.process.pid))
+    assert time.monotonic() - began < PATIENCE_S / 2
+    never.set()
 
 
 def test_a_file_that_a_program_may_serve_is_known_by_asking_the_kernel_alone() -> None:

@@ -95,7 +95,11 @@ class AgentDirectory:
             self.remove()
             if isinstance(error, HostError):
                 raise
-            why = error.strerror or str(error) if isinstance(error, OSError) else f"what makes files with the rights of user {self.user.uid} ended, or got no answer"
+            why = (
+                error.strerror or str(error)
+                if isinstance(error, OSError)
+                else f"what makes files with the rights of user {self.user.uid} ended, or got no answer"
+            )
             raise HostError(f"the agent cannot be put where the target would find it ({why})") from error
 
     @property

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any
 
 from pytrace_ebpf.record.agent.leftovers import ARENA_PLACES, ARENAS, FAILURE, LOCK, PROGRAM_PLACES, open_directory, remove, sweep, take
+from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.rights.folders import directory, is_in_memory
 
 MOST_AT_A_LOOK = 64  # arenas that wait to be taken or refused, and files that are no arena
@@ -32,13 +33,12 @@ _DISKS = (0xEF53, 0x58465342, 0x9123683E)  # f_type of ext4, XFS and Btrfs, of s
 _MOST_KNOWN = 1064  # names of arenas that are remembered
 _NAMED, _DUMPABLE, _NO_NEW_PRIVS = 15, 4, 38  # prctl(2)
 _CAPSET, _CAPABILITY_VERSION_3 = 126, 0x20080522
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _is_answered_for(descriptor: int) -> bool:
     """Whether no program serves it: it is in memory, or in a file system that only root can mount, of a disk. To ask may take for ever."""
     status = (ctypes.c_long * 64)()
-    return is_in_memory(descriptor) or (_libc.fstatfs(descriptor, status) == 0 and status[0] in _DISKS)
+    return is_in_memory(descriptor) or (libc.fstatfs(descriptor, status) == 0 and status[0] in _DISKS)
 
 
 class Keeper:
@@ -92,7 +92,8 @@ class Keeper:
         """The arenas that are new, open, and what is in the place of one and is none; of so many that it takes no time. `again`: what did not arrive."""
         for name in again:
             self._known.pop(name, None)
-        names, unfit, opened = [], {}, []
+        names, unfit = list[str](), dict[str, str]()
+        opened = list[int]()
         room = MOST_AT_A_LOOK - sum(self._known.values())
         with suppress(OSError), os.scandir(self._arenas) as entries:
             for entry in islice(entries, len(self._known) + MOST_AT_A_LOOK):
@@ -221,13 +222,13 @@ def _become(rights: dict[str, Any]) -> None:
             os.setgroups(rights["groups"])
         os.setresgid(*[rights["gid"]] * 3)
         os.setresuid(*[rights["uid"]] * 3)
-        if _libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()):
+        if libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     elif os.geteuid() != rights["uid"]:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-    _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _libc.prctl(_DUMPABLE, 0, 0, 0, 0)  # so that its user can debug it no more than the tracer
-    _libc.prctl(_NAMED, b"pytrace-keeper", 0, 0, 0)
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_DUMPABLE, 0, 0, 0, 0)  # so that its user can debug it no more than the tracer
+    libc.prctl(_NAMED, b"pytrace-keeper", 0, 0, 0)
 
 
 def _serve(connection: socket.socket, keeper: Keeper) -> None:
