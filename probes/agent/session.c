@@ -101,6 +101,7 @@ static void unhook(void)
     hooks->stop();
     collections_stop();
     world_leaves_agent();
+    functions_end();
     arena_lock();
     hooks_on = false;
     arena_unlock();
@@ -165,7 +166,7 @@ static void interpreter_gone(void)
     watches_interpreter = false;
     exit_function = NULL;
     interpreters_forget();
-    functions_forget();
+    functions_end();
     if (!tracer_is_gone())
         session_interpreter_gone(options.directory);
 }
