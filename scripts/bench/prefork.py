@@ -43,7 +43,9 @@ def serving(name: str, workers: int) -> Iterator[int]:
     module, *words = SERVICES[name]
     where = ["--bind", f"127.0.0.1:{port}"] if module == "gunicorn" else ["--host", "127.0.0.1", "--port", str(port)]
     command = [sys.executable, "-m", module, "--workers", str(workers), *where, *words]
-    service = subprocess.Popen(command, cwd=CHILDREN, env=os.environ | {"PYTHONPATH": str(CHILDREN)}, stderr=subprocess.DEVNULL, start_new_session=True)
+    service = subprocess.Popen(
+        command, cwd=CHILDREN, env=os.environ | {"PYTHONPATH": str(CHILDREN)}, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         until = time.monotonic() + 30
         while True:
@@ -116,10 +118,12 @@ def main() -> None:
     parser.add_argument("--options", type=str.split, default=[], help="of attach, in one word")
     parser.add_argument("--say", action="store_true", help="print all that the tracer says")
     args = parser.parse_args()
-    print(f"medians of {args.rounds} rounds of {args.seconds:g} s in turn, {args.workers} workers, {args.clients} clients; attach --match {' '.join(args.options)}")
+    print(
+        f"medians of {args.rounds} rounds of {args.seconds:g} s in turn, {args.workers} workers, {args.clients} clients; attach --match {' '.join(args.options)}"
+    )
     for name in args.services:
         with serving(name, args.workers) as port:
-            clients, rounds, said = Clients(port, args.clients), list[tuple[float, float]](), list[str]()
+            clients, rounds = Clients(port, args.clients), list[tuple[float, float]]()
             clients.over(2 * SETTLED_S)
             for _ in range(args.rounds):
                 plain = clients.over(args.seconds)
@@ -131,7 +135,9 @@ def main() -> None:
             clients.close()
         plain, slowed = (statistics.median(column) for column in zip(*rounds, strict=True))
         kept = sorted(slowed / plain for plain, slowed in rounds)
-        print(f"  {name:17} {plain:6.0f} requests a second, traced {slowed:6.0f}: {statistics.median(kept) * 100:.0f} % kept ({kept[0] * 100:.0f} to {kept[-1] * 100:.0f})")
+        print(
+            f"  {name:17} {plain:6.0f} requests a second, traced {slowed:6.0f}: {statistics.median(kept) * 100:.0f} % kept ({kept[0] * 100:.0f} to {kept[-1] * 100:.0f})"
+        )
         for line in said if args.say else said[:1]:
             print(f"      {line}")
 

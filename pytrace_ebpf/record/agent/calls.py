@@ -290,24 +290,29 @@ class AgentCalls(CallSource):
             self._recording.declare(self._launched, None, why)
         return 0 if self._traced else time.monotonic_ns()
 
-    def cost_per_call(self) -> float | None:
-        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
+    @property
+    def first(self) -> Target | None:
+        """The first that came."""
+        return self._first
+
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
         return self._cost_of(self._basics)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        ns = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if ns is None or ns_per_call is None else max(0.0, round(ns - ns_per_call, 1))
+        measured = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if measured is None or ns_per_call is None else max(0.0, round(measured[1] - measured[0] - ns_per_call, 1))
 
-    def _cost_of(self, options: list[tuple[str, object]]) -> float | None:
+    def _cost_of(self, options: list[tuple[str, object]]) -> tuple[float, float] | None:
         if self._first is None:
             return None
         with suppress(HostError, TargetError):
             directory = AgentDirectory(options, self._first.process)
             try:
                 with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
-                    return max(0.0, round(float(np.median(added)), 1))
+                    rounds = [(plain.ns_per_call(), traced.ns_per_call()) for _ in range(_ROUNDS)]
+                    return min(alone for alone, _ in rounds), min(recorded for _, recorded in rounds)
             finally:
                 directory.remove()
         return None

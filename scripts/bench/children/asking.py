@@ -1,4 +1,7 @@
-"""Clients of a service on 127.0.0.1: asking.py PORT NUMBER. The first line on stdin is what they ask with, again and again; each further one is answered by the number of answers so far."""
+"""Clients of a service on 127.0.0.1: asking.py PORT NUMBER.
+
+The first line on stdin is what they ask with, again and again; each further one is answered by the number of answers so far.
+"""
 
 import selectors
 import socket
@@ -6,7 +9,10 @@ import sys
 
 port, number = int(sys.argv[1]), int(sys.argv[2])
 body = sys.stdin.readline().strip().encode()
-REQUEST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+REQUEST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+    len(body),
+    body,
+)
 print(0, flush=True)
 answered, selector = 0, selectors.DefaultSelector()
 selector.register(sys.stdin, selectors.EVENT_READ)
@@ -32,7 +38,7 @@ while True:
             more = key.fileobj.recv(1 << 20)
         except OSError:
             more = b""
-        answer = key.data + [more]
+        answer = [*key.data, more]
         if more:
             selector.modify(key.fileobj, selectors.EVENT_READ, answer)
             continue
