@@ -11,8 +11,8 @@ from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.functions import Qualify
@@ -26,7 +26,6 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
-_ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -297,25 +296,12 @@ class AgentCalls(CallSource):
 
     def cost_per_call(self) -> tuple[float, float] | None:
         """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
-        return self._cost_of(self._basics)
+        return measured(self._first, self._basics)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        measured = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if measured is None or ns_per_call is None else max(0.0, round(measured[1] - measured[0] - ns_per_call, 1))
-
-    def _cost_of(self, options: list[tuple[str, object]]) -> tuple[float, float] | None:
-        if self._first is None:
-            return None
-        with suppress(HostError, TargetError):
-            directory = AgentDirectory(options, self._first.process)
-            try:
-                with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    rounds = [(plain.ns_per_call(), traced.ns_per_call()) for _ in range(_ROUNDS)]
-                    return min(alone for alone, _ in rounds), min(recorded for _, recorded in rounds)
-            finally:
-                directory.remove()
-        return None
+        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
 
     def close(self) -> None:
         """Leave nothing behind in any file system; an agent that is still there leaves by itself."""

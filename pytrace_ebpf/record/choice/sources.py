@@ -222,6 +222,11 @@ class Sources(Recorder):
             if name != sampled.NAME and name not in self._measuring and source.first is not None:
                 self._measuring[name] = self._beside.submit(self._measure, source, source.first)
 
+    def is_priced(self, name: str) -> bool:
+        """Whether the price of a source is as well known as it can be."""
+        measuring = self._measuring.get(name)
+        return self._prices.is_measured(name) or (measuring is not None and measuring.done())
+
     def _measure(self, source: CallSource, first: Target) -> None:
         if (measured := source.cost_per_call()) is not None:
             self._prices.learn(source.name, first, measured)

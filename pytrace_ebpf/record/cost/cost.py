@@ -22,7 +22,7 @@ from pytrace_ebpf.trace.left_out import BUDGET, INTERVAL
 
 _LEAST_S, _MOST_S = 0.02, 0.25  # between two decisions: the sooner the more is spent
 _HASTE_NS = 4e6  # of CPU time spent since the last decision: then the next one is made at once
-_PRICED_S = 0.5  # the price of a call is measured from then on, or at the end: what has just begun is not held up
+_PRICED_S = 0.5  # the price of a call is measured then, or at the end, so that what was launched is not held up; at once where decisions wait for it
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Cost(Recorder):
         seconds = time.monotonic() - self._began_s
         hasty = self._budget is not None and self._accounts.roughly_ns() > _HASTE_NS
         if seconds >= (_LEAST_S if hasty else max(_MOST_S, self.pace_s)):
-            if time.monotonic() - self._first_s > _PRICED_S:
+            if self._watch or time.monotonic() - self._first_s > _PRICED_S:
                 self._sources.measure()
             span, paused = self._span(seconds), EVERYTHING in self._open
             if self._budget:
@@ -160,4 +160,9 @@ class Cost(Recorder):
         self._count(self._sources.drained)
         self._span(max(1e-9, time.monotonic() - self._began_s))
         whole = self._accounts.whole()
-        return {"spent_ns": round(whole.spent_ns), "cpu_ns": round(whole.used_ns), "own_ns": self._own_ns - self._first_own_ns}
+        return {
+            "calls": round(whole.calls),
+            "spent_ns": round(whole.spent_ns),
+            "cpu_ns": round(whole.used_ns),
+            "own_ns": self._own_ns - self._first_own_ns,
+        }

@@ -24,7 +24,7 @@ class Watch:
         bound = list[Lately]()
         dear = Counter[int]()
         for each in lately:
-            if each.share <= MOST_SHARE or each.cores <= self._most(each):
+            if each.share <= MOST_SHARE or each.cores <= self._most(each) or not self._sources.is_priced(each.source):
                 continue
             dear[each.pid] = self._dear[each.pid] + 1
             if dear[each.pid] < _IN_A_ROW:
