@@ -91,6 +91,10 @@ class CallSource(Recorder):
         """How long the traced programs were held up until this process had read what they wrote."""
         return 0
 
+    def dropped(self) -> dict[int, int]:
+        """Events for which there was no room, by process, where that is known."""
+        return {}
+
     def slowdown(self, pid: int) -> float:
         """Of the code of a traced program by what is not counted as calls."""
         return 1.0

@@ -252,7 +252,7 @@ def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
     out = facts.get("left_out")
     if not out:
         return []
-    budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "the budget"
+    budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "what tracing may take unasked"
     lines, pauses = [], [row for row in out if row["why"] == INTERVAL]
     for row in pauses:
         of = f"{text.percent(row['left_out_ns'], facts['wall_ns'])} of the time, {text.duration(row['left_out_ns'])} in {plural(row['times'], 'piece')}"

@@ -235,6 +235,10 @@ class AgentCalls(CallSource):
         """By all programs together."""
         return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
 
+    def dropped(self) -> dict[int, int]:
+        """As the living processes count them."""
+        return {traced.ids.pid: traced.arena.counted("dropped") for traced in self._traced}
+
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""

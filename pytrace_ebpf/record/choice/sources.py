@@ -207,6 +207,10 @@ class Sources(Recorder):
         """Whether it costs less to record no calls of a function."""
         return any(source.by_function for source in self)
 
+    def dropped(self) -> dict[int, int]:
+        """How many events of each process found no room, as far as that is known of single ones."""
+        return {pid: count for source in self for pid, count in source.dropped().items()}
+
     def slowdown(self, pid: int) -> float:
         """Factor by which a traced program's code is slowed apart from the cost per call."""
         return max((source.slowdown(pid) for source in self), default=1.0)

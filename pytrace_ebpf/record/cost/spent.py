@@ -64,6 +64,7 @@ class Lately:
 
     pid: int
     source: str
+    seconds: float
     cores: float  # that tracing took
     share: float  # of what the program used
 
@@ -76,6 +77,7 @@ class Accounts:
         self._processes: dict[int, _Process] = {}
         self._closed = Spent()  # of processes that are not held apart any more
         self._passed = self._all_passed = 0
+        self._dropped: dict[int, int] = {}  # events for which there was no room, by process
         self._seconds = 0.0
 
     def __len__(self) -> int:
@@ -110,6 +112,9 @@ class Accounts:
         spent, now_ns = Spent(seconds), time.monotonic_ns()
         for pid in self._recording.processes.living:
             self._of(pid)
+        for pid, dropped in self._sources.dropped().items():  # such an event costs its program as much
+            self._of(pid).events += max(0, dropped - self._dropped.get(pid, 0))
+            self._dropped[pid] = dropped
         for pid, process in self._processes.items():
             self._look(pid, process, now_ns)
             lately, price = process.lately, self._price(process.lately.source)
@@ -146,7 +151,7 @@ class Accounts:
             sum_ = process.lately
             if sum_.source and sum_.used_ns:
                 spent_ns = sum_.spent_ns(self._price(sum_.source))
-                yield Lately(pid, sum_.source, spent_ns / 1e9 / seconds, spent_ns / sum_.used_ns)
+                yield Lately(pid, sum_.source, seconds, spent_ns / 1e9 / seconds, spent_ns / sum_.used_ns)
 
     def whole(self) -> Spent:
         """All of it until the last look, at the price that is known by now."""
@@ -169,6 +174,7 @@ class Accounts:
         ended = [pid for pid, process in self._processes.items() if process.seen_ns is None]
         for pid in ended[: max(0, len(ended) - _MOST)]:
             self._close(self._processes.pop(pid))
+            self._dropped.pop(pid, None)
 
 
 _LEAST_OWN = 0.1  # of a program's CPU time: never less is counted as its own, whatever its calls are reckoned to cost

@@ -1,6 +1,5 @@
 """Where nobody asked for a source or a budget: what tracing takes is compared with what was foreseen, and more than twice that is not gone on with."""
 
-from collections import Counter
 from collections.abc import Iterable
 
 from pytrace_ebpf.record.choice.foresight import MOST_SHARE
@@ -8,7 +7,7 @@ from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.spent import Lately
 
 TIMES = 2  # as much as was foreseen, and as MOST_SHARE / TIMES at least: less harms nobody
-_IN_A_ROW = 2  # looks at which it is too much: a single one may be of a moment in which much began
+_AT_LEAST_S = 0.4  # that it is too much: much may begin for a moment
 _SAID = 3  # processes that are named
 
 
@@ -17,17 +16,17 @@ class Watch:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._dear: Counter[int] = Counter()  # looks in a row at which a process was traced at too high a cost
+        self._dear: dict[int, float] = {}  # seconds for which a process has been traced at too high a cost
 
     def look(self, lately: Iterable[Lately]) -> str:
         """Ask the sources to change what has become too dear. Returns why calls are to be left out from now on, a sentence; "" where they are not."""
         bound = list[Lately]()
-        dear = Counter[int]()
+        dear = dict[int, float]()
         for each in lately:
             if each.share <= MOST_SHARE or each.cores <= self._most(each) or not self._sources.is_priced(each.source):
                 continue
-            dear[each.pid] = self._dear[each.pid] + 1
-            if dear[each.pid] < _IN_A_ROW:
+            dear[each.pid] = self._dear.get(each.pid, 0.0) + each.seconds
+            if dear[each.pid] < _AT_LEAST_S:
                 continue
             if each.source == "usdt" and each.pid not in self._sources.unchangeable:
                 self._sources.too_dear(each.pid, each.cores)
