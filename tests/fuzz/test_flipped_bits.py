@@ -74,3 +74,14 @@ def test_verify_reads_everything_and_an_old_trace_opens(recorded: Path, tmp_path
     parts._known.clear()
     assert main.main(["info", str(trace), "--verify"]) == 5 and str(part) in capsys.readouterr().err
     assert main.main(["info", str(sample(tmp_path / "old")), "--verify"]) == 0 and "has none" in capsys.readouterr().out
+
+
+def test_a_part_that_is_a_hole_of_a_terabyte_is_damaged(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = shutil.copytree(recorded, tmp_path / "trace")
+    part = next((trace / "sched").iterdir())
+    content = part.read_bytes()
+    with part.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek((1 << 40) - len(content))
+        file.write(content)
+    assert main.main(["report", str(trace)]) == 5 and str(part) in capsys.readouterr().err
