@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice.barred import barred, filtered
+from pytrace_ebpf.record.choice.barred import barred, filtered, too_small
 from pytrace_ebpf.record.choice.choice import Choice, Seen, choose, truthful
 from pytrace_ebpf.record.choice.foresight import Foreseen, foresee
 from pytrace_ebpf.record.choice.price import expected_ns
@@ -56,6 +56,11 @@ class Sources(Recorder):
         agent = self._made["agent"] = self._make_agent()
         return agent.environment
 
+    @property
+    def remark(self) -> str:
+        """What a person should know of the programs that are started; "" for nothing."""
+        return "".join(source.remark(0) for source in self)
+
     def plan(self, target: Target) -> tuple[Choice, Seen]:
         """Look at a running process for some tenths of a second, choose a source for it and prepare that; add() attaches then. Raises TargetError."""
         with its_own_doing(target.pid):
@@ -73,12 +78,17 @@ class Sources(Recorder):
                 preparing.result()
             else:
                 source.prepare(target)
+        if remark := source.remark(target.pid):
+            choice = replace(choice, why=f"{choice.why}; {remark}")
         self._planned[target.pid] = target, source, choice.why, seen.foreseen
         return choice, seen
 
     def _look(self, target: Target, wish: str) -> Seen:
         if wish == sampled.NAME:
             return Seen()
+        return replace(self._look_for_all(target, wish), too_small=too_small(target, self._options.memory))
+
+    def _look_for_all(self, target: Target, wish: str) -> Seen:
         if wish == "agent":
             return Seen(barred=filtered(target.pid))
         if truthful(target)[0]:
@@ -158,7 +168,7 @@ class Sources(Recorder):
         """The rows of all sources."""
         rows = self._taken([source.drain() for source in self])
         filled = sum(len(batch["ts"]) * size for table, size in _ARENA_BYTES.items() for batch in rows.get(table, ()))
-        self._busy = filled * _BUSY_SHARE > self._options.arena_bytes
+        self._busy = filled * _BUSY_SHARE > min([self._options.arena_bytes, *(source.arena_bytes for source in self)])
         return rows
 
     def cut(self) -> Rows:
