@@ -90,6 +90,6 @@ def test_the_program_lives_whatever_is_recorded(group: Group, request: pytest.Fi
             if "agent" in options:
                 assert "a tenth of what is left to its control group" in tracer.stderr.splitlines()[0]
             if name != "sample":
-                assert pytrace_ebpf.open(trace).manifest["counts"]["events"] > 1000
+                assert pytrace_ebpf.open(trace).manifest["events"]["call"] > 1000
         said = program.communicate("\n", PATIENCE_S)[0]
     assert (program.returncode, said, group.killed) == (0, "whole\n", 0)
