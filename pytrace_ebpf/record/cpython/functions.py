@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
@@ -18,8 +19,6 @@ _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
 
-# (file, first line, name) -> qualified name, where the code object does not carry one
-Qualify = Callable[[str, int, str], str | None]
 # (pid, addresses of code objects) -> what they say; without those that are gone
 ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 
