@@ -55,3 +55,15 @@ class Observed:
 
 
 NOTHING = Observed()
+
+
+def patterns_of(filters: Filters, observed: Observed) -> list[tuple[str, str]]:
+    """The patterns that were given, each with its option."""
+    given = (
+        ("--include", filters.include),
+        ("--exclude", filters.exclude),
+        ("--args", observed.args),
+        ("--lines-of", filters.lines_of),
+        ("--opcodes-of", filters.opcodes_of),
+    )
+    return [(option, pattern) for option, patterns in given for pattern in patterns]

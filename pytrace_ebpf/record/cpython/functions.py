@@ -75,6 +75,10 @@ class Functions(Recorder):
         rows, self._new = self._new, []
         return {"functions": [columns_of(rows)]}
 
+    def uncut(self) -> list[tuple[str, str, str]]:
+        """(file, module, qualified name) of the Python functions that the next cut() has."""
+        return [(row["file"], row["module"], row["qualname"]) for row in self._new if row["file"]]
+
     def losses(self) -> np.ndarray:
         """Functions for which there was no place."""
         lost = super().losses()
