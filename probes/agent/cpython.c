@@ -106,14 +106,10 @@ static bool find_in(void *python)
         return false;
     if (!py._PyThreadState_UncheckedGet)
         py._PyThreadState_UncheckedGet = py.PyThreadState_GetUnchecked ? py.PyThreadState_GetUnchecked : py.PyThreadState_Get;
-    if (!py._PyEval_RequestCodeExtraIndex)
-        py._PyEval_RequestCodeExtraIndex = py.PyUnstable_Eval_RequestCodeExtraIndex;
-    if (!py._PyCode_SetExtra)
-        py._PyCode_SetExtra = py.PyUnstable_Code_SetExtra;
     if (!py._Py_IsFinalizing)
         py._Py_IsFinalizing = py.Py_IsFinalizing;
     uint32_t version = version_of(py.Py_GetVersion()), minor = version >> 16 & 255;
-    if (version >> 24 != 3 || minor < CPYTHON_FIRST || !py._PyEval_RequestCodeExtraIndex || !py._PyCode_SetExtra)
+    if (version >> 24 != 3 || minor < CPYTHON_FIRST)
         return false;
     py.free_threaded = strstr(py.Py_GetVersion(), "free-threading") != NULL;
     at = offsets_of(minor, py.free_threaded);

@@ -97,6 +97,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void, PyErr_Clear, (void)) \
     NEEDED(void, PyErr_Fetch, (PyObject **, PyObject **, PyObject **)) \
     NEEDED(void, PyErr_Restore, (PyObject *, PyObject *, PyObject *)) \
+    NEEDED(PyObject *, PyCode_NewEmpty, (const char *, const char *, int)) \
     NEEDED(int, PyCode_Addr2Line, (PyObject *, int)) \
     NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
     NEEDED(void, Py_IncRef, (PyObject *)) \
@@ -124,11 +125,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     MAYBE(void, PyMutex_Lock, (void *)) \
     MAYBE(void, PyMutex_Unlock, (void *)) \
     MAYBE(int, _Py_IsFinalizing, (void)) \
-    MAYBE(int, Py_IsFinalizing, (void)) \
-    MAYBE(Py_ssize_t, _PyEval_RequestCodeExtraIndex, (void (*)(void *))) \
-    MAYBE(Py_ssize_t, PyUnstable_Eval_RequestCodeExtraIndex, (void (*)(void *))) \
-    MAYBE(int, _PyCode_SetExtra, (PyObject *, Py_ssize_t, void *)) \
-    MAYBE(int, PyUnstable_Code_SetExtra, (PyObject *, Py_ssize_t, void *))
+    MAYBE(int, Py_IsFinalizing, (void))
 
 #define DECLARE_FUNCTION(type, name, arguments) type(*name) arguments;
 struct cpython {

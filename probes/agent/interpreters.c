@@ -67,7 +67,7 @@ static struct interpreter *running(void)
     arena_lock();
     struct interpreter *in = known(state, id);
     if (!in && (in = take())) {
-        *in = (struct interpreter){.state = state, .id = id, .number = ++numbers, .extra = -1, .tool = -1, .next = all};
+        *in = (struct interpreter){.state = state, .id = id, .number = ++numbers, .tool = -1, .next = all};
         all = in;
     }
     arena_unlock();
@@ -163,12 +163,10 @@ static void enter_it(struct interpreter *in, uint64_t session)
     py.PyErr_Fetch(&type, &value, &traceback);
     in->entering = true;
     set_free(&in->last);
-    if (in->extra < 0)
-        in->extra = functions_index();
     in->session = session; /* whether or not it can be: it is not tried again */
     if (in->tool >= 0)
         monitoring_again();
-    else if (in->extra >= 0 && monitoring_enters(in)) {
+    else if (monitoring_enters(in)) {
         in->exit_function = new_function(&at_exit_method);
         call_atexit(in, "register");
     }

@@ -9,7 +9,9 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
-from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
+from pytrace_ebpf.record.agent.claims import Claims
+from pytrace_ebpf.record.agent.directories import Directories
+from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.choice.calibrate import FibChild
@@ -17,7 +19,7 @@ from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
-from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Ids, Shared
+from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.rights.beneath import Unfit
@@ -79,8 +81,8 @@ class AgentCalls(CallSource):
             *(("redact", pattern) for pattern in observed.redact),
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
-        self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
+        self._claims = Claims(recording.processes)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
@@ -89,30 +91,17 @@ class AgentCalls(CallSource):
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._passed = 0
         self._left_out = frozenset[int]()
-        if launches:
-            self._directories[FileSystemUser.of_a_launch()] = AgentDirectory(self._options)
+        self._directories = Directories(self._options, launches)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What a program is to be started with, that the agent comes with it and its children."""
-        return self._directories[FileSystemUser.of_a_launch()].environment
+        return self._directories.environment
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
         self._first = self._first or target
-        if self._launches and target.process.credentials.owner is None:
-            return  # it has the agent already, which can write nowhere
-        user = FileSystemUser.of(target.process)
-        if user in self._directories:
-            return
-        path = None
-        if self._launches:
-            # A program that a wrapper started in another root looks there for what it is to load, and has not looked yet.
-            path = self._directories[FileSystemUser.of_a_launch()].path
-            if user.sees_the_files_of(FileSystemUser.of_a_launch()):
-                return  # as another user: it has the agent, which can write nowhere
-        target.process.check()
-        self._directories[user] = AgentDirectory(self._options, target.process, path)
+        self._directories.prepare(target.process)
 
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
@@ -125,7 +114,7 @@ class AgentCalls(CallSource):
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
         self.prepare(target)
-        directory = self._directories[FileSystemUser.of(target.process)]
+        directory = self._directories.of(target.process)
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
@@ -180,6 +169,7 @@ class AgentCalls(CallSource):
         """Close the arena of the program that was there before; that of the new one may be known already."""
         for traced in self._traced:
             traced.replaced |= traced.ids.pid == pid and traced.start_ns < ts
+        self._claims.executed(pid, ts)
 
     def drain(self) -> Rows:
         """What is in the arenas."""
@@ -214,6 +204,8 @@ class AgentCalls(CallSource):
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
+                    if traced.unwound_ns is not None:
+                        self._recording.reset([(traced.ids.pid, traced.ids.pid)], traced.unwound_ns)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
         if self._launches:
@@ -225,7 +217,7 @@ class AgentCalls(CallSource):
         for pid, target in living.items():
             if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
                 continue
-            if not any(directory.can_be_used_by(target.process) for directory in self._directories.values()):
+            if not self._directories.can_be_used_by(target.process):
                 why = (
                     "runs as another user, or in another container, than the program that was started; trace it by itself with `pytrace-ebpf attach`"
                 )
@@ -244,7 +236,7 @@ class AgentCalls(CallSource):
 
     def losses(self) -> np.ndarray:
         """Counts of events, and of names of functions, for which there was no room."""
-        return self._lost + sum((traced.losses for traced in self._traced), np.zeros_like(self._lost))
+        return self._lost + sum((traced.losses for traced in self._traced), self._claims.losses)
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Pass the decision to every agent, which polls it."""
@@ -281,7 +273,7 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced:
+            if not self._traced and not self._claims:
                 break
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
@@ -314,13 +306,14 @@ class AgentCalls(CallSource):
         return None
 
     def close(self) -> None:
-        """Leave nothing behind in any file system; an agent that is still there leaves by itself."""
+        """Leave nothing behind."""
         self.stop()
-        for directory in self._directories.values():
-            directory.remove()
+        self._directories.remove()
 
     def _discover(self) -> None:
-        for directory in self._directories.values():
+        for directory in self._directories.unkept():
+            self._say_unkept(directory)
+        for directory in self._directories:
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
                     self._refuse_name(directory, name, str(file))
@@ -334,17 +327,20 @@ class AgentCalls(CallSource):
                     directory.forget(name)
                     continue
                 directory.forget(name)
-                shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
-                ids = Ids.of(found.pid, shared, self._known())
-                if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
-                    with suppress(Damaged):
-                        self._lost[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in found.news() if piece.stream == arena.CALLS)
-                    continue
-                for earlier in self._traced:  # a process has one arena at a time
-                    earlier.replaced |= earlier.ids.pid == ids.pid
-                self._given_up.pop(ids.pid, None)
-                start_ns = self._start_ns(found)
-                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns), lines=self._lines))
+                self._claims.add(found, Shared.of(f"/{directory.arenas_name}/{name}", file.fileno()), self._start_ns(found))
+        for found, start_ns, ids in self._claims.decide():
+            replaced_ns = self._claims.replaced_ns(ids.pid, start_ns)
+            for earlier in self._traced:  # a process has one arena at a time
+                earlier.replaced |= earlier.ids.pid == ids.pid and replaced_ns is None
+            self._given_up.pop(ids.pid, None)
+            know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
+            self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
+
+    def _say_unkept(self, directory: AgentDirectory) -> None:
+        why = f"the process that opens files with the rights of user {directory.user.uid} ended, so the calls of its programs are recorded no further"
+        for pid, target in self._recording.processes.targets.items():
+            if directory.serves(target.process):
+                self._warn(pid, why)
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
@@ -355,18 +351,15 @@ class AgentCalls(CallSource):
             if pid not in recorded and directory.serves(target.process) and str(own_id(pid, pid)) == inside:
                 self._refuse(pid, what)
 
-    def _known(self) -> dict[int, int | None]:
-        processes = self._recording.processes
-        users = {pid: target.process.credentials.owner for pid, target in processes.targets.items()}
-        return {pid: users.get(pid) for pid in processes.living}
-
     def _start_ns(self, found: Arena) -> int:
         return max(self._began_ns, min(self._clock.at(found.started), time.monotonic_ns()))
 
-    def _know(self, pid: int, found: Arena, start_ns: int) -> Qualify:
-        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+    def _know(self, pid: int, found: Arena, start_ns: int, replaced: bool) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot. `replaced`: it is that program no more."""
         processes = self._recording.processes
         try:
+            if replaced:
+                raise TargetError("it has become another program")
             target = processes.targets.get(pid) or inspect(pid)
             self._first = self._first or target
             processes.add_python(target, self.name, start_ns)

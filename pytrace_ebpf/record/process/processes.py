@@ -29,7 +29,9 @@ News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: for
 class Processes(Recorder):
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: bool = True) -> None:
+        """`names`: threads have the names that they and their interpreters give them, which have to be read again and again."""
+        self._names = names
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -103,9 +105,11 @@ class Processes(Recorder):
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
-        row = self.processes[pid]
-        row |= {"source": source, "python_version": version, "start_ns": self._first_call_ns.setdefault(pid, start_ns)}
-        self._program_start_ns[pid] = start_ns
+        row, began_ns = self.processes[pid], self._program_start_ns.get(pid, start_ns)
+        row["start_ns"] = self._first_call_ns[pid] = min(start_ns, self._first_call_ns.get(pid, start_ns))
+        if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
+            row |= {"source": source, "python_version": version}
+            self._program_start_ns[pid] = max(start_ns, began_ns)
         if not self._alive[pid]:  # none of its threads was ever seen, so that nothing else will report its end
             row["end_ns"] = self._now()
         self._changed.add(pid)
@@ -132,6 +136,14 @@ class Processes(Recorder):
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
             gil_start=0, gil_end=0, interpreters=0, start_ns=start_ns,
         )  # fmt: skip
+
+    def let_go(self, pid: int) -> None:
+        """A living Python is traced no longer: to the trace it ends now."""
+        now = self._now()
+        for key in [key for key, thread in self.threads.items() if key[0] == pid and thread["end_ns"] is None]:
+            self._end_thread(key, now)
+        if pid in self.targets:  # none of its threads was ever seen
+            self._end(pid, now)
 
     def describe(self, pid: int, command: str, executable: str) -> None:
         """A process that was just forked and is about to run this program."""
@@ -259,14 +271,14 @@ class Processes(Recorder):
 
     def _read_names(self, pid: int | None = None) -> None:
         """The names of the living threads of `pid`, or of all."""
-        for key, thread in self.threads.items():
+        for key, thread in self.threads.items() if self._names else ():
             mine = thread["end_ns"] is None and pid in (None, key[0])
             if mine and (comm := _comm(*key)) not in ("", thread["comm"]):
                 self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
 
     def _name_threads(self, all_: bool = False) -> None:
         """What Python calls the living threads, where that is to be read now, or of all."""
-        for pid, names in self._naming.names(self.targets, all_):
+        for pid, names in self._naming.names(self.targets, all_) if self._names else ():
             for tid, name in names.items():
                 thread = self.threads.get((pid, tid))
                 if thread and thread["end_ns"] is None and name != thread["name"]:
