@@ -60,8 +60,9 @@ class Main:
             return file.endswith((f"{path}.py", f"{path}/__main__.py"))
         if self.file.startswith("<"):
             return file == self.file or (self.file == "<stdin>" and _TYPED.match(file) is not None)
-        name = self.file.removeprefix("./")
-        return bool(name) and (file in (self.file, name) or file.endswith(f"/{name.lstrip('/')}") or file.endswith(f"/{name.lstrip('/')}/{MAIN}.py"))
+        name = self.file.removeprefix("./").rstrip("/")
+        paths = (self.file, name, f"{name}/{MAIN}.py") if name else ()
+        return file in paths or (not name.startswith("/") and file.endswith(tuple(f"/{path}" for path in paths)))
 
 
 class Mains:
