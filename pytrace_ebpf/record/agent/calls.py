@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.qualnames import Qualify
@@ -28,7 +28,6 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
-_ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -229,6 +228,10 @@ class AgentCalls(CallSource):
         """By all programs together."""
         return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
 
+    def dropped(self) -> dict[int, int]:
+        """As the living processes count them."""
+        return {traced.ids.pid: traced.arena.counted("dropped") for traced in self._traced}
+
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""
@@ -283,27 +286,19 @@ class AgentCalls(CallSource):
             self._recording.declare(self._launched, None, why)
         return 0 if self._traced else time.monotonic_ns()
 
-    def cost_per_call(self) -> float | None:
-        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
-        return self._cost_of(self._basics)
+    @property
+    def first(self) -> Target | None:
+        """The first that came."""
+        return self._first
+
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
+        return measured(self._first, self._basics)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        ns = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if ns is None or ns_per_call is None else max(0.0, round(ns - ns_per_call, 1))
-
-    def _cost_of(self, options: list[tuple[str, object]]) -> float | None:
-        if self._first is None:
-            return None
-        with suppress(HostError, TargetError):
-            directory = AgentDirectory(options, self._first.process)
-            try:
-                with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
-                    return max(0.0, round(float(np.median(added)), 1))
-            finally:
-                directory.remove()
-        return None
+        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
 
     def close(self) -> None:
         """Leave nothing behind."""

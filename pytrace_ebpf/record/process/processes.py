@@ -101,6 +101,11 @@ class Processes(Recorder):
         row = self.processes.get(pid)
         return row is not None and row["source"] is not None and self._program_start_ns[pid] >= since_ns
 
+    def had_no_agent(self, pid: int, at_ns: int) -> bool:
+        """Whether a process is known to have had no agent at that moment, which a child that it forked would have with it."""
+        row = self.processes.get(pid)
+        return row is not None and (row["source"] == "usdt" or (row["source"] == "agent" and self._program_start_ns[pid] > at_ns))
+
     def set_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
