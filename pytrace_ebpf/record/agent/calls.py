@@ -17,7 +17,7 @@ from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.functions import Qualify
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
@@ -85,6 +85,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
+        self._qualifiers = qualnames.Qualifiers()
         self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._passed = 0
@@ -98,8 +99,7 @@ class AgentCalls(CallSource):
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
-        if self._first is None:
-            self._first = target
+        self._first = self._first or target
         self._directories.prepare(target.process)
 
     def remark(self, pid: int) -> str:
@@ -114,6 +114,7 @@ class AgentCalls(CallSource):
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
+        self._qualifiers.of(target)
         self._launched = target.pid
 
     def attach(self, target: Target) -> None:
@@ -362,14 +363,13 @@ class AgentCalls(CallSource):
             if replaced:
                 raise TargetError("it has become another program")
             target = processes.targets.get(pid) or inspect(pid)
-            if self._first is None:
-                self._first = target
+            self._first = self._first or target
             processes.add_python(target, self.name, start_ns)
-            return qualnames.for_process(target.process, target.library)
+            return self._qualifiers.of(target)
         except (TargetError, HostError, OSError):  # it has ended already
             version = found.python
             processes.set_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
-            return lambda file, first_line, name: None
+            return self._qualifiers.first
         finally:
             if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
                 came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
