@@ -98,6 +98,8 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
     NEEDED(void, Py_IncRef, (PyObject *)) \
     NEEDED(void, Py_DecRef, (PyObject *)) \
+    NEEDED(int, Py_AddPendingCall, (int (*)(void *), void *)) \
+    MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
@@ -192,6 +194,8 @@ bool cpython_finalizing(void);
 uint64_t interpreters_made(void);
 /* GIL held. Whether this thread runs the main interpreter, not a further one. */
 bool cpython_is_main(void);
+/* Whether this process has a thread of that id. */
+bool cpython_is_thread(uint32_t id);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
 uint32_t thread_id_of(void *thread_state);
 uint64_t thread_number_of(void *thread_state);

@@ -10,6 +10,7 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
+from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.choice.calibrate import FibChild
@@ -81,6 +82,7 @@ class AgentCalls(CallSource):
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
+        self._errands = Errands(recording.processes.targets)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
@@ -171,6 +173,7 @@ class AgentCalls(CallSource):
 
     def _close(self, traced: Traced) -> None:
         self._traced.remove(traced)
+        self._errands.forget(traced)
         self._lost += traced.losses
         self._waited_ns += traced.waited_ns
         self._passed += traced.arena.counted("passed")
@@ -209,6 +212,7 @@ class AgentCalls(CallSource):
             with self._of(traced):
                 if news:
                     self._emit(traced, news)
+                self._errands.listen_to(traced, bool(news))
                 if ended:
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
@@ -257,6 +261,7 @@ class AgentCalls(CallSource):
     def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
+            self._errands.wait_for(traced, traced.arena.follows)
             return traced.arena.follows
         wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
         if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
@@ -282,6 +287,8 @@ class AgentCalls(CallSource):
             self._read()
             if not self._traced:
                 break
+            for traced in self._traced:
+                self._errands.wait_for(traced, False)
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
