@@ -96,6 +96,7 @@ static bool find_in(void *python)
         *types[i].type = dlsym(python, types[i].name);
     py.true_ = dlsym(python, "_Py_TrueStruct");
     py.false_ = dlsym(python, "_Py_FalseStruct");
+    py.long_type = dlsym(python, "PyLong_Type");
     py.float_type = dlsym(python, "PyFloat_Type");
     py.set_type = dlsym(python, "PySet_Type");
     py.frozenset_type = dlsym(python, "PyFrozenSet_Type");

@@ -135,7 +135,7 @@ struct cpython {
         *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
     void **generator_exit; /* PyExc_GeneratorExit */
     PyObject *true_, *false_;
-    void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
+    void *long_type, *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
     bool free_threaded; /* built without a GIL; it may have one nevertheless (-X gil=1) */
 };

@@ -74,6 +74,16 @@ static struct interpreter *running(void)
     return in;
 }
 
+struct interpreter *interpreters_running(void)
+{
+    void *state = py.PyInterpreterState_Get();
+    int64_t id = py.PyInterpreterState_GetID(state);
+    arena_lock();
+    struct interpreter *in = known(state, id);
+    arena_unlock();
+    return in;
+}
+
 /* The running one is being taken down. What has left may be another's next. */
 static void goes(void)
 {

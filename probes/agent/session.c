@@ -151,8 +151,8 @@ static bool others_left(void)
     return left;
 }
 
-/* GIL held, hooks on. `down`: what takes the hooks off. */
-static void end(bool tracer_gone, void (*down)(void))
+/* GIL held, hooks on. `down`: what takes the hooks off; why: where the program has it leave, else NULL. */
+static void end(bool tracer_gone, void (*down)(void), const char *why)
 {
     int active = ACTIVE;
     if (!__atomic_compare_exchange_n(&phase, &active, ENDING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -166,16 +166,21 @@ static void end(bool tracer_gone, void (*down)(void))
     if (tracer_gone)
         remove_session_files();
     if (others_left())
-        last_word(ARENA_QUIET, NULL);
+        last_word(why ? ARENA_REFUSED : ARENA_QUIET, why);
     else /* a thread may still be writing its last event: it stays mapped */
         arena_say(arena, ARENA_QUIET);
+}
+
+static void no_tool_left(void)
+{
+    end(false, take_down, "The program has taken every tool id of sys.monitoring for itself: from then on its calls are not recorded.");
 }
 
 static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)arguments, (void)count;
     if (hooks_on && arena)
-        end(tracer_is_gone(), unhook);
+        end(tracer_is_gone(), unhook, NULL);
     py.Py_IncRef(py.none);
     return py.none;
 }
@@ -269,7 +274,7 @@ static void look(void)
     if (!hooks_on || __atomic_load_n(&phase, __ATOMIC_SEQ_CST) != ACTIVE || __atomic_exchange_n(&looking, true, __ATOMIC_SEQ_CST))
         return;
     if (is_over(&gone)) {
-        end(gone, take_down);
+        end(gone, take_down, NULL);
     } else {
         if (left_out_asked() && !py.free_threaded) /* which the tracer does not ask for, then */
             left_out_follow(hooks);
@@ -343,6 +348,7 @@ static bool begin(uint32_t forked_from, bool here)
 {
     const char *failure = NULL;
     look_around = look_here;
+    monitoring_taken = no_tool_left;
     if (tracer_is_gone() || !arena_open(py.version, forked_from)) {
         phase = IDLE;
         return false;

@@ -70,3 +70,21 @@ def test_an_idle_program_is_left_at_once_by_an_agent_that_has_no_thread(
     trace = pytrace_ebpf.open(recorder.stop())
     assert trace.manifest["state"] == "complete"
     assert ".arena" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--opcodes", "exact")], ids=["", "opcodes"])
+@pytest.mark.parametrize("ids", ["4", "3 4", "0 1 2 3 5", "5 4 3 2 1", "all"])
+@pytest.mark.parametrize("interpreter", WARNS, ids=str)
+def test_a_program_gets_every_id_of_a_tool_that_it_asks_for(interpreter: Python, ids: str, options: tuple[str, ...], run: Run) -> None:
+    command = interpreter.command("tool_ids", *ids.split())
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert json.loads(plain.stdout.partition("done ")[2])["errors"] == []
+    directory, traced = run(command, "-q", "--source", "agent", *options)
+    assert (traced.returncode, traced.stdout, traced.stderr) == (0, plain.stdout, "")
+    trace = pytrace_ebpf.open(directory)
+    counts = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id").groupby("name").size()
+    assert counts["before"] == 100
+    if ids == "all":
+        assert "every tool id" in trace.manifest["sources"][-1]["why"]
+    else:
+        assert counts["after"] == 100 and counts["step"] == 200 + 10 * len(ids.split())
