@@ -9,6 +9,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
+from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
@@ -18,7 +19,7 @@ from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.functions import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
-from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Ids, Shared
+from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.rights.beneath import Unfit
@@ -27,7 +28,6 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
-_ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -82,13 +82,12 @@ class AgentCalls(CallSource):
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
-        self._errands = Errands(recording.processes.targets)
+        self._claims, self._errands = Claims(recording.processes), Errands(recording.processes.targets)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = 0
+        self._waited_ns = self._passed = self._launched = 0
         self._left_out = frozenset[int]()
         if launches:
             self._directories[FileSystemUser.of_a_launch()] = AgentDirectory(self._options)
@@ -173,7 +172,6 @@ class AgentCalls(CallSource):
 
     def _close(self, traced: Traced) -> None:
         self._traced.remove(traced)
-        self._errands.forget(traced)
         self._lost += traced.losses
         self._waited_ns += traced.waited_ns
         self._passed += traced.arena.counted("passed")
@@ -182,6 +180,7 @@ class AgentCalls(CallSource):
         """Close the arena of the program that was there before; that of the new one may be known already."""
         for traced in self._traced:
             traced.replaced |= traced.ids.pid == pid and traced.start_ns < ts
+        self._claims.executed(pid, ts)
 
     def drain(self) -> Rows:
         """What is in the arenas."""
@@ -217,6 +216,8 @@ class AgentCalls(CallSource):
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
+                    if traced.unwound_ns is not None:
+                        self._recording.reset([(traced.ids.pid, traced.ids.pid)], traced.unwound_ns)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
         if self._launches:
@@ -247,7 +248,7 @@ class AgentCalls(CallSource):
 
     def losses(self) -> np.ndarray:
         """Counts of events, and of names of functions, for which there was no room."""
-        return self._lost + sum((traced.losses for traced in self._traced), np.zeros_like(self._lost))
+        return self._lost + sum((traced.losses for traced in self._traced), self._claims.losses)
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Pass the decision to every agent, which polls it."""
@@ -261,8 +262,7 @@ class AgentCalls(CallSource):
     def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
-            self._errands.wait_for(traced, traced.arena.follows)
-            return traced.arena.follows
+            return self._errands.have_done(traced, traced.arena.follows)
         wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
         if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
             traced.unasked = False
@@ -285,10 +285,9 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced:
+            if not self._traced and not self._claims:
                 break
-            for traced in self._traced:
-                self._errands.wait_for(traced, False)
+            self._errands.have_left(self._traced)
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
@@ -313,7 +312,7 @@ class AgentCalls(CallSource):
             directory = AgentDirectory(options, self._first.process)
             try:
                 with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
+                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(5)]
                     return max(0.0, round(float(np.median(added)), 1))
             finally:
                 directory.remove()
@@ -340,17 +339,14 @@ class AgentCalls(CallSource):
                     directory.forget(name)
                     continue
                 directory.forget(name)
-                shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
-                ids = Ids.of(found.pid, shared, self._known())
-                if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
-                    with suppress(Damaged):
-                        self._lost[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in found.news() if piece.stream == arena.CALLS)
-                    continue
-                for earlier in self._traced:  # a process has one arena at a time
-                    earlier.replaced |= earlier.ids.pid == ids.pid
-                self._given_up.pop(ids.pid, None)
-                start_ns = self._start_ns(found)
-                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns), lines=self._lines))
+                self._claims.add(found, Shared.of(f"/{directory.arenas_name}/{name}", file.fileno()), self._start_ns(found))
+        for found, start_ns, ids in self._claims.decide():
+            replaced_ns = self._claims.replaced_ns(ids.pid, start_ns)
+            for earlier in self._traced:  # a process has one arena at a time
+                earlier.replaced |= earlier.ids.pid == ids.pid and replaced_ns is None
+            self._given_up.pop(ids.pid, None)
+            know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
+            self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
@@ -361,18 +357,15 @@ class AgentCalls(CallSource):
             if pid not in recorded and directory.serves(target.process) and str(own_id(pid, pid)) == inside:
                 self._refuse(pid, what)
 
-    def _known(self) -> dict[int, int | None]:
-        processes = self._recording.processes
-        users = {pid: target.process.credentials.owner for pid, target in processes.targets.items()}
-        return {pid: users.get(pid) for pid in processes.living}
-
     def _start_ns(self, found: Arena) -> int:
         return max(self._began_ns, min(self._clock.at(found.started), time.monotonic_ns()))
 
-    def _know(self, pid: int, found: Arena, start_ns: int) -> Qualify:
-        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+    def _know(self, pid: int, found: Arena, start_ns: int, replaced: bool) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot. `replaced`: it is that program no more."""
         processes = self._recording.processes
         try:
+            if replaced:
+                raise TargetError("it has become another program")
             target = processes.targets.get(pid) or inspect(pid)
             if self._first is None:
                 self._first = target

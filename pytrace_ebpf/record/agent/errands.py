@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.library import agent_library
@@ -25,18 +26,25 @@ class Errands:
     def __init__(self, targets: Mapping[int, Target]) -> None:
         """`targets`: the programs that are traced, by pid."""
         self._targets = targets
-        self._due: dict[Traced, float] = {}
-        self._quiet: dict[Traced, tuple[float, float, int]] = {}  # when it is looked at next, how long it was quiet then, the CPU time that it had
+        self._due = WeakKeyDictionary[Traced, float]()
+        # When it is looked at next, how long it was quiet then, and the CPU time that it had.
+        self._quiet = WeakKeyDictionary[Traced, tuple[float, float, int]]()
 
-    def wait_for(self, traced: Traced, done: bool) -> None:
-        """Where an agent has not done what it was asked to: call it, some milliseconds later, and then again and again."""
+    def have_done(self, traced: Traced, done: bool) -> bool:
+        """Whether an agent has `done` what it was asked to; where it has not, it is called some milliseconds later, and then again and again."""
         if done:
             self._due.pop(traced, None)
-            return
+            return True
         now = time.monotonic()
         if now >= self._due.setdefault(traced, now + _SOON_S):
             self._call(traced)
             self._due[traced] = time.monotonic() + _AGAIN_S
+        return False
+
+    def have_left(self, all_traced: Iterable[Traced]) -> None:
+        """The same of those that were asked to leave, and are here still."""
+        for traced in all_traced:
+            self.have_done(traced, False)
 
     def listen_to(self, traced: Traced, writes: bool) -> None:
         """Up to 3.11, where each thread has its own callback: a program that runs and reports nothing may have one that nobody has looked for."""
@@ -52,11 +60,6 @@ class Errands:
             self._call(traced)
             after = min(2 * after, _MOST_QUIET_S)
         self._quiet[traced] = (now + after, after, ticks)
-
-    def forget(self, traced: Traced) -> None:
-        """It has ended."""
-        self._due.pop(traced, None)
-        self._quiet.pop(traced, None)
 
     def _call(self, traced: Traced) -> None:
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports

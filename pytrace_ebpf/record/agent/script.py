@@ -22,4 +22,6 @@ def script(session: str, arenas: str) -> str:
 def one_line(session: str) -> str:
     """An expression that runs the session's script and leaves no name where it is evaluated; short, for room is scarce."""
     path = f"{session}/{SCRIPT}"
-    return f"exec({f'with open({path!r})as f:exec(f.read(),{{}})'!r},{{}})"
+    # A pending call that fails ends the program ("error return without exception set"): whatever goes wrong stays here.
+    body = f"try:\n with open({path!r})as f:exec(f.read(),{{}})\nexcept:0"
+    return f"exec({body!r},{{}})"

@@ -73,12 +73,13 @@ class Ids:
     _tids: dict[int, int] = field(default_factory=dict)  # of the inside -> of here
 
     @classmethod
-    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None]) -> Self | None:
+    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None], final: bool = True) -> Self | None:
         """The process that calls itself `inside` and has the file `shared` mapped. That it says so is not believed.
 
-        known  processes whose end was not noticed yet: each with its user, None where that is not known
+        known  processes that are followed, or were since the file began: each with its user, None where that is not known
+        final  no more will be known later
 
-        None where there is none. One that ended before it was heard of, or became another program, is believed where nothing
+        None where there is none, so far. One that ended before it was heard of, or became another program, is believed where nothing
         speaks against it: neither it nor who has its number now is another user's.
         """
         for pid in dict.fromkeys((inside, *_processes_of(shared.uid))):
@@ -87,9 +88,12 @@ class Ids:
         for namespace in _watched:
             if (pid := _ended(namespace, inside)) and known.get(pid, shared.uid) in (shared.uid, None):
                 return cls(pid, namespace)
+        became = [pid for pid, user in known.items() if _numbers(pid, pid)[-1:] == [inside] and {user, _user_of(pid)} <= {shared.uid, None}]
+        if len(became) == 1:
+            return cls(became[0], watch(became[0]))
         if {known.get(inside), _user_of(inside)} - {shared.uid, None}:
             return None
-        return cls(inside) if inside in known or not (_watched or _runs(inside)) else None
+        return cls(inside) if inside in known or (final and not (_watched or _runs(inside))) else None
 
     def here(self, tids: set[int], elsewhere: Callable[[int], bool] = lambda tid: False) -> dict[int, int]:
         """Threads, as the process says, to what they are here; UNKNOWN_THREAD where that cannot be found out, or is not its own.

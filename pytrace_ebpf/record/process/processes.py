@@ -100,9 +100,11 @@ class Processes(Recorder):
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
-        row = self.processes[pid]
-        row |= {"source": source, "python_version": version, "start_ns": self._first_call_ns.setdefault(pid, start_ns)}
-        self._program_start_ns[pid] = start_ns
+        row, began_ns = self.processes[pid], self._program_start_ns.get(pid, start_ns)
+        row["start_ns"] = self._first_call_ns[pid] = min(start_ns, self._first_call_ns.get(pid, start_ns))
+        if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
+            row |= {"source": source, "python_version": version}
+            self._program_start_ns[pid] = max(start_ns, began_ns)
         if not self._alive[pid]:  # none of its threads was ever seen, so that nothing else will report its end
             row["end_ns"] = self._now()
         self._changed.add(pid)
