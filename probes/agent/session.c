@@ -436,6 +436,8 @@ bool session_look(bool pending)
 
 bool session_begin(const char *directory, bool pending)
 {
+    if (__atomic_load_n(&phase, __ATOMIC_SEQ_CST) == ACTIVE && !tracer_is_gone())
+        return false;
     arena_lock();
     snprintf(next_directory, sizeof next_directory, "%s", directory);
     arena_unlock();
