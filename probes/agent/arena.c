@@ -307,7 +307,7 @@ void writer_looks(void)
 
 bool writer_make_room(struct writer *w)
 {
-    if (!writes_to(w, recording)) /* writers_close */
+    if (!recording || !(writes_to(w, recording) || w->session == AWAITING)) /* writers_close */
         return false;
     if (w->next != w->stop) {
         open_window(w);
