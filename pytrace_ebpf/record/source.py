@@ -8,6 +8,7 @@ import numpy as np
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.schema import CallKind
@@ -18,8 +19,9 @@ _MOST_ENDED = 100  # processes that ended, in the manifest
 class Recording:
     """What the recorders share: the tables of functions and processes, the rows that wait to be drained, the choice of sources."""
 
-    def __init__(self, functions: Functions, processes: Processes) -> None:
-        self.functions, self.processes = functions, processes
+    def __init__(self, functions: Functions, processes: Processes, shares: Shares | None = None) -> None:
+        """`shares`: what the processes' users cost, where they are of several, and nobody asked for each."""
+        self.functions, self.processes, self.shares = functions, processes, shares
         self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
         self._waiting: Rows = {}
 

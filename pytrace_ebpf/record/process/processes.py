@@ -28,7 +28,9 @@ News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: for
 class Processes(Recorder):
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: bool = True) -> None:
+        """`names`: threads have the names that they and their interpreters give them, which have to be read again and again."""
+        self._names = names
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -131,6 +133,14 @@ class Processes(Recorder):
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
             gil_start=0, gil_end=0, interpreters=0, start_ns=start_ns,
         )  # fmt: skip
+
+    def let_go(self, pid: int) -> None:
+        """A living Python is traced no longer: to the trace it ends now."""
+        now = self._now()
+        for key in [key for key, thread in self.threads.items() if key[0] == pid and thread["end_ns"] is None]:
+            self._end_thread(key, now)
+        if pid in self.targets:  # none of its threads was ever seen
+            self._end(pid, now)
 
     def describe(self, pid: int, command: str, executable: str) -> None:
         """A process that was just forked and is about to run this program."""
@@ -258,14 +268,14 @@ class Processes(Recorder):
 
     def _read_names(self, pid: int | None = None) -> None:
         """The names of the living threads of `pid`, or of all."""
-        for key, thread in self.threads.items():
+        for key, thread in self.threads.items() if self._names else ():
             mine = thread["end_ns"] is None and pid in (None, key[0])
             if mine and (comm := _comm(*key)) not in ("", thread["comm"]):
                 self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
 
     def _name_threads(self, all_: bool = False) -> None:
         """What Python calls the living threads, where that is to be read now, or of all."""
-        for pid, names in self._naming.names(self.targets, all_):
+        for pid, names in self._naming.names(self.targets, all_) if self._names else ():
             for tid, name in names.items():
                 thread = self.threads.get((pid, tid))
                 if thread and thread["end_ns"] is None and name != thread["name"]:

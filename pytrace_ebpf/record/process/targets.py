@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
-from pytrace_ebpf.record.process.matching import Looking, Matching
+from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.pinned import Ended
 from pytrace_ebpf.record.process.target import (
     NotPython,
@@ -33,7 +32,6 @@ from pytrace_ebpf.record.source import Recording
 
 _DESCRIBED = ("command", "executable", "python_version")
 _MOST_NAMED = 100  # of the processes that were asked for, in the manifest
-_MOST_FAILURES, _LONG_S = 5, 3.0  # to attach takes half a second
 _MOST_SAID = 20  # sentences about processes that cannot be traced: others may start any number of those
 
 
@@ -53,18 +51,17 @@ class Targets:
         self, options: Options, recording: Recording, sources: Sources, recorders: Sequence[Recorder],
         opens: Callable[[Mapping[str, Any]], None], drain: Callable[[], None], looking: Looking | None = None,
     ) -> None:  # fmt: skip
-        """`drain`: takes in what the recorders have. `looking`: what finds processes, instead of the pattern in `options`."""
+        """`drain`: takes in what the recorders have. `looking`: what finds processes that come to fit."""
         self._options, self._recording, self._sources, self._recorders = options, recording, sources, recorders
         self._processes = recording.processes
         self._opens, self._drain = opens, drain
         self._asked: dict[int, dict[str, Any]] = {}  # described, in the order in which they were added
         self._gone: set[int] = set()  # of those
         self._following = Following(recording, sources, recorders)
-        self._matching = looking or (Matching(options.match) if options.match is not None else None)
+        self._matching = looking
         self.launched: Launched | Started | None = None
         self._said: list[str] = []
         self._refusals = 0
-        self._failures: Counter[tuple[int, ...]] = Counter()  # by the user ids of what came to fit
 
     # -- added ---------------------------------------------------------------------
 
@@ -215,25 +212,31 @@ class Targets:
         """See how a launched program is; attach to what came to fit the pattern, where nobody follows it already. Raises TargetError."""
         if self.launched is not None:
             self.launched.poll()
-        for pid, found in self._matching.newcomers() if self._matching else ():
-            if not self._is_traced(pid):
-                self._attach_newcomer(pid, found)
-
-    def _attach_newcomer(self, pid: int, found: Target | Exception) -> None:
-        """Attach to what came to match. Nothing is drained meanwhile, so users whose processes fail again and again are skipped."""
-        users = found.process.credentials.uids if isinstance(found, Target) else ()
-        if self._failures[users] >= _MOST_FAILURES:
+        if self._matching is None:
             return
-        began_s = time.monotonic()
+        for pid, found in self._matching.newcomers():
+            if not self._is_traced(pid):
+                self._attach_newcomer(pid, found, self._matching)
+        for pid in self._matching.take_let_go():
+            self._processes.let_go(pid)
+        self._said += self._matching.shares.take_said()
+
+    def _attach_newcomer(self, pid: int, found: Target | Exception, matching: Looking) -> None:
+        """Attach to what came to match. Nothing is drained meanwhile, so what it takes is charged to its user; where it fails, the wait as well."""
+        user = matching.user(pid)
+        began_s, failed = time.monotonic(), isinstance(found, Target)
         try:
-            begun = self._attach(pid, found)
+            with matching.shares.charged(user):
+                begun = self._attach(pid, found)
+            failed = False
         except Ended:
             return
         except (TargetError, HostError) as error:
-            self._failures[users] += isinstance(found, Target)
             self._refuse(pid, error)
             return
-        self._failures[users] += time.monotonic() - began_s > _LONG_S
+        finally:
+            if failed:
+                matching.shares.charge(user, time.monotonic() - began_s)
         self._said.append(f"tracing process {pid} as well, by {begun.source}")
         self._attach_children(pid)
 
