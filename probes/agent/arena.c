@@ -29,6 +29,7 @@
 
 struct arena *arena;
 uint64_t recording;
+bool (*nobody_reads)(void);
 
 static struct writer nobody = {.session = NO_SESSION};
 _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"))) = &nobody;
@@ -271,7 +272,7 @@ static struct chunk *wait_for_chunk(const struct writer *w)
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
      * not come. Without one it is this thread alone. */
-    while (may_wait && patient && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
+    while (may_wait && patient && !nobody_reads() && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
     patient = chunk != NULL;
     __atomic_fetch_add(&arena->waited_ns, clock_ns() - since, __ATOMIC_RELAXED);

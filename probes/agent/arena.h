@@ -152,6 +152,8 @@ static inline bool writes_to(const struct writer *writer, uint64_t session)
 }
 /* Of each thread of the session. */
 void writers_each(void (*act)(struct writer *));
+/* The tracer is gone, or wants no more: who waits for a chunk asks this. */
+extern bool (*nobody_reads)(void);
 /* Nobody waits for a chunk from now on until the next arena is opened. */
 void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */

@@ -267,6 +267,12 @@ static bool is_over(bool *gone)
     return stop || *gone;
 }
 
+static bool nobody_there(void)
+{
+    bool gone = false;
+    return is_over(&gone);
+}
+
 /* The main interpreter's GIL held, on a thread of the program's or within errands.c. */
 static void look(void)
 {
@@ -348,6 +354,7 @@ static bool begin(uint32_t forked_from, bool here)
 {
     const char *failure = NULL;
     look_around = look_here;
+    nobody_reads = nobody_there;
     monitoring_taken = no_tool_left;
     if (tracer_is_gone() || !arena_open(py.version, forked_from)) {
         phase = IDLE;
