@@ -14,8 +14,8 @@ void (*tools_give_way)(void);
 
 typedef PyObject *(*with_one)(PyObject *, PyObject *);
 static PyObject *on_use(PyObject *, PyObject *const *, Py_ssize_t), *on_get(PyObject *, PyObject *), *on_free(PyObject *, PyObject *),
-    *on_clear(PyObject *, PyObject *);
-enum { USE, GET, FREE, CLEAR, FUNCTIONS };
+    *on_clear(PyObject *, PyObject *), *on_events(PyObject *, PyObject *);
+enum { USE, GET, FREE, CLEAR, EVENTS, FUNCTIONS };
 static struct {
     const char *name;
     int flags;
@@ -26,6 +26,7 @@ static struct {
     {"get_tool", METH_O, on_get, NULL, NULL},
     {"free_tool_id", METH_O, on_free, NULL, NULL},
     {"clear_tool_id", METH_O, on_clear, NULL, NULL}, /* 3.14 */
+    {"get_events", METH_O, on_events, NULL, NULL},
 };
 
 static bool is_ours(PyObject *id)
@@ -65,6 +66,11 @@ static PyObject *on_free(PyObject *self, PyObject *id)
 static PyObject *on_clear(PyObject *self, PyObject *id)
 {
     return unless_ours(CLEAR, self, id);
+}
+
+static PyObject *on_events(PyObject *self, PyObject *id)
+{
+    return is_ours(id) ? py.PyLong_FromLong(0) : ((with_one)functions[EVENTS].theirs)(self, id);
 }
 
 static struct method *method_of(PyObject *module, const char *name, int flags)
