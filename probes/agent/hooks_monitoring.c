@@ -1,4 +1,6 @@
 /* Function events from sys.monitoring, CPython 3.12 and later. */
+#include <string.h>
+
 #include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
@@ -315,6 +317,11 @@ static PyObject *new_callback(PyObject *type, fast_call call, struct interpreter
         callback->of = of;
     }
     return (PyObject *)callback;
+}
+
+void monitoring_forget(void)
+{
+    memset(last, 0, sizeof last);
 }
 
 static bool keep(int i, PyObject *callback)

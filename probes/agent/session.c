@@ -192,6 +192,7 @@ static void interpreter_gone(void)
     watches_interpreter = false;
     exit_function = NULL;
     interpreters_forget();
+    monitoring_forget();
     functions_end();
     if (!tracer_is_gone())
         session_interpreter_gone(options.directory);

@@ -20,6 +20,9 @@ struct source {
 };
 extern const struct source monitoring, profile;
 
+/* The interpreter is gone, and all objects with it. */
+void monitoring_forget(void);
+
 struct interpreter;
 /* The program takes every id of sys.monitoring: there is none left for the agent, which is to leave at once. */
 extern void (*monitoring_taken)(void);

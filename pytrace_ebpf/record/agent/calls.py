@@ -119,9 +119,11 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if self._has_begun(target.pid):  # and ended, before it was seen to
-                    return
-                raise
+                while not self._has_begun(target.pid):  # and ended, before it was seen to
+                    if not self._claims:
+                        raise
+                    time.sleep(0.01)
+                return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
