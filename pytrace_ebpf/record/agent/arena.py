@@ -152,6 +152,16 @@ class Arena:
         return True
 
     @property
+    def used(self) -> int:
+        """About how many bytes of it have memory."""
+        functions = max(0, min(int(self._header["functions_end"]), CHUNKS_START) - FUNCTIONS_START)
+        return functions + min(int(self._header["chunks"]), self._most) * self._chunk_bytes
+
+    def grant(self, size: int) -> None:
+        """Let so many bytes of it have memory."""
+        self._put(self._offset("granted"), size.to_bytes(8, "little"))
+
+    @property
     def follows(self) -> bool:
         """Whether the agent had done what leave_out() asked when the header was looked at."""
         return int(self._header["left_out_done"]) == self._turn

@@ -102,6 +102,15 @@ class AgentCalls(CallSource):
         self._first = self._first or target
         self._directories.prepare(target.process)
 
+    def remark(self, pid: int) -> str:
+        """That it has little memory."""
+        return self._directories.remark(pid)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the smallest arena may take."""
+        return self._directories.arena_bytes
+
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
@@ -112,8 +121,8 @@ class AgentCalls(CallSource):
         """Inject the agent and wait until it records."""
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
-        self.prepare(target)
-        directory = self._directories.of(target.process)
+        directory = self._directories.prepare(target.process)
+        assert directory is not None  # a launched program has the agent, and is not attached to
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
@@ -191,6 +200,7 @@ class AgentCalls(CallSource):
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
+        self._directories.grow()
         drained: list[tuple[Traced, bool, list[Piece]]] = []
         for traced in list(self._traced):
             with self._of(traced):
@@ -311,7 +321,9 @@ class AgentCalls(CallSource):
 
     def _discover(self) -> None:
         for directory in self._directories.unkept():
-            self._say_unkept(directory)
+            for pid, target in self._recording.processes.targets.items():
+                if directory.serves(target.process):
+                    self._warn(pid, directory.why_unkept)
         for directory in self._directories:
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
@@ -326,6 +338,7 @@ class AgentCalls(CallSource):
                     directory.forget(name)
                     continue
                 directory.forget(name)
+                directory.found(found)
                 self._claims.add(found, Shared.of(f"/{directory.arenas_name}/{name}", file.fileno()), self._start_ns(found))
         for found, start_ns, ids in self._claims.decide():
             replaced_ns = self._claims.replaced_ns(ids.pid, start_ns)
@@ -334,12 +347,6 @@ class AgentCalls(CallSource):
             self._given_up.pop(ids.pid, None)
             know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
             self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
-
-    def _say_unkept(self, directory: AgentDirectory) -> None:
-        why = f"the process that opens files with the rights of user {directory.user.uid} ended, so the calls of its programs are recorded no further"
-        for pid, target in self._recording.processes.targets.items():
-            if directory.serves(target.process):
-                self._warn(pid, why)
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
