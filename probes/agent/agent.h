@@ -1,14 +1,14 @@
 /* The contract between the agent, which lives in the traced process, and the tracer.
  *
- * A session is a directory that the tracer prepares. The target can read it, and change nothing in it:
+ * A session is a directory that a process of the tracer's prepares with the rights of the target's user:
  *
  *     agent.so    this library
  *     options     lines of key=value, see options.h
  *     begin.py    a script that loads the library
- *     lock        write-locked (fcntl, F_OFD_SETLK) while the tracer lives; only who may write to it could lock it so
+ *     lock        write-locked (fcntl, F_OFD_SETLK) by that process, which lives as long as the tracer; only who may write to it could lock it so
  *
  * Each traced process creates one arena, a sparse file <pid>.<n>.arena in the directory that `options` names, which
- * is the target's user's alone, and writes its events there. The tracer reads the file and believes nothing in it: it
+ * nobody else may look into, and writes its events there. The tracer reads the file and believes nothing in it: it
  * copies what it looks at and checks the copy. A file that is cut meanwhile gives it less, never a signal.
  *
  *     0                      struct arena
@@ -41,7 +41,7 @@
 
 /* arena.state, written by the agent; REFUSED: `message` says why */
 enum { ARENA_STARTING, ARENA_ACTIVE, ARENA_QUIET, ARENA_REFUSED };
-/* arena.command, written by the tracer; the agent waits for its change by futex, and is woken there for left_out_turn too */
+/* arena.command, written by the tracer; threads that run Python look there from time to time */
 enum { COMMAND_RECORD, COMMAND_STOP };
 #define MOST_LEFT_OUT 512 /* functions at a time */
 #define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
@@ -78,6 +78,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
     FIELD(uint64_t, interpreters)   /* how many the program had made when recording ended, the main one included; 0 = not known */ \
     FIELD(uint64_t, threads_taken)  /* threads whose profile function was not the agent's any more when recording ended: their last calls were not written */ \
+    FIELD(uint64_t, granted)        /* by the tracer, the agent's first word being arena_first: bytes of the arena that may have memory; 0 = all */ \
     ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 
@@ -217,10 +218,13 @@ static inline uint32_t event_line(uint64_t stamp_line, uint64_t what)
  * Loading it does nothing, unless an `options` file is next to it: then it begins by itself, at the start of
  * the program's own code when it was preloaded (LD_PRELOAD), at once when it was loaded into a running Python. */
 
-/* Begin a session in this process, from a thread of its own; returns at once. For a process that holds the library already. */
+/* Begin a session in this process, soon; returns at once. For a process that holds the library already. */
 int pytrace_begin(const char *directory);
 /* The same with the signature of a pending call of CPython. */
 int pytrace_begin_pending(void *directory);
+/* Have done what arena.command and left_out_turn ask for: threads that run Python look by themselves, and where none does nobody would. */
+void pytrace_look(void);
+int pytrace_look_pending(void *unused);
 /* For the tracer: one moment in both clocks, {stamp, CLOCK_MONOTONIC ns}; `clock` is CLOCK_IS_*. */
 void pytrace_anchor(uint32_t clock, uint64_t moment[2]);
 /* Lines of "struct field type offset count", the types as NumPy writes them (u8, i4, S1), numbers with leading zeros;

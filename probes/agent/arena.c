@@ -21,11 +21,16 @@
 #endif
 #define PAGE 4096
 #define FUNCTIONS_STEP (256 << 10)
+#define SMALL (16 << 20) /* an arena in which names take smaller steps */
 #define WAIT_NS 200000
+#define WINDOW_NS 10000000 /* a thread looks at the clock about so often */
+#define WINDOW 256         /* events, after so many at the latest */
+#define DUE_NS 50000000    /* and so often one thread of all looks whether something is to be done */
 #define LOOK_EVERY 64 /* events, while there is no chunk */
 
 struct arena *arena;
 uint64_t recording;
+bool (*nobody_reads)(void);
 
 static struct writer nobody = {.session = NO_SESSION};
 _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"))) = &nobody;
@@ -33,6 +38,7 @@ _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"
 static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
+static uint64_t used;   /* bytes of all of the file that have */
 static uint32_t chunk_limit, function_ids, threads;
 static uint64_t order, values_turned_away, allocations_turned_away, opcodes_turned_away;
 static struct chunk *opcodes; /* the last one of their records; NULL = none yet */
@@ -55,21 +61,28 @@ void arena_unlock(void)
     __atomic_store_n(&locked, 0, __ATOMIC_RELEASE);
 }
 
+/* The tracer grants so many bytes more, of which some are left for names: without those nothing that is written says anything. */
+static bool is_granted(uint64_t length, bool for_names)
+{
+    uint64_t granted = __atomic_load_n(&arena->granted, __ATOMIC_RELAXED);
+    return !granted || used + length <= (for_names ? granted : granted - granted / 4);
+}
+
 /* Give part of the arena that nobody has written to its memory now, so that no later store can fail: on a full file system
  * that is a SIGBUS. Without a descriptor: the file may have lost its name by now. */
 static bool back(uint64_t offset, uint64_t length)
 {
     char *start = (char *)arena + offset;
-    if (!madvise(start, length, MADV_POPULATE_WRITE))
-        return true;
-    if (errno != EINVAL)
+    bool done = !madvise(start, length, MADV_POPULATE_WRITE);
+    if (!done && errno != EINVAL)
         return false;
     /* Linux before 5.14: where the kernel itself is to store something, the call fails instead. */
-    for (char *page = start; page < start + length; page += PAGE) {
+    for (char *page = start; !done && page < start + length; page += PAGE) {
         if (syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, page, sizeof(uint64_t)))
             return false;
         memset(page, 0, sizeof(uint64_t));
     }
+    __atomic_fetch_add(&used, length, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -97,6 +110,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
         at = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     arena = at == MAP_FAILED ? NULL : at;
+    used = 0;
     if (!arena || !back(0, PAGE)) {
         arena_unlink();
         if (arena)
@@ -116,6 +130,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     arena->chunk_bytes = chunk_bytes;
     arena->forked_from = forked_from;
     arena->functions_end = FUNCTIONS_START;
+    arena->granted = options.arena_first;
     arena->started = stamp_of(options.clock);
     __atomic_store_n(&arena->magic, ARENA_MAGIC, __ATOMIC_RELEASE);
     return true;
@@ -180,8 +195,10 @@ uint32_t arena_add_function(int32_t first_line, uint32_t flags, const char *cons
     if (function_ids == LAST_FUNCTION || start + size > CHUNKS_START)
         goto full;
     while (start + size > backed) {
-        uint64_t step = backed + FUNCTIONS_STEP > CHUNKS_START ? CHUNKS_START - backed : FUNCTIONS_STEP;
-        if (!back(backed, step))
+        uint64_t step = arena->granted && arena->granted < SMALL ? FUNCTIONS_STEP / 4 : FUNCTIONS_STEP;
+        if (backed + step > CHUNKS_START)
+            step = CHUNKS_START - backed;
+        if (!is_granted(step, true) || !back(backed, step))
             goto full;
         backed += step;
     }
@@ -214,6 +231,8 @@ static uint64_t events_at(uint32_t number)
 static bool back_next_chunk(void)
 {
     uint32_t number = arena->chunks, in_a_page = PAGE / CHUNK_SIZE;
+    if (!is_granted(arena->chunk_bytes + PAGE, false))
+        return false;
     if (number % in_a_page == 0 && !back(CHUNK_TABLE + (uint64_t)number * CHUNK_SIZE, PAGE))
         return false;
     return back(events_at(number), arena->chunk_bytes);
@@ -268,17 +287,48 @@ static struct chunk *wait_for_chunk(const struct writer *w)
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
      * not come. Without one it is this thread alone. */
-    while (may_wait && patient && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
+    while (may_wait && patient && !nobody_reads() && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
     patient = chunk != NULL;
     __atomic_fetch_add(&arena->waited_ns, clock_ns() - since, __ATOMIC_RELAXED);
     return chunk;
 }
 
+static void look_at_clock(struct writer *w)
+{
+    static uint64_t due;
+    uint64_t now = clock_ns(), took = now - w->looked, most = w->window ? 2 * w->window : 1;
+    uint64_t fit = (uint64_t)w->window * WINDOW_NS / (took + 1);
+    w->looked = now;
+    w->window = fit < 1 ? 1 : fit < most ? fit : most;
+    if (w->window > WINDOW)
+        w->window = WINDOW;
+    if (now < __atomic_load_n(&due, __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(&due, now + DUE_NS, __ATOMIC_RELAXED);
+    w->session |= DUE;
+}
+
+static void open_window(struct writer *w)
+{
+    look_at_clock(w);
+    w->end = w->stop - w->next > w->window ? w->next + w->window : w->stop;
+}
+
+void writer_looks(void)
+{
+    if (this_writer->session == recording)
+        look_at_clock(this_writer);
+}
+
 bool writer_make_room(struct writer *w)
 {
-    if (w->session != recording) /* writers_close */
+    if (!recording || !(writes_to(w, recording) || w->session == AWAITING)) /* writers_close */
         return false;
+    if (w->next != w->stop) {
+        open_window(w);
+        return true;
+    }
     if (w->chunk) {
         w->before += w->chunk->count;
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
@@ -292,13 +342,14 @@ bool writer_make_room(struct writer *w)
             patient = true;
     }
     if (!w->chunk) {
-        w->next = w->end = NULL;
+        w->next = w->end = w->stop = NULL;
         arena_dropped();
         return false;
     }
     w->turned_away = 0;
     w->next = (struct event *)((char *)arena + events_at(w->chunk - chunk_at(0)));
-    w->end = w->next + options.chunk_records;
+    w->stop = w->next + options.chunk_records;
+    open_window(w);
     return true;
 }
 
@@ -308,7 +359,7 @@ void writers_close(void)
     uint64_t ending = __atomic_exchange_n(&recording, 0, __ATOMIC_SEQ_CST);
     arena_lock();
     for (struct writer *w = writers; w; w = w->link)
-        if (w->session == ending && !w->over && !__atomic_load_n(&w->foreign, __ATOMIC_SEQ_CST))
+        if (writes_to(w, ending) && !w->over && !__atomic_load_n(&w->foreign, __ATOMIC_SEQ_CST))
             w->end = w->next;
     arena_unlock();
 }
@@ -377,7 +428,7 @@ void arena_opcode_added(void)
 void writers_each(void (*act)(struct writer *))
 {
     for (struct writer *w = writers; w; w = w->link)
-        if (w->session == recording && !w->over)
+        if (writes_to(w, recording) && !w->over)
             act(w);
 }
 
@@ -386,7 +437,7 @@ static void thread_ends(void *writer)
     struct writer *w = writer;
     this_writer = &nobody;
     arena_lock();
-    bool good = w->session == recording || w->session == AWAITING;
+    bool good = writes_to(w, recording) || w->session == AWAITING;
     if (good && w->chunk)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
     if (good && w->values)
@@ -443,7 +494,7 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 {
     arena_lock();
     struct writer *w = writers;
-    while (w && !((thread ? w->thread == thread : w->thread != 0) && w->tid == tid && w->session == recording && !w->over))
+    while (w && !((thread ? w->thread == thread : w->thread != 0) && w->tid == tid && writes_to(w, recording) && !w->over))
         w = w->link;
     arena_unlock();
     return w;
@@ -452,7 +503,7 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 struct writer *writer_of(uint32_t tid)
 {
     for (struct writer *w = writers; w; w = w->link)
-        if (w->tid == tid && (w->session == recording || w->session == AWAITING) && w->chunk && !w->over)
+        if (w->tid == tid && (writes_to(w, recording) || w->session == AWAITING) && w->chunk && !w->over)
             return w;
     return NULL;
 }

@@ -7,9 +7,11 @@
 #include "arena.h"
 #include "options.h"
 #include "pages.h"
+#include "qualnames.h"
 #include "world.h"
 
 #define LONGEST 4096
+#define DEALLOC 40 /* from an object's type to PyTypeObject.tp_dealloc, over ob_size, tp_name, tp_basicsize and tp_itemsize */
 #define MOST_NAMES (1 << 16) /* of arguments and types: a program may make any number of types */
 #define SLAB (64 << 10)
 #define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
@@ -21,7 +23,9 @@ uint32_t functions_generation = 1;
 static size_t slots_used;
 static struct function_entry *spare;
 static struct function_entry nameless; /* for which there was no memory */
-static Py_ssize_t extra = -1;
+static void (*dealloc)(PyObject *); /* of code objects: what stood in the place of ours */
+static bool is_there;               /* ours does, or did until somebody put his own in front of it */
+static bool hears;                  /* every death is told */
 
 static uint8_t left_out[(LAST_FUNCTION + 8) / 8]; /* a bit for each id */
 
@@ -96,35 +100,85 @@ static void take_out(size_t place)
     spare = entry;
 }
 
-/* CPython calls it when a code object dies: its address may be another's next. */
-static void code_dies(void *dying)
+/* The address of a code object that dies may be another's next. */
+static void code_dies(PyObject *code)
 {
-    struct function_entry *entry = dying;
-    if (!entry || !entry->code)
-        return;
-    if (UNLIKELY(entry->executed != NULL))
-        function_dies(entry);
     arena_lock();
-    size_t place = slot_for(functions, entry->code);
-    if (functions->slot[place] == entry)
+    size_t place = slot_for(functions, code);
+    struct function_entry *entry = functions->slot[place];
+    if (entry && UNLIKELY(entry->executed != NULL))
+        function_dies(entry);
+    if (entry)
         take_out(place);
     arena_unlock();
 }
 
-Py_ssize_t functions_index(void)
+static bool heard; /* since it was last asked */
+
+/* In the place of PyCode_Type.tp_dealloc. */
+static void on_death(PyObject *code)
 {
-    return py._PyEval_RequestCodeExtraIndex(code_dies);
+    heard = true;
+    if (LIKELY(hears))
+        code_dies(code);
+    dealloc(code);
+}
+
+static void (**place_of_dealloc(void))(PyObject *)
+{
+    return (void (**)(PyObject *))((char *)py.code_type + at->object_type + DEALLOC);
+}
+
+/* Whether what somebody else has put there since calls ours still. */
+static bool is_called(void)
+{
+    heard = false;
+    PyObject *code = py.PyCode_NewEmpty("", "", 1);
+    if (code)
+        py.Py_DecRef(code);
+    py.PyErr_Clear();
+    return heard;
+}
+
+/* Not by the extra space that code objects have for tools: CPython calls every tool's function for each code object to which any tool gave
+ * some, also the function of one that is not there any more. */
+static bool hear_of_deaths(void)
+{
+    void (**place)(PyObject *) = place_of_dealloc();
+    if (is_there && *place != on_death && !is_called())
+        return false;
+    if (!is_there) {
+        dealloc = *place;
+        __atomic_store_n(place, on_death, __ATOMIC_RELEASE);
+    }
+    return hears = is_there = true;
+}
+
+static void forget_all(void)
+{
+    for (size_t i = 0; functions && i <= functions->mask; i++) {
+        struct function_entry *entry = functions->slot[i];
+        if (!entry)
+            continue;
+        set_slot(functions, i, NULL);
+        entry->code = NULL;
+        entry->next = spare;
+        spare = entry;
+    }
+    functions_generation++;
+    slots_used = 0;
 }
 
 const char *functions_begin(void)
 {
-    if (extra < 0)
-        extra = functions_index();
-    if (extra < 0)
-        return "Other tools have taken every slot of CPython's code objects: end one of them.";
     if (!functions && !grow_slots())
         return "There is no memory for the table of functions.";
+    bool heard_before = hears;
+    if (!hears && !hear_of_deaths())
+        return "Another tool watches the deaths of code objects, and does not let the agent do so: end it.";
     arena_lock();
+    if (!heard_before)
+        forget_all();
     for (size_t i = 0; i <= functions->mask; i++)
         if (functions->slot[i])
             functions->slot[i]->flags = UNREPORTED;
@@ -138,20 +192,14 @@ const char *functions_begin(void)
     return NULL;
 }
 
-void functions_forget(void)
+void functions_end(void)
 {
-    extra = -1;
-    for (size_t i = 0; functions && i <= functions->mask; i++) {
-        struct function_entry *entry = functions->slot[i];
-        if (!entry)
-            continue;
-        set_slot(functions, i, NULL);
-        entry->code = NULL;
-        entry->next = spare;
-        spare = entry;
-    }
-    functions_generation++;
-    slots_used = 0;
+    void (**place)(PyObject *) = place_of_dealloc();
+    hears = false;
+    if (!dealloc || *place != on_death) /* somebody has put his own there, who may call ours: it hands on what it gets */
+        return;
+    __atomic_store_n(place, dealloc, __ATOMIC_RELEASE); /* which stays known for a thread that is on its way into ours */
+    is_there = false;
 }
 
 static bool grow_texts(void)
@@ -180,6 +228,7 @@ struct texts {
     size_t length[3];
     PyObject *owner[6];
     int owners;
+    bool of_main; /* it is the main program's, where a pattern asks for that */
     uint32_t first_line, code_flags;
 };
 
@@ -278,30 +327,34 @@ static void read_texts(PyObject *code, struct texts *t)
 {
     read_text(code, "co_filename", t, 0);
     read_text(code, "co_name", t, 1);
-    if (py.version >= 0x030b0000)
-        read_text(code, "co_qualname", t, 2);
-    else
-        t->text[2] = ""; /* user space finds it in the source */
     t->first_line = long_attribute(code, "co_firstlineno") & 0x1ffffff;
     t->code_flags = long_attribute(code, "co_flags");
+    t->of_main = options_ask_for_main() && is_of_main(t->text[0]);
+    if (py.version >= 0x030b0000) {
+        read_text(code, "co_qualname", t, 2);
+        return;
+    }
+    qualnames_learn(code);
+    t->text[2] = qualname_of(code, t->text[1], qualnames_identity(t->text[0], t->text[1], t->first_line)); /* "": user space may find it in the source */
+    t->length[2] = strlen(t->text[2]);
 }
 
 static void publish(struct function_entry *entry, const struct texts *t)
 {
-    uint32_t flags = options_want(t->text[0]) ? 0 : UNWANTED;
+    uint32_t flags = options_want(t->text[0], t->of_main) ? 0 : UNWANTED;
     entry->resumable = (t->code_flags & RESUMABLE) != 0;
     if (!flags)
         entry->id = id_of(t, t->first_line, t->code_flags);
     flags |= flag_left_out(entry);
-    bool is_bare = py.version < 0x030b0000;
+    bool is_bare = !t->length[2];
     const char *name = is_bare ? t->text[1] : t->text[2];
     bool is_main = !owner_here; /* else it is calls alone */
-    entry->observed = is_main && options_want_values(t->text[0], name, is_bare);
-    entry->lined = is_main && options_want_lines(t->text[0], name, is_bare);
+    entry->observed = is_main && options_want_values(t->text[0], name, is_bare, t->of_main);
+    entry->lined = is_main && options_want_lines(t->text[0], name, is_bare, t->of_main);
     entry->secret = entry->observed && options_redact(t->text[1]);
     if (!strcmp(t->text[1], "_find_and_load") && !strcmp(t->text[0], "<frozen importlib._bootstrap>"))
         flags = (flags & ~LEFT_OUT) | IMPORTS;
-    entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare) && !(flags & (UNWANTED | IMPORTS));
+    entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare, t->of_main) && !(flags & (UNWANTED | IMPORTS));
     __atomic_store_n(&entry->flags, flags, __ATOMIC_RELEASE);
 }
 
@@ -350,15 +403,16 @@ static struct function_entry *add(PyObject *code)
     return entry;
 }
 
-/* The entry of a code object with these texts, published. `is_new`: its death is still to be asked for. NULL = there is no memory. */
-static struct function_entry *publish_code(PyObject *code, const struct texts *t, bool *is_new, bool *is_first)
+/* The entry of a code object with these texts, published. NULL = there is no memory. */
+static struct function_entry *publish_code(PyObject *code, const struct texts *t, bool *is_first)
 {
     arena_lock();
     struct function_entry *entry = entry_of(code);
     size_t place = slot_for(functions, code);
     if (!entry && functions->slot[place])
         take_out(place);
-    *is_new = !entry && (entry = add(code));
+    if (!entry)
+        entry = add(code);
     *is_first = entry && entry->flags & UNREPORTED;
     if (*is_first)
         publish(entry, t);
@@ -371,22 +425,17 @@ static struct function_entry *publish_code(PyObject *code, const struct texts *t
 static struct function_entry *take_in(PyObject *code)
 {
     struct texts t = {.owners = 0};
-    bool is_new, is_first;
+    bool is_first;
     PyObject *type, *value, *traceback;
     py.PyErr_Fetch(&type, &value, &traceback);
     read_texts(code, &t);
-    struct function_entry *entry = publish_code(code, &t, &is_new, &is_first);
+    struct function_entry *entry = publish_code(code, &t, &is_first);
     if (is_first && UNLIKELY(function_seen != NULL))
         function_seen(t.text[0]);
     while (t.owners)
         py.Py_DecRef(t.owner[--t.owners]);
-    if (is_new && py._PyCode_SetExtra(code, interpreter_here ? interpreter_here->extra : extra, entry)) {
-        py.PyErr_Clear();
-        code_dies(entry);
-        entry = NULL;
-    } else if (is_first && UNLIKELY(entry->executes)) {
+    if (is_first && UNLIKELY(entry->executes))
         function_executes(entry);
-    }
     py.PyErr_Restore(type, value, traceback);
     return entry;
 }

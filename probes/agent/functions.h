@@ -46,12 +46,11 @@ extern void (*function_seen)(const char *file);
 /* Who is to look at a function whose instructions are counted, and at one that he looked at and whose code object dies: opcodes.c. */
 extern void (*function_executes)(struct function_entry *), (*function_dies)(struct function_entry *);
 
-/* GIL held. A session begins: forget what was reported, keep which code objects are known. NULL, or why it cannot be. */
+/* GIL held. A session begins: forget what was reported; which code objects are known is kept by a forked child alone, which hears of their deaths
+ * since. NULL, or why it cannot be. */
 const char *functions_begin(void);
-/* The interpreter is gone, and all code objects with it. */
-void functions_forget(void);
-/* The running interpreter's index of what code objects hold for others, for which the death of each is told; below 0: there is none left. */
-Py_ssize_t functions_index(void);
+/* GIL held. No callback comes any more, and none runs: no more deaths of code objects are told. */
+void functions_end(void);
 /* The entry of a code object that is not in its slot or not reported yet; NULL = it has flags. */
 struct function_entry *function_unknown(PyObject *code);
 /* The entry of a code object that was reported to this arena; NULL = it was not. */

@@ -67,9 +67,19 @@ static struct interpreter *running(void)
     arena_lock();
     struct interpreter *in = known(state, id);
     if (!in && (in = take())) {
-        *in = (struct interpreter){.state = state, .id = id, .number = ++numbers, .extra = -1, .tool = -1, .next = all};
+        *in = (struct interpreter){.state = state, .id = id, .number = ++numbers, .tool = -1, .next = all};
         all = in;
     }
+    arena_unlock();
+    return in;
+}
+
+struct interpreter *interpreters_running(void)
+{
+    void *state = py.PyInterpreterState_Get();
+    int64_t id = py.PyInterpreterState_GetID(state);
+    arena_lock();
+    struct interpreter *in = known(state, id);
     arena_unlock();
     return in;
 }
@@ -163,12 +173,10 @@ static void enter_it(struct interpreter *in, uint64_t session)
     py.PyErr_Fetch(&type, &value, &traceback);
     in->entering = true;
     set_free(&in->last);
-    if (in->extra < 0)
-        in->extra = functions_index();
     in->session = session; /* whether or not it can be: it is not tried again */
     if (in->tool >= 0)
         monitoring_again();
-    else if (in->extra >= 0 && monitoring_enters(in)) {
+    else if (monitoring_enters(in)) {
         in->exit_function = new_function(&at_exit_method);
         call_atexit(in, "register");
     }
@@ -380,7 +388,7 @@ static void settle(struct interpreter *in, PyObject *callback)
 struct writer *interpreter_enters(struct interpreter *in, PyObject *callback, void *frame, bool entering)
 {
     struct writer *w = this_writer;
-    if (LIKELY(w->session == in->session))
+    if (LIKELY(writes_to(w, in->session)))
         __atomic_store_n(&w->foreign, true, __ATOMIC_RELAXED);
     __atomic_store_n(&in->within, in->within + 1, __ATOMIC_SEQ_CST); /* before `recording` is looked at */
     if (UNLIKELY(in->session != __atomic_load_n(&recording, __ATOMIC_SEQ_CST) || settle_child)) {

@@ -13,7 +13,6 @@ struct interpreter {
     uint32_t number;    /* among all, from 1 */
     uint32_t within;    /* callbacks that run; changed under its GIL */
     uint64_t session;   /* whose events it reports; under its GIL */
-    Py_ssize_t extra;   /* functions_index(), below 0 = not asked for */
     int tool;           /* of its sys.monitoring; below 0 = none */
     bool entering;      /* a thread of its own is at it */
     bool over;          /* it ends, and reports no more */

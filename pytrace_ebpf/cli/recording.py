@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # they need packages that a mere reader of experiments may no
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SOURCES = ("auto", "usdt", "agent")
+_MOST_RING_MIB = 1 << 15
+_MOST_DEPTH = 1 << 31
 _SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
 HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
@@ -106,12 +108,12 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     """Options that say of which functions what is recorded."""
     parser.add_argument(
         "--include", action="append", default=[], metavar="PATTERN",
-        help="record only calls of functions in this module or, with a slash, file; may be given several times",
+        help="record only calls of functions in this module, package or file, or __main__ (docs/patterns.md); may be given several times",
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
     parser.add_argument(
         "--args", action="append", default=[], metavar="PATTERN",
-        help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
+        help="record what these functions are given and return, types and values: NAME, CLASS.NAME, a module or file, __main__ (docs/patterns.md); may be given "
         "several times. '*' for all. A value costs about as much as a call does (by the agent up to 0.16 us each, by --source usdt 1.6 us), and may be a secret",
     )  # fmt: skip
     parser.add_argument(
@@ -130,7 +132,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--lines-of", action="append", default=[], metavar="PATTERN",
-        help="with --lines, those of these functions alone: of this module or file, or MODULE.FUNCTION; may be given several times",
+        help="with --lines, those of these functions alone: patterns as of --args; may be given several times",
     )  # fmt: skip
     parser.add_argument(
         "--opcodes", choices=("exact",),
@@ -234,7 +236,7 @@ def _share(text: str) -> float:
 
 def _depth(text: str) -> int:
     depth = int(text)
-    if depth < 1:
+    if not 1 <= depth < _MOST_DEPTH:
         raise argparse.ArgumentTypeError(f"{text} is not a depth; give a number from 1")
     return depth
 
@@ -277,7 +279,7 @@ def _keep(text: str) -> Keep:
 
 def _power_of_two(text: str) -> float:
     value = float(text)
-    pages = int(value * 256)
+    pages = int(value * 256) if 0 < value <= _MOST_RING_MIB else 0
     if pages < 1 or pages != value * 256 or pages & (pages - 1):
-        raise argparse.ArgumentTypeError(f"{text} MiB is not a power-of-two number of 4 KiB pages")
+        raise argparse.ArgumentTypeError(f"{text} MiB is not a power-of-two number of 4 KiB pages, or more than {_MOST_RING_MIB:,}")
     return value

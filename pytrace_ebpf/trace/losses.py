@@ -9,7 +9,7 @@ LOSS_CLASSES = (
 )  # fmt: skip
 CALL_LOSSES = ("call_ring",)
 PARTLY = frozenset({"sample_native"})  # of these classes no event is missing, but a part of one
-SCHED_LOSSES = ("sched_ring", "thread_map", "sched_missed")
+SCHED_LOSSES = ("sched_ring", "sched_missed")
 
 LOSSES = Table(
     "losses",

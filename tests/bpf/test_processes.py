@@ -10,7 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, agent_records, traced_by, wait_until
+from tests.bpf.conftest import Recorder, has_agent, traced_by, wait_until
 from tests.conftest import HOST_PYTHON, SOURCES, TARGETS, Python, Target
 
 
@@ -58,6 +58,35 @@ def test_the_first_process_of_a_namespace_is_not_taken_for_the_host_s(run: Calla
     assert counted.sum() == 300 or trace.losses()["count"].sum() >= 100  # it had ended before it was looked for
 
 
+LEAVES = "leaves_at_once"
+
+
+def assert_nothing_of_the_children_is_missing(trace: Trace) -> None:
+    """Of those of LEAVES."""
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    names = ("before_exec", "before_end", "in_grandchild")
+    assert {name: int((calls["name"] == name).sum()) for name in names} == dict.fromkeys(names, 100)
+    assert (calls.loc[calls["name"].isin(names), "status"] == "complete").all()
+    assert not trace.losses()["count"].sum()
+    assert calls["on_cpu_ns"].notna().all()
+
+
+@pytest.mark.parametrize("follow", [[], ["unshare", "--pid", "--fork", "--mount-proc"]], ids=["", "in a pid namespace"])
+def test_children_that_live_a_millisecond_miss_nothing(follow: list[str], python: Python, run: Callable[..., tuple]) -> None:
+    if python.root is not None:
+        pytest.skip("a container is started by attaching")
+    directory, ended = run([*follow, *python.command(LEAVES)], "--source", "agent")
+    assert ended.returncode == 0, ended.stderr
+    assert_nothing_of_the_children_is_missing(pytrace_ebpf.open(directory))
+
+
+def test_children_of_an_attached_program_that_live_a_millisecond_miss_nothing(
+    python: Python, target: Callable[..., Target], traced: Callable[..., tuple]
+) -> None:
+    trace, _ = traced(target(LEAVES, "--wait", python=python), "--source", "agent")
+    assert_nothing_of_the_children_is_missing(trace)
+
+
 def test_no_follow_records_the_one_process(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("forks", "--wait")
     recorder = attach(process.pid, "--no-follow")
@@ -78,7 +107,7 @@ def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
     process.go()
     process.ready()
     if source == "agent":  # the agent is injected once the program runs its own code; probes are attached before
-        wait_until(lambda: agent_records(process.pid))
+        wait_until(lambda: has_agent(process.pid))
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())

@@ -2,22 +2,25 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
-from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
+from pytrace_ebpf.record.agent.claims import Claims
+from pytrace_ebpf.record.agent.directories import Directories
+from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.functions import Qualify
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
-from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Ids, Shared
+from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.rights.beneath import Unfit
@@ -26,7 +29,6 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
-_ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -79,61 +81,59 @@ class AgentCalls(CallSource):
             *(("redact", pattern) for pattern in observed.redact),
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
-        self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
+        self._claims, self._errands = Claims(recording.processes), Errands(recording.processes.targets)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._launched = 0
+        self._qualifiers = qualnames.Qualifiers()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = 0
+        self._waited_ns = self._passed = self._launched = 0
         self._left_out = frozenset[int]()
-        if launches:
-            self._directories[FileSystemUser.of_a_launch()] = AgentDirectory(self._options)
+        self._directories = Directories(self._options, launches)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What a program is to be started with, that the agent comes with it and its children."""
-        return self._directories[FileSystemUser.of_a_launch()].environment
+        return self._directories.environment
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
-        if self._first is None:
-            self._first = target
-        if self._launches and target.process.credentials.owner is None:
-            return  # it has the agent already, which can write nowhere
-        user = FileSystemUser.of(target.process)
-        if user in self._directories:
-            return
-        path = None
-        if self._launches:
-            # A program that a wrapper started in another root looks there for what it is to load, and has not looked yet.
-            path = self._directories[FileSystemUser.of_a_launch()].path
-            if user.sees_the_files_of(FileSystemUser.of_a_launch()):
-                return  # as another user: it has the agent, which can write nowhere
-        target.process.check()
-        self._directories[user] = AgentDirectory(self._options, target.process, path)
+        self._first = self._first or target
+        self._directories.prepare(target.process)
+
+    def remark(self, pid: int) -> str:
+        """That it has little memory."""
+        return self._directories.remark(pid)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the smallest arena may take."""
+        return self._directories.arena_bytes
 
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
+        self._qualifiers.of(target)
         self._launched = target.pid
 
     def attach(self, target: Target) -> None:
         """Inject the agent and wait until it records."""
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
-        self.prepare(target)
-        directory = self._directories[FileSystemUser.of(target.process)]
+        directory = self._directories.prepare(target.process)
+        assert directory is not None  # a launched program has the agent, and is not attached to
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if self._has_begun(target.pid):  # and ended, before it was seen to
-                    return
-                raise
+                while not self._has_begun(target.pid):  # and ended, before it was seen to
+                    if not self._claims:
+                        raise
+                    time.sleep(0.01)
+                return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -179,6 +179,7 @@ class AgentCalls(CallSource):
         """Close the arena of the program that was there before; that of the new one may be known already."""
         for traced in self._traced:
             traced.replaced |= traced.ids.pid == pid and traced.start_ns < ts
+        self._claims.executed(pid, ts)
 
     def drain(self) -> Rows:
         """What is in the arenas."""
@@ -199,6 +200,7 @@ class AgentCalls(CallSource):
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
+        self._directories.grow()
         drained: list[tuple[Traced, bool, list[Piece]]] = []
         for traced in list(self._traced):
             with self._of(traced):
@@ -209,10 +211,13 @@ class AgentCalls(CallSource):
             with self._of(traced):
                 if news:
                     self._emit(traced, news)
+                self._errands.listen_to(traced, bool(news))
                 if ended:
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
+                    if traced.unwound_ns is not None:
+                        self._recording.reset([(traced.ids.pid, traced.ids.pid)], traced.unwound_ns)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
         if self._launches:
@@ -224,7 +229,7 @@ class AgentCalls(CallSource):
         for pid, target in living.items():
             if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
                 continue
-            if not any(directory.can_be_used_by(target.process) for directory in self._directories.values()):
+            if not self._directories.can_be_used_by(target.process):
                 why = (
                     "runs as another user, or in another container, than the program that was started; trace it by itself with `pytrace-ebpf attach`"
                 )
@@ -236,6 +241,10 @@ class AgentCalls(CallSource):
         """By all programs together."""
         return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
 
+    def dropped(self) -> dict[int, int]:
+        """As the living processes count them."""
+        return {traced.ids.pid: traced.arena.counted("dropped") for traced in self._traced}
+
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""
@@ -243,7 +252,7 @@ class AgentCalls(CallSource):
 
     def losses(self) -> np.ndarray:
         """Counts of events, and of names of functions, for which there was no room."""
-        return self._lost + sum((traced.losses for traced in self._traced), np.zeros_like(self._lost))
+        return self._lost + sum((traced.losses for traced in self._traced), self._claims.losses)
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Pass the decision to every agent, which polls it."""
@@ -257,7 +266,7 @@ class AgentCalls(CallSource):
     def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
-            return traced.arena.follows
+            return self._errands.have_done(traced, traced.arena.follows)
         wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
         if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
             traced.unasked = False
@@ -280,8 +289,9 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced:
+            if not self._traced and not self._claims and not self._directories.owe:
                 break
+            self._errands.have_left(self._traced)
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
@@ -290,36 +300,31 @@ class AgentCalls(CallSource):
             self._recording.declare(self._launched, None, why)
         return 0 if self._traced else time.monotonic_ns()
 
-    def cost_per_call(self) -> float | None:
-        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
-        return self._cost_of(self._basics)
+    @property
+    def first(self) -> Target | None:
+        """The first that came."""
+        return self._first
+
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
+        return measured(self._first, self._basics)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        ns = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if ns is None or ns_per_call is None else max(0.0, round(ns - ns_per_call, 1))
-
-    def _cost_of(self, options: list[tuple[str, object]]) -> float | None:
-        if self._first is None:
-            return None
-        with suppress(HostError, TargetError):
-            directory = AgentDirectory(options, self._first.process)
-            try:
-                with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
-                    return max(0.0, round(float(np.median(added)), 1))
-            finally:
-                directory.remove()
-        return None
+        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
 
     def close(self) -> None:
-        """Leave nothing behind in any file system; an agent that is still there leaves by itself."""
+        """Leave nothing behind."""
         self.stop()
-        for directory in self._directories.values():
-            directory.remove()
+        self._directories.remove()
 
     def _discover(self) -> None:
-        for directory in self._directories.values():
+        for directory in self._directories.unkept():
+            for pid, target in self._recording.processes.targets.items():
+                if directory.serves(target.process):
+                    self._warn(pid, directory.why_unkept)
+        for directory in self._directories:
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
                     self._refuse_name(directory, name, str(file))
@@ -333,17 +338,15 @@ class AgentCalls(CallSource):
                     directory.forget(name)
                     continue
                 directory.forget(name)
-                shared = Shared.of(f"/{directory.arenas_name}/{name}", file.fileno())
-                ids = Ids.of(found.pid, shared, self._known())
-                if ids is None:  # it ended inside a container before its arena was found, or is not the process that it claims to be
-                    with suppress(Damaged):
-                        self._lost[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in found.news() if piece.stream == arena.CALLS)
-                    continue
-                for earlier in self._traced:  # a process has one arena at a time
-                    earlier.replaced |= earlier.ids.pid == ids.pid
-                self._given_up.pop(ids.pid, None)
-                start_ns = self._start_ns(found)
-                self._traced.append(Traced(found, ids, start_ns, self._know(ids.pid, found, start_ns), lines=self._lines))
+                directory.found(found)
+                self._claims.add(found, Shared.of(f"/{directory.arenas_name}/{name}", file.fileno()), self._start_ns(found))
+        for found, start_ns, ids in self._claims.decide():
+            replaced_ns = self._claims.replaced_ns(ids.pid, start_ns)
+            for earlier in self._traced:  # a process has one arena at a time
+                earlier.replaced |= earlier.ids.pid == ids.pid and replaced_ns is None
+            self._given_up.pop(ids.pid, None)
+            know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
+            self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
@@ -354,27 +357,23 @@ class AgentCalls(CallSource):
             if pid not in recorded and directory.serves(target.process) and str(own_id(pid, pid)) == inside:
                 self._refuse(pid, what)
 
-    def _known(self) -> dict[int, int | None]:
-        processes = self._recording.processes
-        users = {pid: target.process.credentials.owner for pid, target in processes.targets.items()}
-        return {pid: users.get(pid) for pid in processes.living}
-
     def _start_ns(self, found: Arena) -> int:
         return max(self._began_ns, min(self._clock.at(found.started), time.monotonic_ns()))
 
-    def _know(self, pid: int, found: Arena, start_ns: int) -> Qualify:
-        """Add the process to the table of processes; returns what names its functions where the agent cannot."""
+    def _know(self, pid: int, found: Arena, start_ns: int, replaced: bool) -> Qualify:
+        """Add the process to the table of processes; returns what names its functions where the agent cannot. `replaced`: it is that program no more."""
         processes = self._recording.processes
         try:
+            if replaced:
+                raise TargetError("it has become another program")
             target = processes.targets.get(pid) or inspect(pid)
-            if self._first is None:
-                self._first = target
+            self._first = self._first or target
             processes.add_python(target, self.name, start_ns)
-            return qualnames.for_process(target.process, target.library)
+            return self._qualifiers.of(target)
         except (TargetError, HostError, OSError):  # it has ended already
             version = found.python
             processes.set_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
-            return lambda file, first_line, name: None
+            return self._qualifiers.first
         finally:
             if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
                 came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"

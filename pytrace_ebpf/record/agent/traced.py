@@ -13,7 +13,8 @@ from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
-from pytrace_ebpf.record.cpython.functions import Functions, Qualify, grown, no_func_ids
+from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.namespaces import Ids
@@ -31,6 +32,7 @@ class Traced:
     start_ns: int
     qualify: Qualify
     replaced: bool = False  # the program replaced itself by exec
+    unwound_ns: int | None = None  # when it did, where that was known before its arena was: its calls ended then
     func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
     left_out: np.ndarray | None = field(default_factory=lambda: np.empty(0, np.int64))  # the agent's ids that it was asked to leave out; None: all
     unasked: bool = True  # a new function or decision came since the agent was last asked to leave out functions

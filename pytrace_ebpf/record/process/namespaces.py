@@ -9,10 +9,10 @@ from typing import Self
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel.bpf import Programs
-from pytrace_ebpf.record.kernel.file_status import status
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Identity
 from pytrace_ebpf.record.process.target import living_threads
+from pytrace_ebpf.record.rights.folders import is_in_memory
 
 UNKNOWN_THREAD = -1
 
@@ -41,27 +41,22 @@ class Shared:
     path: str  # the end of it, from the folder that it is in
     uid: int  # whose it is
     file: Identity
+    in_memory: bool = True  # so that the table of mappings has the same device; an overlay file system or Btrfs shows another one there
 
     @classmethod
     def of(cls, path: str, descriptor: int) -> Self:
         """An open one."""
         status = os.fstat(descriptor)
-        return cls(path, status.st_uid, (status.st_dev, status.st_ino))
+        return cls(path, status.st_uid, (status.st_dev, status.st_ino), is_in_memory(descriptor))
 
     def is_mapped_by(self, pid: int) -> bool:
-        """Whether that process has this very file in its memory."""
+        """Whether that process has this very file in its memory. What it has there is looked at in the kernel's table alone: to ask a file may take for ever."""
         for line in _maps(pid).splitlines():
-            span, _, _, _, inode, *path = line.split(maxsplit=5)
-            if not path or not path[0].removesuffix(" (deleted)").endswith(self.path):
-                continue
-            try:  # through an overlay file system the table of mappings has another device
-                found = status(f"/proc/{pid}/map_files/{'-'.join(part.lstrip('0') or '0' for part in span.split('-'))}")
-            except PermissionError:  # without privileges
-                return int(inode) == self.file[1]
-            except OSError:
-                continue
-            if (found.st_dev, found.st_ino) == self.file:
-                return True
+            _, _, _, device, inode, *path = line.split(maxsplit=5)
+            if path and path[0].removesuffix(" (deleted)").endswith(self.path) and int(inode) == self.file[1]:
+                major, minor = (int(part, 16) for part in device.split(":"))
+                if not self.in_memory or os.makedev(major, minor) == self.file[0]:
+                    return True
         return False
 
 
@@ -74,12 +69,13 @@ class Ids:
     _tids: dict[int, int] = field(default_factory=dict)  # of the inside -> of here
 
     @classmethod
-    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None]) -> Self | None:
+    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None], final: bool = True) -> Self | None:
         """The process that calls itself `inside` and has the file `shared` mapped. That it says so is not believed.
 
-        known  processes whose end was not noticed yet: each with its user, None where that is not known
+        known  processes that are followed, or were since the file began: each with its user, None where that is not known
+        final  no more will be known later
 
-        None where there is none. One that ended before it was heard of, or became another program, is believed where nothing
+        None where there is none, so far. One that ended before it was heard of, or became another program, is believed where nothing
         speaks against it: neither it nor who has its number now is another user's.
         """
         for pid in dict.fromkeys((inside, *_processes_of(shared.uid))):
@@ -88,9 +84,12 @@ class Ids:
         for namespace in _watched:
             if (pid := _ended(namespace, inside)) and known.get(pid, shared.uid) in (shared.uid, None):
                 return cls(pid, namespace)
+        became = [pid for pid, user in known.items() if _numbers(pid, pid)[-1:] == [inside] and {user, _user_of(pid)} <= {shared.uid, None}]
+        if len(became) == 1:
+            return cls(became[0], watch(became[0]))
         if {known.get(inside), _user_of(inside)} - {shared.uid, None}:
             return None
-        return cls(inside) if inside in known or not (_watched or _runs(inside)) else None
+        return cls(inside) if inside in known or (final and not (_watched or _runs(inside))) else None
 
     def here(self, tids: set[int], elsewhere: Callable[[int], bool] = lambda tid: False) -> dict[int, int]:
         """Threads, as the process says, to what they are here; UNKNOWN_THREAD where that cannot be found out, or is not its own.

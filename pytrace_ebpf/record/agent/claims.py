@@ -1,0 +1,82 @@
+"""Whose an arena is: the process that it says, once enough is known to believe that."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytrace_ebpf.record.agent.arena import CALLS, Arena, Damaged
+from pytrace_ebpf.record.process.namespaces import Ids, Shared
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+# How long, and how many, arenas wait for news of the process that they are of.
+_NEWS_S, _MOST_WAITING = 1.0, 64
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """An arena, the file that it is in and when it began: of a process that the arena names."""
+
+    arena: Arena
+    shared: Shared
+    start_ns: int
+    until: float = field(default_factory=lambda: time.monotonic() + _NEWS_S)
+
+
+class Claims:
+    """Arenas of which it is not known yet whose they are.
+
+    A process that executed another program a millisecond after it had forked has its arena mapped no more, and is maybe not heard of yet: its
+    arena waits until it is.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.losses = np.zeros(len(LOSS_CLASSES), np.int64)  # by class, of those that were given up
+        self._waiting: list[_Claim] = []
+        self._owners: dict[int, int | None] = {}  # users of processes that are followed, or were
+        self._executed_ns: dict[int, int] = {}  # when they became another program last
+
+    def __bool__(self) -> bool:
+        """Whether some are not decided."""
+        return bool(self._waiting)
+
+    def add(self, arena: Arena, shared: Shared, start_ns: int) -> None:
+        """One that was found, and began at `start_ns`."""
+        self._waiting.append(_Claim(arena, shared, start_ns))
+
+    def executed(self, pid: int, ts: int) -> None:
+        """A process that is followed became another program."""
+        self._executed_ns = {pid: ns for pid, ns in self._executed_ns.items() if pid in self._processes.processes} | {pid: ts}
+
+    def replaced_ns(self, pid: int, start_ns: int) -> int | None:
+        """When the program that `pid` was at `start_ns` executed another one; None where it did not."""
+        executed_ns = self._executed_ns.get(pid, start_ns)
+        return executed_ns if start_ns < executed_ns else None
+
+    def decide(self) -> Iterator[tuple[Arena, int, Ids]]:
+        """(arena, when it began, whose it is) of those of which that is known by now.
+
+        Others are given up after a while: of a process that ended inside a container before its arena was found, or that is not the one that it claims to be.
+        """
+        waiting, self._waiting = self._waiting, []
+        for place, claim in enumerate(waiting):
+            final = time.monotonic() > claim.until or len(waiting) - place > _MOST_WAITING
+            ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final)
+            if ids is not None:
+                yield claim.arena, claim.start_ns, ids
+            elif not final:
+                self._waiting.append(claim)
+            else:
+                with suppress(Damaged):
+                    self.losses[LOSS_CLASSES.index("thread_map")] += sum(piece.size for piece in claim.arena.news() if piece.stream == CALLS)
+
+    def _followed(self, since_ns: int) -> dict[int, int | None]:
+        """The processes that are followed, or were at some time since then, each with its user; None where that is not known."""
+        rows = self._processes.processes
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in rows}
+        self._owners |= {pid: target.process.credentials.owner for pid, target in self._processes.targets.items()}
+        return {pid: self._owners.get(pid) for pid, row in rows.items() if row["end_ns"] is None or row["end_ns"] >= since_ns}
