@@ -198,8 +198,7 @@ def its_own_doing(pid: int) -> Iterator[None]:
 def links_libpython(pid: int) -> bool:
     """Whether the program of `pid` names a libpython that its loader is to map."""
     try:
-        file = pinned(pid).executable
-        return any(_LIBPYTHON.search(name) for name in needed(file))
+        return any(_LIBPYTHON.search(name) for name in needed(pinned(pid).executable))
     except (OSError, ValueError, TargetError, HostError):
         return False
 
@@ -364,8 +363,7 @@ def mapped_file(process: Pinned, mapping: Mapping) -> Descriptor:
         for named in (f"root{mapping.path}", mapping.path):
             with suppress(OSError):
                 file = process.file(named)
-                status = status_of(file.fileno())
-                if not mapping.deleted and (status.st_ino, stat.S_ISREG(status.st_mode)) == (mapping.inode, True):
+                if not mapping.deleted and (found := status_of(file.fileno())).st_ino == mapping.inode and stat.S_ISREG(found.st_mode):
                     return file
         raise
 
