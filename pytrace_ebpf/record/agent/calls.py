@@ -12,6 +12,7 @@ from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
@@ -81,14 +82,13 @@ class AgentCalls(CallSource):
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._traced: list[Traced] = []
-        self._claims = Claims(recording.processes)
+        self._claims, self._errands = Claims(recording.processes), Errands(recording.processes.targets)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
         self._qualifiers = qualnames.Qualifiers()
-        self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = 0
+        self._waited_ns = self._passed = self._launched = 0
         self._left_out = frozenset[int]()
         self._directories = Directories(self._options, launches)
 
@@ -129,9 +129,11 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if self._has_begun(target.pid):  # and ended, before it was seen to
-                    return
-                raise
+                while not self._has_begun(target.pid):  # and ended, before it was seen to
+                    if not self._claims:
+                        raise
+                    time.sleep(0.01)
+                return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -209,6 +211,7 @@ class AgentCalls(CallSource):
             with self._of(traced):
                 if news:
                     self._emit(traced, news)
+                self._errands.listen_to(traced, bool(news))
                 if ended:
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
@@ -263,7 +266,7 @@ class AgentCalls(CallSource):
     def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
-            return traced.arena.follows
+            return self._errands.have_done(traced, traced.arena.follows)
         wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
         if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
             traced.unasked = False
@@ -286,8 +289,9 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced and not self._claims:
+            if not self._traced and not self._claims and not self._directories.owe:
                 break
+            self._errands.have_left(self._traced)
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
