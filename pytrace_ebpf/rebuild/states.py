@@ -46,7 +46,7 @@ def states(
     types = {"ts": np.int64, "kind": np.int8, "state": np.int32, "syscall": np.int32, "address": np.int64}
     arrays = {name: np.ascontiguousarray(columns_of_rows[name], kind) for name, kind in types.items()}
     blank = np.zeros(0, np.int8)  # where the thread was does not matter
-    held = columns(Switches, **{name: arrays.get(name, blank) for name, _ in Switches._fields_[:-1]})
+    held = columns(Switches, **{name: arrays.get(name, blank) for name, *_ in Switches._fields_[:-1]})
     held.rows = len(thread)
     borders = np.flatnonzero((thread[1:] != thread[:-1]) | (segment[1:] != segment[:-1])) + 1
     ends = np.append(borders, len(thread)).astype(np.int64) if len(thread) else borders

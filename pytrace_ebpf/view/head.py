@@ -144,7 +144,8 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
         if name in PARTLY:
             of = f", within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if name in NOT_REPORTED.values() and windows else ""
             lines += [
-                Text(line, "yellow") for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}{of}).", width)
+                Text(line, "yellow")
+                for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}{of}).", width)
             ]
             continue
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""

@@ -11,7 +11,17 @@ from rich.text import Text
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import ended_lines, killed_lines, loss_lines, native_lines, scheduling_lines, traced, unmeasured, unserved_lines, waited_sentence
+from pytrace_ebpf.view.head import (
+    ended_lines,
+    killed_lines,
+    loss_lines,
+    native_lines,
+    scheduling_lines,
+    traced,
+    unmeasured,
+    unserved_lines,
+    waited_sentence,
+)
 from pytrace_ebpf.view.sampled import cost_sentence, words
 from pytrace_ebpf.view.trigger import trigger_lines
 

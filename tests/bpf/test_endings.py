@@ -22,7 +22,9 @@ GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A control group with little memory."""
-    place, name = next(((folder, file) for folder, file in zip(GROUPS, ("memory.limit_in_bytes", "memory.max"), strict=True) if folder.is_dir()), (None, ""))
+    place, name = next(
+        ((folder, file) for folder, file in zip(GROUPS, ("memory.limit_in_bytes", "memory.max"), strict=True) if folder.is_dir()), (None, "")
+    )
     if place is None or (name == "memory.max" and "memory" not in (place / "cgroup.subtree_control").read_text()):
         pytest.skip("no control group of memory can be made here")
     folder = place / f"pytrace-ebpf-test-{os.getpid()}"

@@ -124,7 +124,7 @@ def _turn_out(out: list[Switch], first: int, kind: SchedKind, woken: bool, row: 
         last.state = "ready"
     elif leaves and (waited or last.state == "off_cpu"):
         last.state = "unseen"
-    elif kind == SchedKind.WAKING and last.state == "runq_wait" and last.kind == SchedKind.WAKING and here:
+    if kind == SchedKind.WAKING and last.state == "runq_wait" and last.kind == SchedKind.WAKING and here:
         last.state = "unseen"
     if kind == SchedKind.WAKING:
         return last.state == "on_cpu"

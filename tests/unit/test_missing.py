@@ -36,7 +36,9 @@ KNOWN = [[230, 80, 70, 100], [100, 10, 0, 50], [20, 20, 70, 0], [54, 40, 0, 0]]
 
 
 def events(tid: int = 8) -> list[Row]:
-    calls = [(start, CallKind.ENTRY, func) for func, (start, _) in enumerate(SPANS)] + [(end, CallKind.RETURN, func) for func, (_, end) in enumerate(SPANS)]
+    calls = [(start, CallKind.ENTRY, func) for func, (start, _) in enumerate(SPANS)] + [
+        (end, CallKind.RETURN, func) for func, (_, end) in enumerate(SPANS)
+    ]
     return [(ts, 7, tid, kind, func, 100 + func, 1) for ts, kind, func in sorted(calls)]
 
 
@@ -135,7 +137,9 @@ def test_where_events_were_lost_none_is_missing() -> None:
 
 def test_the_collector_writes_them_and_counts_them() -> None:
     collector = Collector(0)
-    columns = {name: np.array(values) for name, values in zip(TABLES["sched"].arrow.names, zip(*((*r, -1) for r in without(2)), strict=True), strict=True)}
+    columns = {
+        name: np.array(values) for name, values in zip(TABLES["sched"].arrow.names, zip(*((*r, -1) for r in without(2)), strict=True), strict=True)
+    }
     collector.add({"sched": [columns]})
     collector.drained_ns = 10_000_000
     _, _, tables = collector.cut()

@@ -10,9 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.time.windows import touches
-from pytrace_ebpf.rebuild.states import DROPPED, GONE, LOST, UNKNOWN, states
+from pytrace_ebpf.rebuild.states import DROPPED, LOST, states
+from pytrace_ebpf.rebuild.states import GONE as GONE
 from pytrace_ebpf.rebuild.states import OFF as OFF
 from pytrace_ebpf.rebuild.states import SLEPT as SLEPT
+from pytrace_ebpf.rebuild.states import UNKNOWN as UNKNOWN
 from pytrace_ebpf.trace.schema import OTHER_GIL, SchedKind
 from pytrace_ebpf.trace.states import NAMES
 

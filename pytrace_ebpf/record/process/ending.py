@@ -44,7 +44,7 @@ def memory_limit(groups: str) -> int | None:
 def _folders(groups: str, mounts: str) -> Iterator[tuple[Path, str]]:
     """(folder, name of the file that has the limit) of the groups and of those that they are in."""
     for line in groups.splitlines():
-        kinds, path = (line.split(":", 2)[1:] + ["", ""])[:2]
+        kinds, path = ([*line.split(":", 2)[1:], "", ""])[:2]
         kind = "cgroup2" if not kinds else "cgroup" if "memory" in kinds.split(",") else ""
         for mount in mounts.splitlines() if kind and not path.startswith("/..") else ():
             before, _, after = mount.partition(" - ")

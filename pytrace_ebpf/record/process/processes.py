@@ -109,7 +109,9 @@ class Processes(Recorder):
         if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
             row |= {"source": source, "python_version": version}
             self._program_start_ns[pid] = max(start_ns, began_ns)
-        if not self._alive[pid] and self.processes[pid]["end_ns"] is None:  # none of its threads was ever seen, so that nothing else will report its end
+        if (
+            not self._alive[pid] and self.processes[pid]["end_ns"] is None
+        ):  # none of its threads was ever seen, so that nothing else will report its end
             row["end_ns"] = self._now()
         self._changed.add(pid)
 
