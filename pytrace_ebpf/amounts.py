@@ -3,19 +3,22 @@
 import re
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST, _MOST_S = 1 << 63, 1 << 33  # what a file, and a clock in ns, can have
 
 
 def size(text: str) -> int:
     """Bytes of 500, 500M (decimal) or 20GiB (powers of 1024); 0 for what is no size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kMGT])(i?))?B?", text, re.ASCII)
     number, letter, binary = found.groups() if found else ("0", None, None)
-    return int(float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " ")))
+    bytes_ = float(number) * (1024 if binary else 1000) ** (" kMGT".index(letter or " "))
+    return int(bytes_) if bytes_ < _MOST else 0
 
 
 def seconds(text: str) -> float | None:
     """Seconds of 90s, 30m, 2h or 7d; None for what is no such time."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text, re.ASCII)
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    found_s = float(found[1]) * _SECONDS[found[2]] if found else None
+    return found_s if found_s is not None and found_s < _MOST_S else None
 
 
 def plural(number: int, one: str) -> str:

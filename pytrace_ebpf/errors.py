@@ -1,5 +1,7 @@
 """What can go wrong for a user: one sentence each, and the exit code it maps to."""
 
+DEBUG = "PYTRACE_DEBUG"  # set: a traceback instead of a sentence
+
 
 class PytraceError(Exception):
     """Base of every error a user can mend. `str(error)` is one sentence; `exit_code` is the command's."""
@@ -23,6 +25,10 @@ class HostError(PytraceError):
     """This host cannot trace: privileges, kernel, missing packages."""
 
     exit_code = 4
+
+
+class OutputError(HostError):
+    """What a command prints cannot be written: the disk under standard output is full, or it is closed."""
 
 
 class TraceError(PytraceError):

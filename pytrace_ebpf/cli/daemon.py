@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 NAME = "daemon"
 _SUDO = ("SUDO_UID", "SUDO_GID", "SUDO_USER")
 _PATIENCE_S = 60
+_WORTH_S = 1.0
 _SILENT_S = 60.0  # it publishes its status every five
 
 
@@ -139,6 +140,19 @@ def _lost(by_class: dict[str, int]) -> list[str]:
     return [f"lost: {count:,} {LOST.get(name, name)}" for name, count in by_class.items()]
 
 
+def _of_users(users: list[dict[str, Any]]) -> list[str]:
+    """What the processes of each user have cost the daemon to look at and read, where it is worth a line."""
+    lines = []
+    for each in users:
+        if each["cpu_s"] >= _WORTH_S or each["left_alone"] or each.get("too_many"):
+            why = ", left alone until that has faded" if each["left_alone"] else ""
+            lines.append(
+                f"user {each['user']}: {plural(each.get('sampled', 0), 'process')} sampled, {each.get('too_many', 0):,} left out; to look at them took "
+                f"{each['cpu_s']:.1f} s of CPU, {each['lately_s']:.1f} s of it lately{why}"
+            )
+    return lines
+
+
 def _wait(running: "Running") -> None:
     if not select.select([running.descriptor], [], [], _PATIENCE_S)[0]:
         raise HostError(
@@ -178,6 +192,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
             f"{status['most']:,} at most "
             "(max_processes, or what may be open: ulimit -n)"
         )
+    lines += _of_users(status.get("users", []))
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""
         lines.append(

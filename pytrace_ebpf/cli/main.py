@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import pytrace_ebpf
 from pytrace_ebpf import extras
-from pytrace_ebpf.errors import PytraceError, UsageError
+from pytrace_ebpf.cli import streams
+from pytrace_ebpf.errors import DEBUG, HostError, OutputError, PytraceError, UsageError
 from pytrace_ebpf.printable import printable
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
@@ -22,6 +23,8 @@ from pytrace_ebpf.printable import printable
 COMMANDS = ("doctor", "run", "attach", "top", "trace", "snap", "daemon", "report", "diff", "export", "info", "experiment", "completion")
 
 
+_NO_THREAD = "can't start new thread"
+_MOST_SAID = 200  # characters of what a library says
 # What argparse says -> what a person would.
 _SAID_BETTER = {
     r"^the following arguments are required: (.*)": r"\1 is missing",
@@ -87,16 +90,15 @@ def parser(chosen: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit codes are those of errors.py, 2 for usage, 130 for Ctrl-C, 141 for a closed pipe."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        streams.prepare()
     try:
-        if words[:1] == ["help"]:
-            words = [*words[1:2], "--help"]
-        args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
-        args.words = words
-        _sweep()
-        code: int = args.run_command(args)
+        code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
+    except OutputError as error:
+        streams.forget()
+        return _said(error)
     except PytraceError as error:
         return _said(error)
     except ModuleNotFoundError as error:
@@ -106,9 +108,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whatever is still buffered has nowhere to go; without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.forget()
         return 141
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
+        if DEBUG in os.environ or (isinstance(error, RuntimeError) and _NO_THREAD not in str(error)):
+            raise
+        return _said(HostError(f"{_refused(error)}; {DEBUG}=1 shows where"))
+
+
+def _run(words: list[str]) -> int:
+    """The exit code; raises what main() puts into words."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    try:
+        args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
+    except SystemExit as printed:  # --help, --version
+        return int(printed.code or 0)
+    args.words = words
+    _sweep()
+    return int(args.run_command(args))
+
+
+def _refused(error: OSError | MemoryError | ImportError | RuntimeError) -> str:
+    """What the system did not give us."""
+    if isinstance(error, MemoryError):
+        return "this host, or a limit of this process (ulimit -v, a cgroup), has too little memory for that"
+    if isinstance(error, RuntimeError):
+        return "no thread can be started: this host, or a limit of this process (ulimit -u and -v, a cgroup), has no room for one"
+    if isinstance(error, ImportError):
+        return f"a package cannot be loaded, for lack of memory or as it is damaged ({str(error).strip().splitlines()[-1][:_MOST_SAID]})"
+    if isinstance(error, FileNotFoundError) and not _has_directory():
+        return "the directory that this command was started in is gone; change to one that is there"
+    what = f" {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    return f"the system refuses something{what and ' of'}{what} ({error.strerror or error})"
+
+
+def _has_directory() -> bool:
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def _said(error: PytraceError) -> int:

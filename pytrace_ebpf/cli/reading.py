@@ -10,12 +10,11 @@ import pyarrow as pa
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import progress
-from pytrace_ebpf.errors import DroppedError, PytraceError, TraceError
+from pytrace_ebpf.errors import DEBUG, DroppedError, HostError, PytraceError, TraceError
 from pytrace_ebpf.trace.reader import Trace
 
 # What computing with rows raises that contradict each other: trace/limits.py knows each value, not what they mean together.
-_CONTRADICTIONS = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError, pa.ArrowException)
-_DEBUG = "PYTRACE_DEBUG"
+_CONTRADICTIONS = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, pa.ArrowException)
 _TRIES = 5
 
 _Answer = TypeVar("_Answer")
@@ -60,15 +59,20 @@ def answer(directory: str, question: Callable[[Trace], _Answer]) -> _Answer:
 
 @contextmanager
 def damage_reported(directory: object) -> Iterator[None]:
-    """Raise TraceError for what goes wrong with the rows of what lies in `directory`; with PYTRACE_DEBUG set, what it was."""
+    """Raise TraceError for what goes wrong with the rows of what lies in `directory`; with PYTRACEDEBUG set, what it was."""
     try:
         yield
     except PytraceError:
         raise
+    except MemoryError as error:  # Arrow's, too
+        raise HostError(
+            f"{directory} needs more memory than this host, or a limit of this process (ulimit -v, a cgroup), gives; a piece of it, by --from, "
+            "--pid or --tid, may do with less"
+        ) from error
     except _CONTRADICTIONS as error:
-        if _DEBUG in os.environ:
+        if DEBUG in os.environ:
             raise
         said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
         raise TraceError(
-            f"{directory} cannot be understood ({said}): it is damaged, or this is a fault of pytrace-ebpf, and {_DEBUG}=1 shows where."
+            f"{directory} cannot be understood ({said}): it is damaged, or this is a fault of pytrace-ebpf, and {DEBUG}=1 shows where."
         ) from error

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # they need packages that a mere reader of experiments may no
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SOURCES = ("auto", "usdt", "agent")
+_MOST_RING_MIB = 1 << 15
+_MOST_DEPTH = 1 << 31
 _SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
 HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
@@ -234,7 +236,7 @@ def _share(text: str) -> float:
 
 def _depth(text: str) -> int:
     depth = int(text)
-    if depth < 1:
+    if not 1 <= depth < _MOST_DEPTH:
         raise argparse.ArgumentTypeError(f"{text} is not a depth; give a number from 1")
     return depth
 
@@ -277,7 +279,7 @@ def _keep(text: str) -> Keep:
 
 def _power_of_two(text: str) -> float:
     value = float(text)
-    pages = int(value * 256)
+    pages = int(value * 256) if 0 < value <= _MOST_RING_MIB else 0
     if pages < 1 or pages != value * 256 or pages & (pages - 1):
-        raise argparse.ArgumentTypeError(f"{text} MiB is not a power-of-two number of 4 KiB pages")
+        raise argparse.ArgumentTypeError(f"{text} MiB is not a power-of-two number of 4 KiB pages, or more than {_MOST_RING_MIB:,}")
     return value

@@ -25,10 +25,15 @@ class Screen(Console):
             text = text.translate(_ASCII) if plain else text
             yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
 
+    def on_broken_pipe(self) -> None:
+        """Rich ends the program with exit code 1, which is that of `diff --fail-over`."""
+        raise BrokenPipeError
+
 
 def console() -> Screen:
     """Standard output as rich sees it."""
-    chosen = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    columns = os.environ.get("COLUMNS", "")
+    chosen = sys.stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
     return Screen(width=None if chosen else _PIPE, highlight=False, emoji=False, markup=False)
 
 

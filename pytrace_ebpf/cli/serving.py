@@ -60,6 +60,8 @@ class Request:
         if getattr(args, "run_command", None) is not trace.run or args.pid != self.message["pid"]:
             raise UsageError("what is asked for is no trace of that process")
         trace.check(args)
+        if args.output is not None and args.output != Path(self.message.get("output", args.output)):
+            raise UsageError("--output has no effect with another directory than the one that was handed over; leave it out")
         if (longest := self.message.get("longest_s")) is not None:
             _refuse_what_is_roots(args, longest, self.message["options"])
             args.no_follow = True  # what it starts may become another user's at any moment
@@ -143,10 +145,9 @@ class Serving:
         _become(first.message)
         first.read()
         recording.prepare(applies.source(first.args))
-        from pytrace_ebpf.record.process.target import pinned
         from pytrace_ebpf.record.session import Session
 
-        self._pinned = pinned(first.args.pid)
+        self._pinned = _pinned(first.args.pid)
         options = replace(recording.options(first.args), neighbours=not first.message["peer"][0])
         self._session = session = Session(options, first.argv, first=first.new_part())
         try:
@@ -265,6 +266,18 @@ class Serving:
     def _report(self, request: Request, what: str) -> None:
         with suppress(OSError):
             self._control.send(json.dumps({"id": request.number, "is": what}).encode())
+
+
+def _pinned(pid: int) -> "Pinned":
+    """That process. Raises TargetError also for one into which not even the daemon may look: that is about the process, not about this host."""
+    from pytrace_ebpf.record.process.target import NoRoom, pinned
+
+    try:
+        return pinned(pid)
+    except NoRoom:
+        raise
+    except HostError:
+        raise TargetError(f"process {pid} may be looked into neither by you nor by the daemon, so it cannot be traced") from None
 
 
 def _become(message: dict[str, Any]) -> None:

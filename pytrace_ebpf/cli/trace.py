@@ -18,7 +18,7 @@ from typing import Any
 from pytrace_ebpf.cli import applies, attach, recorded, recording, stopping
 from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Peer
-from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.errors import HostError, TargetError, UsageError
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller, caller
 
@@ -48,6 +48,8 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Have args.pid traced until Ctrl-C, args.duration or its end."""
     check(args)
+    if not Path(f"/proc/{args.pid}/stat").exists():  # whether a daemon runs or not
+        raise TargetError(f"process {args.pid} does not exist")
     lines = protocol.Lines(_connected(args.socket, args.pid), protocol.MOST_ANSWER)
     try:
         with as_caller():

@@ -14,6 +14,7 @@ from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.policy import ACTIONS, RECORD, SAMPLE, Rule
 from pytrace_ebpf.errors import UsageError
 
+_MOST_BYTES = 1 << 20
 DEFAULT_FILE = Path("/etc/pytrace-ebpf/daemon.toml")
 _LEAST_BYTES, _LEAST_AGE_S = 1 << 20, 60.0
 _MOST_HZ, _MOST_PROCESSES, _MOST_PID = 1000.0, 16_000, 1 << 22
@@ -53,7 +54,11 @@ def load(path: Path | None) -> Configuration:
         return Configuration()
     path = path or DEFAULT_FILE
     try:
-        content = tomllib.loads(path.read_bytes().decode())
+        with path.open("rb") as file:
+            read = file.read(_MOST_BYTES + 1)  # of a device it would have no end
+        if len(read) > _MOST_BYTES:
+            raise UsageError(f"the configuration {path} is no TOML: it has more than {_MOST_BYTES:,} bytes")
+        content = tomllib.loads(read.decode())
     except OSError as error:
         raise UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -88,6 +88,7 @@ class Daemon:
             "ignored": self._finding.ignored,
             "too_many": self._finding.left_out,
             "most": self._finding.most,
+            "users": self._finding.shares.status(self._finding.users()),
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),

@@ -1,22 +1,35 @@
-"""A port of this host's alone at which Prometheus asks for the daemon's metrics: GET /metrics."""
+"""A port of this host's alone at which Prometheus asks for the daemon's metrics: GET /metrics.
+
+Every user of the host may connect, and nobody can keep the others out: each connection has a thread and an end, a user has few at a
+time, and where all are taken the user with most of them loses one. Whose a connection is the kernel says.
+"""
 
 import socket
+import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.view.metrics import CONTENT_TYPE
 
 ADDRESS = "127.0.0.1"
-_TIMEOUT_S = 2.0  # for whoever connects: requests are answered one after the other
-_ENDS_S = 5.0
+MOST, MOST_OF_ONE = 32, 4  # connections at a time: of all users, of one
+_TIMEOUT_S = 5.0  # for whoever connects, on a host that is busy too
+_LOOK_S = 0.2  # how often it is seen whose time is over
+_ENDS_S = 1.0
 _PAUSE_S = 0.2
 _HOSTS = ("127.0.0.1", "localhost")
+# struct inet_diag_req_v2 and inet_diag_msg of linux/inet_diag.h, behind a struct nlmsghdr
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ANY_STATE = 4, 20, 1, 0xFFFFFFFF
+_HEAD, _ASKED, _UID = 16, struct.Struct("<BBBxI"), 64
 
 
 class MetricsPort:
@@ -29,7 +42,7 @@ class MetricsPort:
         except OSError as error:
             raise HostError(f"metrics cannot be served on {ADDRESS}:{port} ({error.strerror}); choose another port") from error
         self._server.text = text
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="pytrace-metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="pytrace-metrics", daemon=True)
         self._thread.start()
 
     @property
@@ -41,13 +54,28 @@ class MetricsPort:
         """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.leave()
         self._thread.join(_ENDS_S)
 
 
-class _Server(TCPServer):
+@dataclass
+class _Connection:
+    socket: socket.socket
+    user: int | None
+    ends_s: float
+
+
+class _Server(ThreadingMixIn, TCPServer):
     text: Callable[[], str]
     allow_reuse_address = True
-    request_queue_size = 16
+    request_queue_size = 4096  # all are accepted at once, and who is refused learns it: in a queue that is full a user's would keep out others'
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any) -> None:
+        self._connections: dict[int, _Connection] = {}  # by descriptor, the oldest first
+        self._changing = threading.Lock()
+        super().__init__(*args)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Who connects, while files can be opened; else later, without asking again and again."""
@@ -57,6 +85,44 @@ class _Server(TCPServer):
             time.sleep(_PAUSE_S)
             raise
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for one more of this user: where all places are taken, one of the user with most of them is left."""
+        user = user_of(client_address, self.server_address)  # type: ignore[arg-type] # of IPv4
+        with self._changing:
+            held = Counter(each.user for each in self._connections.values())
+            if held[user] >= MOST_OF_ONE:
+                return False
+            if len(self._connections) >= MOST:
+                ((most, count),) = held.most_common(1)
+                if count <= held[user]:
+                    return False
+                left = next(number for number, each in self._connections.items() if each.user == most)
+                _shut(self._connections.pop(left).socket)
+            self._connections[request.fileno()] = _Connection(request, user, time.monotonic() + _TIMEOUT_S)
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        """It was answered, or refused."""
+        with self._changing:
+            known = self._connections.get(request.fileno())
+            if known and known.socket is request:
+                del self._connections[request.fileno()]
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Leave those whose time is over: whoever sends a byte now and then, too."""
+        now_s = time.monotonic()
+        with self._changing:
+            for each in self._connections.values():
+                if now_s >= each.ends_s:
+                    _shut(each.socket)
+
+    def leave(self) -> None:
+        """Leave all."""
+        with self._changing:
+            for each in self._connections.values():
+                _shut(each.socket)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asks may go at any moment."""
 
@@ -65,22 +131,6 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server: _Server
     server_version, sys_version = "pytrace-ebpf", ""
-
-    def setup(self) -> None:
-        """Whoever sends a byte now and then would keep the others waiting."""
-        super().setup()
-        self._ends = threading.Timer(_TIMEOUT_S, self._shut)
-        self._ends.daemon = True
-        self._ends.start()
-
-    def _shut(self) -> None:
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-
-    def finish(self) -> None:
-        """It was answered."""
-        self._ends.cancel()
-        super().finish()
 
     def do_GET(self) -> None:
         """Answer with the metrics; a page of another site that has a browser of this host ask is refused by the name that it asks for."""
@@ -97,3 +147,43 @@ class _Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged."""
+
+
+def user_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+    """Whose the other end of a connection on this host is, None where that cannot be seen (any more). Takes the same time however many there are."""
+    try:
+        return _asked_for(peer, own)
+    except OSError:  # a kernel without inet_diag
+        return _listed(peer, own)
+
+
+def _asked_for(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+    ports = struct.pack(">HH", peer[1], own[1])
+    addresses = b"".join(socket.inet_aton(host).ljust(16, b"\0") for host, _ in (peer, own))
+    body = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ANY_STATE) + ports + addresses + struct.pack("<III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asking:
+        asking.settimeout(_TIMEOUT_S)
+        asking.send(struct.pack("<IHHII", _HEAD + len(body), _BY_FAMILY, _REQUEST, 1, 0) + body)
+        answer = asking.recv(4096)
+    (kind,) = struct.unpack_from("<H", answer, 4)
+    if kind != _BY_FAMILY:
+        (number,) = struct.unpack_from("<i", answer, _HEAD)
+        if -number == 2:  # ENOENT: it has gone
+            return None
+        raise OSError(-number, "sock_diag")
+    return int(struct.unpack_from("<I", answer, _HEAD + _UID)[0])
+
+
+def _listed(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+    wanted = tuple(f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{port:04X}" for host, port in (peer, own))
+    with suppress(OSError), Path("/proc/net/tcp").open() as file:
+        for line in file:
+            fields = line.split()
+            if (fields[1], fields[2]) == wanted:
+                return int(fields[7])
+    return None
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from pytrace_ebpf.daemon.kept import Kept, name_of
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.late import pa, pc
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.output.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.output.writer import Writer
@@ -43,6 +43,7 @@ class Store:
     def write(self, closed: Closed, profile: pa.Table) -> None:
         """Write a window: `profile` (schema.PROFILE) and what that refers to. What cannot be written is counted, and the next one tried."""
         self._learn(closed.tables)
+        profile = self._known_only(profile)
         if not len(profile) and not self._writer:
             return
         tables = self._tables(profile, closed)
@@ -56,6 +57,7 @@ class Store:
             except (PytraceError, OSError) as error:
                 self._fail(str(error))
         self._forget(closed)
+        self._forget_functions(closed.facts.get("forgotten", ()))
 
     def _segment(self, closed: Closed, tables: dict[str, pa.Table]) -> None:
         hour = name_of(time.time())
@@ -144,6 +146,14 @@ class Store:
             "threads": pa.Table.from_pylist(threads, THREADS.arrow),
         }
 
+    def _known_only(self, profile: pa.Table) -> pa.Table:
+        """The same, where functions that were forgotten by now are unknown ones."""
+        ids = profile["func_id"].to_numpy()
+        missing = ~np.isin(ids, self._functions["func_id"].to_numpy()) & (ids >= 0)
+        if not missing.any():
+            return profile
+        return profile.set_column(profile.schema.get_field_index("func_id"), "func_id", pa.array(np.where(missing, -1, ids), profile["func_id"].type))
+
     def functions_of(self, profile: pa.Table) -> pa.Table:
         """The functions (schema.FUNCTIONS) that rows of a window refer to."""
         return self._functions.filter(pa.array(np.isin(self._functions["func_id"].to_numpy(), profile["func_id"].to_numpy())))
@@ -152,6 +162,12 @@ class Store:
     def processes(self) -> Mapping[int, Mapping[str, Any]]:
         """Those that are known, by pid; rows of schema.PROCESSES."""
         return self._processes
+
+    def _forget_functions(self, forgotten: Collection[int]) -> None:
+        """Let go of functions that nothing refers to any more."""
+        if forgotten:
+            self._functions = self._functions.filter(pc.invert(pc.is_in(self._functions["func_id"], pa.array(forgotten, pa.int32()))))
+            self._written -= set(forgotten)
 
     def _forget(self, closed: Closed) -> None:
         """Let go of processes that ended well before this window."""

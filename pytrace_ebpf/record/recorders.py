@@ -59,7 +59,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
         return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, options.follow, options.lasting, options.source == "sample" and not options.switches)
+    return Samples(recording, hz, options.follow, options.lasting, options.source == "sample" and not options.switches, options.lean)
 
 
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:

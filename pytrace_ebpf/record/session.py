@@ -20,7 +20,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
 from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.process.matching import Looking
+from pytrace_ebpf.record.process.matching import Looking, Matching
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
@@ -72,10 +72,11 @@ class Session:
         confined.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
-        self._processes = Processes()
-        recording = Recording(Functions(), self._processes)
+        looking = looking or (Matching(options.match) if options.match is not None else None)
+        self._processes = Processes(names=not options.lean)
+        recording = Recording(Functions(looking is not None, options.lean), self._processes, looking.shares if looking else None)
         self._sources = Sources(options, recording)
-        self._cost = Cost(recording, self._sources, options.budget)
+        self._cost = Cost(recording, self._sources, options.budget, options.unasked)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
         self._trace: Trace | None = None
@@ -216,7 +217,7 @@ class Session:
     def status(self) -> Status:
         """The counts so far, and what was not said before."""
         trace = self._written()
-        said = [*self._targets.take_said(), *trace.take_said()]
+        said = [*self._targets.take_said(), *self._cost.take_said(), *trace.take_said()]
         missing = dict.fromkeys(sentence for recorder in self._recorders for sentence in recorder.missing())
         self._said |= set(said) & missing.keys()
         return Status(

@@ -2,12 +2,14 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -269,6 +271,63 @@ def test_a_suspended_process_is_left_alone(start: Callable[..., Process], stub: 
     with pytest.raises(TargetError, match=r"is suspended .*kill -CONT"):
         attach(process.pid, stub)
     process.process.send_signal(signal.SIGCONT)
+    assert process.ends_well()
+
+
+@contextmanager
+def limited(pid: int, stopped_s: float = 0.08, running_s: float = 0.02) -> Iterator[None]:
+    """While the block runs, the process is suspended and continued as by cpulimit; it is there, stopped, when the block begins."""
+    enough, first = threading.Event(), threading.Event()
+
+    def turns() -> None:
+        while not enough.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            first.set()
+            enough.wait(stopped_s)
+            os.kill(pid, signal.SIGCONT)
+            enough.wait(running_s)
+
+    turning = threading.Thread(target=turns)
+    turning.start()
+    first.wait()
+    try:
+        yield
+    finally:
+        enough.set()
+        turning.join()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("interpreter", PYTHONS.values(), ids=PYTHONS)
+def test_a_process_that_is_suspended_all_the_time_is_attached_to_when_it_runs(
+    interpreter: list[str], program: str, start: Callable[..., Process], stub: Path
+) -> None:
+    process = start(PROGRAMS[program], interpreter)
+    with limited(process.pid):
+        for _ in range(ATTACHES):
+            assert attach(process.pid, stub, 60)[1] == 1
+    assert process.ends_well()
+
+
+@pytest.mark.parametrize("program", ["pipe", "busy"])
+@pytest.mark.parametrize(
+    ("limit", "room", "said"),
+    [(resource.RLIMIT_NOFILE, 3, "it may have 3 files open at a time.*RLIMIT_NOFILE"), (resource.RLIMIT_AS, 1 << 20, "leaves 1.0 MB .RLIMIT_AS")],
+    ids=["files", "memory"],
+)
+def test_a_limit_that_leaves_no_room_is_named(program: str, limit: int, room: int, said: str, start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start(PROGRAMS[program])
+    if limit == resource.RLIMIT_AS:
+        room += int(next(line.split()[1] for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmSize"))) << 10
+    before = resource.prlimit(process.pid, limit, (room, resource.getrlimit(limit)[1]))
+    target = inspect(process.pid)
+    directory = AgentDirectory([("arena_bytes", 64 << 20)], target.process)
+    try:
+        with pytest.raises(TargetError, match=said):
+            begin(target, directory, lambda: any(directory.arenas()), 1.0)
+    finally:
+        directory.remove()
+    resource.prlimit(process.pid, limit, before)
     assert process.ends_well()
 
 

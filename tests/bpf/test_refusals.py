@@ -134,3 +134,50 @@ def test_a_process_that_ends_while_it_is_attached_to(tmp_path: Path, target: Cal
     finally:
         session.close()
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("streams", [">/dev/full", "2>/dev/full", ">&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_program_has_the_streams_that_the_command_had_and_its_trace_is_whole(tmp_path: Path, streams: str) -> None:
+    """What is closed is closed to the program; what the tracer cannot say ends no recording."""
+    program = "import os, sys\ndef seen(n):\n    try: return os.readlink(f'/proc/self/fd/{n}')\n    except OSError: return 'closed'\n"
+    program += "open(sys.argv[1], 'w').write(repr([seen(n) for n in (1, 2)]))\nos._exit(7)"
+    words = [f"/usr/bin/python{HOST_PYTHON}", "-c", program]
+
+    def shell(*command: object) -> int:
+        return subprocess.run(
+            ["bash", "-c", f'exec "$@" {streams}', "sh", *map(str, command)], capture_output=True, timeout=PATIENCE_S, check=False
+        ).returncode
+
+    assert shell(*words, tmp_path / "plain") == 7
+    assert shell(*COMMAND, "run", "-o", tmp_path / "trace", "--", *words, tmp_path / "traced") == 7
+    plain, traced = ((tmp_path / name).read_text().replace("pipe:[", "").split(", ") for name in ("plain", "traced"))
+    assert [each.strip("[]'") in ("closed", "/dev/full") for each in plain] == [each.strip("[]'") in ("closed", "/dev/full") for each in traced]
+    assert [each for each in plain if "closed" in each] == [each for each in traced if "closed" in each]
+    assert pytrace_ebpf.open(tmp_path / "trace").manifest["state"] == "complete"
+
+
+def test_the_tracer_itself_is_no_target(tmp_path: Path) -> None:
+    said = subprocess.run(
+        ["sh", "-c", 'exec "$@" --source agent --pid $$', "sh", *COMMAND, "attach", "-o", str(tmp_path / "t")],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert said.returncode == 3 and "is the tracer itself" in said.stderr
+
+
+@pytest.mark.parametrize("of", ["a thread of the kernel", "a zombie", "itself a thread", "nothing", "beyond all"])
+@pytest.mark.parametrize("command", ["attach", "attach --sample", "trace"])
+def test_what_is_no_process_of_a_program_is_refused_in_one_sentence(tmp_path: Path, of: str, command: str) -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    with subprocess.Popen(
+        [f"/usr/bin/python{HOST_PYTHON}", "-c", "import threading, sys\nt = threading.Thread(target=sys.stdin.read); t.start(); print(t.native_id, flush=True); t.join()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        thread = int(process.stdout.readline())
+        pid = {"a thread of the kernel": 2, "a zombie": ended.pid, "itself a thread": thread, "nothing": 0, "beyond all": 1 << 40}[of]
+        code, _ = refused(*command.split(), "--pid", str(pid), "-o", str(tmp_path / "t"))
+        process.communicate(b"")
+    ended.wait()
+    assert code == 3 or (command == "trace" and code == 4 and pid in (2, ended.pid, thread))  # no daemon runs
+    assert not (tmp_path / "t").exists()

@@ -173,7 +173,7 @@ def test_who_joins_with_such_a_directory_harms_no_recording(recording: Open, tar
 
 
 def test_a_user_is_nobody_else_and_gives_only_options_of_users(recording: Open, target: Program) -> None:
-    """Who names root as the owner of the trace is not believed; the words are read by the daemon, whatever the client made of them."""
+    """Who names an owner of the trace, or another directory than the one that he handed over, is refused; the words are read by the daemon, whatever the client made of them."""
     program = f"""{CONNECTS}
 def words(*more):
     return {{"words": ["trace", "--pid", sys.argv[2], "--duration", "1", *more]}}
@@ -182,9 +182,14 @@ def made(name):
     return os.open(sys.argv[3] + "/" + name, os.O_RDONLY)
 for at, more in enumerate([words("--ring-mib", "1024"), words("--when", "snap"), words("--help"), {{"words": ["doctor"]}}, {{"words": ["trace", "--pid", "1"]}}]):
     print(json.dumps(trace(made(str(at)), **more)["code"]))
-print(json.dumps(trace(made("own"), caller=[0, 0, [0]], **words("--source", "agent"))["code"]))
+print(json.dumps(trace(made("forged"), caller=[0, 0, [0]], **words("--source", "agent"))["code"]))
+print(json.dumps(trace(made("itself"), caller=[os.getuid(), os.getgid(), []], **words("--source", "agent"))["code"]))
+print(json.dumps(trace(made("elsewhere"), **words("--source", "agent", "--output", "/etc/trace"))["code"]))
+print(json.dumps(trace(made("more"), as_root=True, **words("--source", "agent"))["code"]))
+print(json.dumps(trace(made("own"), **words("--source", "agent", "--output", "./trace"))["code"]))
 """
-    assert as_user(program, recording.socket, target.pid, recording.home).split() == ["2", "2", "2", "2", "2", "0"]
+    assert as_user(program, recording.socket, target.pid, recording.home).split() == ["2"] * 9 + ["0"]
+    assert not Path("/etc/trace").exists()
     assert {path.stat().st_uid for path in (recording.home / "own").rglob("*")} == {USER}
 
 

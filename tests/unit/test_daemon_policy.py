@@ -259,3 +259,8 @@ def test_nothing_is_said_of_a_process_that_ended_while_it_was_looked_at(tmp_path
     looking = finding.Finding(configured(tmp_path, ""))
     assert [pid for pid, _ in looking.there()] == [2] and looking.handed == 0
     looking.close()
+
+
+def test_a_configuration_without_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="more than"):
+        load(Path("/dev/zero"))

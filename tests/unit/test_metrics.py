@@ -2,15 +2,21 @@
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytrace_ebpf.daemon import metrics_port
 from pytrace_ebpf.daemon.metrics_port import MetricsPort
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.view.export.profile_windows import held_loops
@@ -104,8 +110,15 @@ def test_names_that_programs_chose_are_one_label_each(name: str) -> None:
     [
         ("python3 /srv/app.py --password s3cret", "", "app.py"), ("/opt/v/bin/python3.13t -X dev -m shop.web -k s3cret", "", "shop.web"),
         ("python -mshop", "", "shop"), ("python3 -c 's3cret = 1'", "", "python"), ("python3 -Wignore -u a/b.py", "", "b.py"), ("python3", "", "python3"),
-        ("/usr/bin/gunicorn app:x", "", "gunicorn"), ("", "/usr/bin/python3.9", "python3.9"), ("python3 -m", "", "python"), ("python3 - s3cret", "", "python"),
-        ("python3 'a\nb.py", "", "'a"), ("", "", ""), ("python3 " + "x" * 999, "", "x" * 64), ("python3 '\x1b[31m.py'", "", "?[31m.py"),
+        ("/usr/bin/gunicorn app:x", "/usr/bin/python3.11", "python3.11"), ("", "/usr/bin/python3.9", "python3.9"), ("python3 -m", "", "python"),
+        ("python3 - s3cret", "", "python"), ("python3 'a\nb.py", "", "python"), ("", "", ""), ("python3 " + "x" * 999, "", "x" * 64),
+        ("python3 '\x1b[31m.py'", "", "python"), ("python3 /srv/été.py", "", "été.py"),
+        # What is no script though it does not begin with a dash: values and code behind options that are written together, and a title of its own.
+        ("python3 -Ic s3cret tok=s3cret", "", "python"), ("python3 -uX s3cret app.py", "", "app.py"), ("python3 -um shop.web s3cret", "", "shop.web"),
+        ("python3 -BW s3cret -m shop", "", "shop"), ("python3 --check-hash-based-pycs s3cret app.py", "", "app.py"), ("python3 --jit s3cret", "", "python"),
+        ("tok=s3cret", "/usr/bin/python3.11", "python3.11"), ("s3cret", "/usr/bin/python3.11", "python3.11"), ("tok=s3cret app.py", "", ""),
+        ("python3 tok=s3cret", "", "python"), ("python3 'db://u:s3cret@host'", "", "python"), ("python3 -m 's3cret!'", "", "python"), ("python3 -z s3cret", "", "python"),
+        ("'worker s3cret'", "/usr/bin/python3.11", "python3.11"), ("python3 -mc s3cret", "", "c"),
     ],
 )  # fmt: skip
 def test_what_a_program_is_called(command: str, executable: str, name: str) -> None:
@@ -158,6 +171,54 @@ def test_who_connects_and_says_nothing_or_rubbish_does_not_keep_others_waiting(p
         assert time.monotonic() - begin < PATIENCE_S
         assert silent.fileno() >= 0
     assert ask(port)[0] == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="connects as other users")
+@pytest.mark.parametrize("known", ["sock_diag", "list"])
+def test_silent_connections_of_a_user_take_no_place_of_anothers(port: MetricsPort, known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if known == "list":
+        monkeypatch.setattr(metrics_port, "_asked_for", refuse)
+    with ExitStack() as left:
+        silent = [
+            left.enter_context(silent_user(port.port, user, 3 * metrics_port.MOST_OF_ONE))
+            for user in range(70_001, 70_001 + 2 * metrics_port.MOST // metrics_port.MOST_OF_ONE)
+        ]
+        assert all(each.stdout and each.stdout.readline() == b"ready\n" for each in silent)
+        for _ in range(3):
+            assert ask(port)[0] == 200
+        held = Counter(each.user for each in list(port._server._connections.values()))
+        assert sum(held.values()) <= metrics_port.MOST and max(held.values(), default=0) <= metrics_port.MOST_OF_ONE
+        assert set(held) <= {*range(70_001, 70_100), 0, None}
+
+
+def refuse(*_: object) -> None:
+    raise OSError(2, "no such protocol")
+
+
+@contextmanager
+def silent_user(port: int, user: int, count: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of a user that keeps so many connections, says nothing, and connects again where it was left."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SILENT, str(port), str(count)], user=user, group=user, extra_groups=[], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+SILENT = """
+import select, socket, sys, time
+port, count = map(int, sys.argv[1:])
+connections, said = [], False
+while True:
+    while len(connections) < count:
+        connections.append(socket.create_connection(("127.0.0.1", port)))
+    said = said or print("ready", flush=True) is None
+    left = select.select(connections, [], [])[0]
+    connections = [each for each in connections if each not in left]
+    time.sleep(0.3)
+"""
 
 
 def test_it_is_of_this_host_alone_and_a_port_that_is_taken_is_one_sentence(port: MetricsPort) -> None:

@@ -148,7 +148,7 @@ def test_of_a_native_stack_that_is_not_whole_only_what_is_below_all_python_frame
 class Known:
     """Native functions by the low bits of what is reported."""
 
-    def functions(self, frames: Iterable[int]) -> Mapping[int, Native]:
+    def functions(self, frames: Iterable[int], user: int = 0) -> Mapping[int, Native]:
         return {frame: {1: EVAL, 2: SORT, 3: DEFLATE}[frame & 0xFF] for frame in frames}
 
 

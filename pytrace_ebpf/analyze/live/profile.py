@@ -86,14 +86,26 @@ def _without_rare(key: Ints, sums: dict[str, npt.NDArray[np.generic]], most: int
 
 
 def _with_callers(key: Ints, parents: Ints) -> Ints:
-    """These keys and those of all callers, ascending: of one process a caller first."""
-    found, here = key, key[_place_of(key) >= 0]
-    while len(here):
-        above = parents[_place_of(here)]
-        here = np.unique(_key(_pid_of(here)[above >= 0], above[above >= 0]))
-        here = here[~np.isin(here, found)]
-        found = np.union1d(found, here)
-    return found
+    """These keys and those of all callers, ascending: of one process a caller first. Each node is looked at once, from the deepest ones outwards."""
+    place = _place_of(key)
+    depth = np.where(place >= 0, _depths(parents)[np.maximum(place, 0)], -1) if len(parents) else np.full(len(place), -1)
+    order = np.argsort(depth, kind="stable")
+    key, ends = key[order], np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    found, here = [key[: ends[0]]], key[:0]
+    for level in range(len(ends) - 2, -1, -1):
+        here = np.union1d(here, key[ends[level] : ends[level + 1]])
+        found.append(here)
+        here = _key(_pid_of(here), parents[_place_of(here)]) if level else here
+    return np.sort(np.concatenate(found))
+
+
+def _depths(parents: Ints) -> Ints:
+    """How many callers each place has, by steps that double."""
+    depth, above = (parents >= 0).astype(np.int64), parents.copy()
+    while (has := above >= 0).any():
+        depth[has] += depth[above[has]]
+        above[has] = above[above[has]]
+    return depth
 
 
 def _table(nodes: Ints, parents: Ints, stacks: pa.Table, columns: dict[str, npt.NDArray[np.generic]], start_ns: int, end_ns: int) -> pa.Table:

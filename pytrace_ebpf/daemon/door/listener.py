@@ -160,6 +160,7 @@ class Door:
             raise UsageError(f"the daemon does trace, {', '.join(asked)}, and nothing else")
         if peer.uid:
             raise TargetError(f"only root may ask the daemon for {what}; use sudo")
+        _refuse_others(request, ())
         result = asked[what]()
         return {"code": 0, "result": result}
 
@@ -237,11 +238,13 @@ def _hang_up(listener: socket.socket) -> None:
 
 
 _Caller = tuple[int, int, tuple[int, ...]] | None
+_OF_TRACES, _MOST_NAME = ("pid", "words", "output", "caller"), 40
 
 
 def _checked(request: dict[str, Any], peer: Peer) -> tuple[int, list[str], str, _Caller]:
     """Process, words, the directory's name, and with whose rights it is written. Raises UsageError."""
-    pid, words, output, caller = (request.get(name) for name in ("pid", "words", "output", "caller"))
+    _refuse_others(request, _OF_TRACES)
+    pid, words, output, caller = (request.get(name) for name in _OF_TRACES)
     if not _is_number(pid) or not pid:
         raise UsageError("a trace is asked for of a process, by its number")
     if not isinstance(words, list) or len(words) > _MOST_WORDS or not all(map(_is_text, words)):
@@ -251,8 +254,16 @@ def _checked(request: dict[str, Any], peer: Peer) -> tuple[int, list[str], str, 
     return pid, words, output, _caller(caller, peer)
 
 
+def _refuse_others(request: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise UsageError for a field that would have no effect."""
+    if others := sorted(set(request) - {"do", *known}):
+        raise UsageError(f"a request for {request['do']} has nothing of the name {others[0][:_MOST_NAME]!r}; is the daemon of another version?")
+
+
 def _caller(given: object, peer: Peer) -> _Caller:
     """Whose the trace is to be: root may name who called sudo, others are it themselves."""
+    if peer.uid and given is not None:
+        raise UsageError("whose a trace is to be is not yours to say: it is who asks, as the kernel reports it")
     if peer.uid:
         return peer.uid, peer.gid, peer.groups
     if given is None:

@@ -1,13 +1,15 @@
 """The table of functions: ids that probes hand out become dense func_ids, once per function."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
+from pytrace_ebpf.record.cpython.holdings import Holdings
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
@@ -27,36 +29,47 @@ ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 class Functions(Recorder):
     """Every function seen, keyed by (file, qualified name, first line)."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False, forgets: bool = False) -> None:
+        """`shared`: they are of processes of several users, of whom none may take all places. `forgets`: what nobody holds any more is forgotten."""
         self._ids: dict[bytes, int] = {}  # by _key(): the names themselves would take three times the memory
         self._places: dict[str, tuple[str, str]] = {}  # by file
         self._new: list[dict[str, Any]] = []
         self.turned_away = 0  # functions for which there was no place: their calls are of UNKNOWN
-        self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function
+        self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function. Not where it forgets
+        self._next = 0
+        self._lock = threading.Lock()  # names may be read beside the loop that takes in everything else
+        self._holdings = Holdings(_MOST, forgets) if shared or forgets else None
 
-    def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify) -> int:
-        """The func_id of a function, `flags` being its co_flags. `qualname`: the code object's own, which a program may have changed; "" or None for none."""
+    def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify, user: int = 0) -> int:
+        """The func_id of a function, `flags` being its co_flags. `qualname`: the code object's own, which a program may have changed; "" or None for none.
+
+        `user`: whose share of the places a new one takes.
+        """
         qualname = qualname or qualify(file, first_line, name) or name
-        return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0)
+        return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0, user=user)
 
     def intern_layer(self, layer: int, name: str) -> int:
         """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module, time.sleep)."""
         name = LAYERS[layer].prefix + name
         return self._ids.get(_key("", name, -layer - 1)) or self._add("", name, name, -layer - 1, 0, layer)
 
-    def intern_native(self, layer: int, name: str, qualname: str, module: str, file: str) -> int:
+    def intern_native(self, layer: int, name: str, qualname: str, module: str, file: str, user: int = 0) -> int:
         """The func_id of a native function; `module`: the library by its name, `file`: by its path, "" where that says no more."""
-        return self._add(file, name, qualname, -layer - 1, 0, layer, module)
+        return self._add(file, name, qualname, -layer - 1, 0, layer, module, user)
 
-    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int, module: str = "") -> int:
+    def _add(self, file: str, name: str, qualname: str, first_line: int, flags: int, layer: int, module: str = "", user: int = 0) -> int:
         key = _key(file, qualname, first_line)
-        if len(self._ids) == _MOST and key not in self._ids:
-            self.turned_away += 1
-            return UNKNOWN
-        func_id = self._ids.setdefault(key, len(self._ids))
-        if func_id == len(self.places):
+        with self._lock:
+            if key in self._ids:
+                return self._ids[key]
+            if len(self._ids) >= _MOST or (self._holdings and not self._holdings.takes(self._next, key, user)):
+                self.turned_away += 1
+                return UNKNOWN
+            func_id = self._ids[key] = self._next
+            self._next += 1
             module = module or (f"<{LAYERS[layer].name}>" if layer else module_of(file))
-            self.places.append(None if layer else self._places.setdefault(file, (file, module)))
+            if self._holdings is None or not self._holdings.forgets:
+                self.places.append(None if layer else self._places.setdefault(file, (file, module)))
             self._new.append(
                 {
                     "func_id": func_id,
@@ -69,11 +82,39 @@ class Functions(Recorder):
                     "function_layer": LAYERS[layer].name,
                 }
             )
-        return func_id
+            return func_id
+
+    def hold(self, func_ids: Iterable[int]) -> None:
+        """Keep these until they are released as often."""
+        if self._holdings:
+            with self._lock:
+                self._holdings.hold(func_ids)
+
+    def release(self, func_ids: Iterable[int]) -> None:
+        """The counterpart of hold()."""
+        if self._holdings:
+            with self._lock:
+                self._holdings.release(func_ids)
+
+    def is_full(self, user: int) -> bool:
+        """Whether a function of this user was turned away lately, as he has so many."""
+        return self._holdings is not None and self._holdings.is_full(user)
+
+    def forget(self) -> None:
+        """To be called when a segment is closed: forget what nobody holds any more, nor did when the one before was closed; facts() says which."""
+        if self._holdings:
+            with self._lock:
+                for key in self._holdings.forget():
+                    del self._ids[key]
+
+    def facts(self) -> dict[str, Any]:
+        """Where it forgets: `forgotten`, the func_ids."""
+        return {"forgotten": self._holdings.forgotten} if self._holdings and self._holdings.forgets else {}
 
     def cut(self) -> Rows:
         """Rows of the `functions` table since the last call."""
-        rows, self._new = self._new, []
+        with self._lock:
+            rows, self._new = self._new, []
         return {"functions": [columns_of(rows)]}
 
     def losses(self) -> np.ndarray:

@@ -36,13 +36,13 @@ class CodeLines:
     ranges: list[Range]
 
 
-def read_lines(target: Target, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], CodeLines]:
+def read_lines(target: Target, wanted: Sequence[tuple[int, int]], within_s: float = _PATIENCE_S) -> dict[tuple[int, int], CodeLines]:
     """The code objects `wanted`, (address, identity) each, without those that are gone or whose place another one has taken. Nothing is raised."""
     if target.layout is None or not wanted:
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "wanted": [list(each) for each in wanted]}
     try:
-        read = confined.parsers.ask("read_lines", given, [process.memory_to_read], list[CodeLines | None], _PATIENCE_S, ("lines", *process.key))
+        read = confined.parsers.ask("read_lines", given, [process.memory_to_read], list[CodeLines | None], within_s, ("lines", *process.key))
     except ValueError:
         return {}
     return {key: found for key, found in zip(wanted, read, strict=False) if found is not None and _fits(found)}

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,9 +39,14 @@ def begin() -> threading.Thread:
     """Start make_ready() in a thread of its own, which is returned."""
     global _beside
     if _beside is None:
-        _beside = threading.Thread(target=make_ready, name="arrow")
+        _beside = threading.Thread(target=_ahead, name="arrow")
         _beside.start()
     return _beside
+
+
+def _ahead() -> None:
+    with suppress(ImportError, OSError, MemoryError):  # it is met again, and said, where it is needed
+        make_ready()
 
 
 def make_ready() -> None:

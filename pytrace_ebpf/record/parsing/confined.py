@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import pytrace_ebpf
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process import shares
 from pytrace_ebpf.record.process.memory import HasFileno
 
 _CHILD = Path(__file__).with_name("confined_child.py")
@@ -58,6 +59,7 @@ class Confined:
         self._owner = 0  # a fork of this process has one of its own
         self._worked_s = 0.0
         self._failures: Counter[Hashable] = Counter()
+        self._abandoned = False
         atexit.register(self.close)
 
     @property
@@ -68,6 +70,7 @@ class Confined:
     def start(self) -> None:
         """Begin to start it, where that was not done: it imports meanwhile."""
         with self._lock, suppress(OSError):
+            self._abandoned = False
             self._connect()
 
     def ask(self, task: str, given: Mapping[str, Any], files: Sequence[HasFileno], kind: type[Answer], seconds: float, of: Hashable = None) -> Answer:
@@ -79,6 +82,8 @@ class Confined:
         with self._lock:
             if of is not None and self._failures[of] >= _FAILURES:
                 raise UnansweredError("the process that reads such things has failed at it again and again")
+            if self._abandoned:
+                raise UnansweredError("the process that reads such things is asked no more")
             if self._worked_s > _WORK_S:
                 self._end()
             began = time.monotonic()
@@ -86,26 +91,35 @@ class Confined:
                 self._connect()
             except OSError as error:  # nothing can be opened just now, which is not attributed to a target
                 raise UnansweredError(f"the process that reads such things cannot be started ({error.strerror})") from None
+            before_s, in_vain = shares.process_s(self.pid or 0), False
             try:
                 answer = json.loads(self._exchange(json.dumps([task, encode(given)]).encode(), files, began + seconds))
                 if "refused" not in answer:
                     return decode(kind, answer["value"])
                 refused = str(answer["refused"])[:_LONGEST]
             except TimeoutError:
-                why = f"the process that reads such things had no answer in {seconds:g} s"
+                in_vain, why = True, f"the process that reads such things had no answer in {seconds:g} s"
             except (OSError, EOFError):
-                why = "the process that reads such things ended meanwhile"
+                in_vain, why = True, "the process that reads such things ended meanwhile"
             except (ValueError, TypeError, LookupError, RecursionError, MemoryError):
                 why = "the process that reads such things answered nonsense"
             else:
                 raise ValueError(printable(refused))
             finally:
-                self._worked_s += time.monotonic() - began
+                took_s = time.monotonic() - began
+                self._worked_s += took_s
+                shares.add(took_s if in_vain else shares.process_s(self.pid or 0) - before_s)  # to whoever it was for
             self._end()
             if len(self._failures) >= _MOST_KNOWN:
                 self._failures.clear()
             self._failures[of] += 1
             raise UnansweredError(why)
+
+    def abandon(self) -> None:
+        """End it while others ask it, and let nobody have an answer from now on, until start()."""
+        self._abandoned = True
+        if (child := self._child) is not None and self._owner == os.getpid():
+            child.kill()
 
     def dismiss(self) -> None:
         """Begin to end it, which takes some milliseconds: close() waits for that. A later ask() starts a new one."""
@@ -181,6 +195,22 @@ def _until(connection: socket.socket, deadline: float) -> None:
     connection.settimeout(left)
 
 
-parsers = Confined("pytrace_ebpf.record.parsing.parsers", "capstone")
-native_parsers = Confined("pytrace_ebpf.record.native.parsers", "capstone", "cxxfilt")
+class PerThread:
+    """What `parsers` is, but for threads that begin with use_own(): what is read for one of those keeps nobody else waiting."""
+
+    def __init__(self, *words: str) -> None:
+        self._words, self._own = words, threading.local()
+        self._shared = Confined(*words)
+
+    def use_own(self) -> Confined:
+        """Ask one of its own in this thread from now on; whoever calls this closes it."""
+        self._own.confined = Confined(*self._words)
+        return self._own.confined
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._own, "confined", self._shared), name)
+
+
+parsers = PerThread("pytrace_ebpf.record.parsing.parsers", "capstone")
+native_parsers = PerThread("pytrace_ebpf.record.native.parsers", "capstone", "cxxfilt")
 searcher = Confined("pytrace_ebpf.record.cpython.encodable")  # by itself: NumPy takes longer to import than all that `parsers` needs

@@ -2,23 +2,28 @@
 
 A process can change its command line at will, so it only selects which processes to inspect; what each one is, is found
 out from the pinned process. That takes a while, in particular where a file was made to be slow to read, so new
-processes are inspected in the background while the recording goes on.
+processes are inspected in the background while the recording goes on, one after the other, and each user's in turn.
 """
 
+import math
 import os
 import re
 import time
+from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
 from pytrace_ebpf.record.process.pinned import Ended
+from pytrace_ebpf.record.process.shares import Shares, user_of
 from pytrace_ebpf.record.process.target import NoRoom, NotPython, Target, inspect
 
-_LOOK_S = 1.0
+_LOOK_S, _AT_ONCE_S = 1.0, 0.5  # between two looks; after which what a look has found is handed out, and the next one begins
 _LONGEST = 4096  # bytes of a command line that are looked at
 _GONE = FileNotFoundError, ProcessLookupError, PermissionError  # or another user's, without root
 Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
@@ -27,65 +32,105 @@ Found = tuple[int, Target | TargetError | HostError]
 
 
 class Looking:
-    """Looks at every process once, of those that `_fitting` names."""
+    """Looks at every process once, of those that `_fitting` names: those of the user first whose processes have cost least."""
 
     patient = False  # whether none need be there at the start
 
     def __init__(self) -> None:
+        self.shares = Shares()
         self._judged: set[Key] = set()
         self._young: set[Key] = set()  # Pythons that were not ready when they were looked at
-        self._pool = ThreadPoolExecutor(1, "match")
+        self._users: dict[Key, int] = {}  # who is charged, of those that fit
+        self._keys: dict[int, Key] = {}
+        self._pool = ThreadPoolExecutor(1, "match", initializer=self._begin)
+        self._own: confined.Confined | None = None  # reads what those are whom it looks at
         self._looking: Future[list[Found]] | None = None
-        self._next_s = 0.0
+        self._next_s, self._more = 0.0, False
 
     def there(self) -> list[Found]:
-        """The Pythons that fit now, in the order of their numbers; of one that cannot be traced, why."""
+        """The Pythons that fit now, in the order of their numbers; of one that cannot be traced, why. Where it is `patient`, those that are seen quickly."""
         self._next_s = time.monotonic() + _LOOK_S
-        return self._look(ready=False)
+        return sorted(self._look(ready=False, within_s=_AT_ONCE_S if self.patient else None), key=lambda found: found[0])
 
     def newcomers(self) -> list[Found]:
         """Those that came to fit since the last call, once their own code runs. Waits for nothing."""
         if self._looking is None and time.monotonic() >= self._next_s:
-            self._looking = self._pool.submit(self._look, True)
+            self._looking = self._pool.submit(self._look, True, _AT_ONCE_S)
         if self._looking is None or not self._looking.done():
             return []
         found, self._looking = self._looking.result(), None
-        self._next_s = time.monotonic() + _LOOK_S
+        self._next_s = time.monotonic() + (0 if self._more else _LOOK_S)
         return found
 
-    def close(self) -> None:
-        """Stop looking."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def user(self, pid: int) -> int:
+        """Who is charged for what is done for a process."""
+        key = self._keys.get(pid)
+        return self._users.get(key, 0) if key else user_of(pid)
 
-    def _look(self, ready: bool) -> list[Found]:
+    def take_let_go(self) -> list[int]:
+        """Processes that are to be traced no longer, since others have a right to their places."""
+        return []
+
+    def close(self) -> None:
+        """Stop looking, whatever takes long just now."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._own is not None:
+            self._own.abandon()
+
+    def _begin(self) -> None:
+        self._own = confined.parsers.use_own()
+
+    def _look(self, ready: bool, within_s: float | None) -> list[Found]:
         found = list[Found]()
         try:
             fitting = self._fitting()
         except OSError:  # nothing can be opened just now
             return found
-        for pid, key in fitting.items():
-            if key in self._judged or is_ours(pid):
+        waiting = self._waiting(fitting)
+        end_s = math.inf if within_s is None else time.monotonic() + within_s
+        while (user := self.shares.next(waiting)) is not None and time.monotonic() < end_s:
+            pid, key = waiting[user].popleft()
+            if not waiting[user]:
+                del waiting[user]
+            if is_ours(pid):
                 continue
-            try:
-                target: Target | TargetError | HostError = inspect(pid)
-                if ready and isinstance(target, Target) and not self._is_ready(target, key):
-                    continue
-            except Ended:
-                continue
-            except NoRoom:
-                self._leave_out(pid, key)
-                continue
-            except (TargetError, HostError) as error:
-                if _became_another(pid, key):
-                    continue
-                target = error
-            self._judged.add(key)
-            if not isinstance(target, NotPython) and self._takes(pid, key, target):
+            with self.shares.charged(user):
+                target = self._look_at(pid, key, ready)
+            if target is not None and self._takes(pid, key, target):
                 found.append((pid, target))
+        self._more = user is not None
         keys = set(fitting.values())
         self._judged &= keys
         self._young &= keys
         return found
+
+    def _waiting(self, fitting: Mapping[int, Key]) -> dict[int, deque[tuple[int, Key]]]:
+        """By user those that were not looked at yet."""
+        self._keys = dict(fitting)
+        self._users = {key: self._users[key] if key in self._users else user_of(pid) for pid, key in fitting.items()}
+        waiting = dict[int, deque[tuple[int, Key]]]()
+        for pid, key in fitting.items():
+            if key not in self._judged:
+                waiting.setdefault(self._users[key], deque()).append((pid, key))
+        return waiting
+
+    def _look_at(self, pid: int, key: Key, ready: bool) -> Target | TargetError | HostError | None:
+        """What a process is, once it is a Python and, if asked for, runs its own code; else None."""
+        try:
+            target: Target | TargetError | HostError = inspect(pid)
+            if ready and isinstance(target, Target) and not self._is_ready(target, key):
+                return None
+        except Ended:
+            return None
+        except NoRoom:
+            self._leave_out(pid, key)
+            return None
+        except (TargetError, HostError) as error:
+            if _became_another(pid, key):
+                return None
+            target = error
+        self._judged.add(key)
+        return None if isinstance(target, NotPython) else target
 
     def _fitting(self) -> dict[int, Key]:
         """The processes that are wanted, if they are Pythons, in the order in which they are to be looked at. Raises OSError where that cannot be seen."""

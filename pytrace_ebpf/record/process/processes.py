@@ -29,7 +29,9 @@ News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: for
 class Processes(Recorder):
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: bool = True) -> None:
+        """`names`: threads have the names that they and their interpreters give them, which have to be read again and again."""
+        self._names = names
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -100,6 +102,11 @@ class Processes(Recorder):
         row = self.processes.get(pid)
         return row is not None and row["source"] is not None and self._program_start_ns[pid] >= since_ns
 
+    def had_no_agent(self, pid: int, at_ns: int) -> bool:
+        """Whether a process is known to have had no agent at that moment, which a child that it forked would have with it."""
+        row = self.processes.get(pid)
+        return row is not None and (row["source"] == "usdt" or (row["source"] == "agent" and self._program_start_ns[pid] > at_ns))
+
     def set_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
@@ -137,6 +144,14 @@ class Processes(Recorder):
             pid, ppid=ppid, executable=executable, command=command, python_version=None, source=None,
             gil_start=0, gil_end=0, interpreters=0, start_ns=start_ns,
         )  # fmt: skip
+
+    def let_go(self, pid: int) -> None:
+        """A living Python is traced no longer: to the trace it ends now."""
+        now = self._now()
+        for key in [key for key, thread in self.threads.items() if key[0] == pid and thread["end_ns"] is None]:
+            self._end_thread(key, now)
+        if pid in self.targets:  # none of its threads was ever seen
+            self._end(pid, now)
 
     def describe(self, pid: int, command: str, executable: str) -> None:
         """A process that was just forked and is about to run this program."""
@@ -266,14 +281,14 @@ class Processes(Recorder):
 
     def _read_names(self, pid: int | None = None) -> None:
         """The names of the living threads of `pid`, or of all."""
-        for key, thread in self.threads.items():
+        for key, thread in self.threads.items() if self._names else ():
             mine = thread["end_ns"] is None and pid in (None, key[0])
             if mine and (comm := _comm(*key)) not in ("", thread["comm"]):
                 self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
 
     def _name_threads(self, all_: bool = False) -> None:
         """What Python calls the living threads, where that is to be read now, or of all."""
-        for pid, names in self._naming.names(self.targets, all_):
+        for pid, names in self._naming.names(self.targets, all_) if self._names else ():
             for tid, name in names.items():
                 thread = self.threads.get((pid, tid))
                 if thread and thread["end_ns"] is None and name != thread["name"]:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
 from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Descriptor, Ended, Pinned
+from pytrace_ebpf.record.process.shares import Places
 from pytrace_ebpf.record.rights.debugging import why_refused
 
 
@@ -38,7 +40,7 @@ _ADDRESSES = 1 << 47  # a program's own
 MOST_INTERPRETERS = 1 << 31  # that a row can have
 _GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
 _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
-_MOST_PARSED = 64
+_MOST_PARSED, _BINARY = 64, "binary"
 _REGISTERS = frozenset((*PT_REGS, None))
 _LIBPYTHON = re.compile(r"libpython\d[^/]*\.so[^/]*$")
 _PYPY = re.compile(r"/(lib)?pypy[\d.]*(-c)?(\.so[^/]*)?$")
@@ -312,7 +314,8 @@ def _interpreter(process: Pinned, executable: str, mappings: list[Mapping]) -> t
 
 _Identity = tuple[int, ...]
 _parsed: dict[_Identity, Binary] = {}  # a handful of interpreters and C libraries, for any number of processes
-_needed: dict[_Identity, tuple[str, ...]] = {}
+_needed, _keeping = dict[_Identity, tuple[str, ...]](), threading.Lock()
+_kept: Places[tuple[str, _Identity]] = Places(2 * _MOST_PARSED)  # by the files' owners: whoever changes his again and again loses his own
 
 
 def identity(file: Descriptor) -> _Identity:
@@ -323,16 +326,20 @@ def identity(file: Descriptor) -> _Identity:
 
 def _once(file: Descriptor, task: str, kind: type[Said], known: dict[_Identity, Said]) -> Said:
     key = identity(file)
-    if key not in known:
-        if len(known) >= _MOST_PARSED:
-            known.clear()
-        known[key] = confined.parsers.ask(task, {}, [file], kind, _PATIENCE_S, (task, *key))
-    return known[key]
+    if (found := known.get(key)) is None:
+        found = confined.parsers.ask(task, {}, [file], kind, _PATIENCE_S, (task, *key))
+        with _keeping:
+            if key not in known and _kept.has_room(owner := os.fstat(file.fileno()).st_uid):
+                left = _kept.take((task, key), owner)
+                known[key] = found
+                if left is not None:
+                    (_parsed if left[0] == _BINARY else _needed).pop(left[1], None)
+    return found
 
 
 def parse(file: Descriptor) -> Binary:
     """An ELF file, parsed once, by a process without rights. Raises OSError, and ValueError with one sentence for what is none."""
-    binary = _once(file, "binary", Binary, _parsed)
+    binary = _once(file, _BINARY, Binary, _parsed)
     probes = [probe for probes in binary.probes.values() for probe in probes]
     if not {probe.frame for probe in probes} | {argument.register for probe in probes for argument in probe.arguments} <= _REGISTERS:
         raise ValueError("its probes have no registers that are known")

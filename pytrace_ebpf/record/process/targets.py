@@ -4,13 +4,13 @@ import os
 import shlex
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice.choice import announced
+from pytrace_ebpf.record.choice.foresight import MOST_SHARE
 from pytrace_ebpf.record.choice.glance import glance
 from pytrace_ebpf.record.choice.no_calls import why_no_calls
 from pytrace_ebpf.record.choice.sources import Sources
@@ -18,7 +18,7 @@ from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
-from pytrace_ebpf.record.process.matching import Looking, Matching
+from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.pinned import Ended
 from pytrace_ebpf.record.process.target import (
     NotPython,
@@ -33,7 +33,6 @@ from pytrace_ebpf.record.source import Recording
 
 _DESCRIBED = ("command", "executable", "python_version")
 _MOST_NAMED = 100  # of the processes that were asked for, in the manifest
-_MOST_FAILURES, _LONG_S = 5, 3.0  # to attach takes half a second
 _MOST_SAID = 20  # sentences about processes that cannot be traced: others may start any number of those
 
 
@@ -53,18 +52,17 @@ class Targets:
         self, options: Options, recording: Recording, sources: Sources, recorders: Sequence[Recorder],
         opens: Callable[[Mapping[str, Any]], None], drain: Callable[[], None], looking: Looking | None = None,
     ) -> None:  # fmt: skip
-        """`drain`: takes in what the recorders have. `looking`: what finds processes, instead of the pattern in `options`."""
+        """`drain`: takes in what the recorders have. `looking`: what finds processes that come to fit."""
         self._options, self._recording, self._sources, self._recorders = options, recording, sources, recorders
         self._processes = recording.processes
         self._opens, self._drain = opens, drain
         self._asked: dict[int, dict[str, Any]] = {}  # described, in the order in which they were added
         self._gone: set[int] = set()  # of those
         self._following = Following(recording, sources, recorders)
-        self._matching = looking or (Matching(options.match) if options.match is not None else None)
+        self._matching = looking
         self.launched: Launched | Started | None = None
         self._said: list[str] = []
         self._refusals = 0
-        self._failures: Counter[tuple[int, ...]] = Counter()  # by the user ids of what came to fit
 
     # -- added ---------------------------------------------------------------------
 
@@ -76,6 +74,8 @@ class Targets:
         asked: list[tuple[int, Target | Exception | None]] = [(pid, None) for pid in dict.fromkeys(pids)]
         if self._matching:
             asked += [found for found in self._matching.there() if found[0] not in pids]
+        asked = [(pid, found or _inspected(pid)) for pid, found in asked]
+        self._survey([found for _, found in asked if isinstance(found, Target)])
         begun, refused = list[Begun](), list[tuple[int, Exception]]()
         for pid, found in asked:
             if self._is_traced(pid):  # as the child of another one
@@ -111,6 +111,21 @@ class Targets:
             self.launched = Launched(command, environment, self._at_exec)  # calls _at_exec already
         return self.launched.pid
 
+    def _survey(self, asked: Sequence[Target]) -> None:
+        """Look at what is going to be traced together before a source is chosen for any of it: these, and what they have started."""
+        if self._options.source not in ("auto", "usdt"):
+            return
+        found, waiting = {target.pid: target for target in asked}, [target.pid for target in asked] if self._options.follow else []
+        while waiting:
+            started = [child for child in children(waiting.pop()) if child not in found and child != os.getpid()]
+            for child in started:  # so that all of them are looked at together
+                glance(child)
+            for child in started:
+                if isinstance(target := _inspected(child), Target):
+                    found[child] = target
+                    waiting.append(child)
+        self._sources.survey(list(found.values()))
+
     def _attach(self, pid: int, found: Target | Exception | None) -> Begun:
         if isinstance(found, Exception):
             raise found
@@ -124,7 +139,7 @@ class Targets:
             self._asked.pop(pid, None)
             self._record_scheduling(pid, target.ppid, now)  # some of it is there already
             raise
-        return Begun(pid, announced(target, choice, seen), choice.warning)
+        return Begun(pid, announced(target, choice, seen, self._sources.price, MOST_SHARE if self._options.unasked else None), choice.warning)
 
     def _attach_children(self, pid: int) -> None:
         """Attach to what a process had started before it was added itself."""
@@ -217,25 +232,33 @@ class Targets:
             self.launched.poll()
             if self.launched.status is not None:
                 self._processes.waited_for(self.launched.pid, self.launched.status)
-        for pid, found in self._matching.newcomers() if self._matching else ():
-            if not self._is_traced(pid):
-                self._attach_newcomer(pid, found)
-
-    def _attach_newcomer(self, pid: int, found: Target | Exception) -> None:
-        """Attach to what came to match. Nothing is drained meanwhile, so users whose processes fail again and again are skipped."""
-        users = found.process.credentials.uids if isinstance(found, Target) else ()
-        if self._failures[users] >= _MOST_FAILURES:
+        for sentence in self._sources.change():
+            self._say(sentence)
+        if self._matching is None:
             return
-        began_s = time.monotonic()
+        for pid, found in self._matching.newcomers():
+            if not self._is_traced(pid):
+                self._attach_newcomer(pid, found, self._matching)
+        for pid in self._matching.take_let_go():
+            self._processes.let_go(pid)
+        self._said += self._matching.shares.take_said()
+
+    def _attach_newcomer(self, pid: int, found: Target | Exception, matching: Looking) -> None:
+        """Attach to what came to match. Nothing is drained meanwhile, so what it takes is charged to its user; where it fails, the wait as well."""
+        user = matching.user(pid)
+        began_s, failed = time.monotonic(), isinstance(found, Target)
         try:
-            begun = self._attach(pid, found)
+            with matching.shares.charged(user):
+                begun = self._attach(pid, found)
+            failed = False
         except Ended:
             return
         except (TargetError, HostError) as error:
-            self._failures[users] += isinstance(found, Target)
             self._refuse(pid, error)
             return
-        self._failures[users] += time.monotonic() - began_s > _LONG_S
+        finally:
+            if failed:
+                matching.shares.charge(user, time.monotonic() - began_s)
         self._said.append(f"tracing process {pid} as well, by {begun.source}")
         self._attach_children(pid)
 
@@ -288,6 +311,13 @@ class Targets:
             self.launched.release()
         if self._matching is not None:
             self._matching.close()
+
+
+def _inspected(pid: int) -> Target | Exception:
+    try:
+        return inspect(pid)
+    except (TargetError, HostError) as error:
+        return error
 
 
 def _described(target: Target) -> dict[str, Any]:

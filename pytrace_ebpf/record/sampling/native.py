@@ -2,7 +2,7 @@
 
 What a process has mapped is looked at when the kernel half meets an instruction of which nothing is known. Each file is read once,
 whatever the number of processes that have it, by the process without rights: rules and names are the file's own word, and serve to
-find the way in that file's own frames alone.
+find the way in that file's own frames alone. Of the room that there is for files and their rules, those of a user get no more than they leave to others.
 """
 
 import ctypes
@@ -11,9 +11,11 @@ import re
 import time
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,14 +31,17 @@ from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Mapping as Mapped
 from pytrace_ebpf.record.process.target import Target, as_text, identity, mapped_file, parse_mappings
+from pytrace_ebpf.record.sampling.readings import Readings
 from pytrace_ebpf.trace.layers import NUMBERS
 
 FRAME_NATIVE = 1 << 63  # events.h
+_IN_TURN_S = 3.0  # for names, where others wait
 _PATIENCE_S, _AT_ONCE_S = 10.0, 0.2  # for one file; for reading files between two drains
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.2, 30.0  # between two looks at a process that runs where nothing is known to be: code that it made itself
 _MOST_FILES, _OF_ALL_FILES = 400, 8  # open all the while, for the names of their functions: so many, or that part of what may be open
 _MOST_ROWS, _MOST_SPANS = 1 << 23, 4096  # rows of a file; both as in samples.c
 _MOST_IN_ALL = 1 << 24  # rows of all files, 8 bytes each
+_NUMBERS = 4095  # of files, from 1 on: MOST_FILES of samples.c
 # By what the interpreter calls anything: these say nothing of what is called.
 _CALLING = re.compile(
     r"_?Py(Eval_(EvalCode|EvalFrame|Vector|CallFunction)|Function_|Vectorcall_|Object_\w*[Cc]all|CFunction_|Call_)\w*"
@@ -61,8 +66,8 @@ class Native:
 class Natives(Protocol):
     """What knows native functions by what the kernel half reports of them."""
 
-    def functions(self, frames: Iterable[int]) -> Mapping[int, Native]:
-        """By sample_frame.code; what is not known is left out."""
+    def functions(self, frames: Iterable[int], user: int = 0) -> Mapping[int, Native]:
+        """By sample_frame.code; what is not known is left out. `user`: whose share new ones take."""
 
 
 @dataclass
@@ -71,6 +76,8 @@ class _File:
     file: Descriptor
     shown: str
     key: tuple[object, ...]  # of the process that showed it: what fails is attributed to that
+    owner: int = 0
+    rows: int = 0
     segments: tuple[Segment, ...] | None = None  # None: not read yet
     begins: array = field(default_factory=lambda: array("I"))  # type: ignore[type-arg] # of its functions
     evaluating: tuple[int, ...] = ()
@@ -90,8 +97,9 @@ class _Seen:
 class NativeCode:
     """The files that sampled programs have mapped."""
 
-    def __init__(self, programs: Programs, functions: Functions) -> None:
-        self._programs, self._functions = programs, functions
+    def __init__(self, programs: Programs, functions: Functions, readings: Readings | None = None) -> None:
+        """`readings`: who looks at files, beside this or at once; functions() may be called by another thread."""
+        self._programs, self._functions, self._readings = programs, functions, readings or Readings(None, "")
         self._strays, self._described, self._descriptions = programs.map("strays"), programs.map("described"), 0
         self._span, self._rule = programs.map("spans_one").value, programs.map("rules_one").value
         assert (self._rule.itemsize, FUNCTION_BYTES) == (ROW_BYTES, array("I").itemsize)
@@ -99,19 +107,19 @@ class NativeCode:
         self._by_number: dict[int, _File] = {}
         self._seen: dict[int, _Seen] = {}  # by the program's number
         self._unread: list[_File] = []
-        self._room, self._most_files = _MOST_IN_ALL, min(_MOST_FILES, descriptors.most() // _OF_ALL_FILES)
+        self._last, self._most_files = 0, min(_MOST_FILES, descriptors.most() // _OF_ALL_FILES)
         native_parsers.start()
 
-    def begin(self, number: int, target: Target) -> None:
+    def begin(self, number: int, target: Target, user: int = 0) -> None:
         """Look at what a program has mapped, unless that was done a moment ago, and read what is new of it, for as long as nobody minds."""
         now, seen = time.monotonic(), self._seen.setdefault(number, _Seen(target))
         if now >= seen.next_s:
-            self._map(number, seen)
             seen.next_s, seen.wait_s = now + seen.wait_s, min(2 * seen.wait_s, _LAST_WAIT_S)
+            self._readings.do(user, partial(self._map, number, seen, user))
         self._read_some()
 
-    def look(self, sampled: Mapping[int, tuple[int, Target]]) -> bool:
-        """Look at the processes that have run where nothing is known; `sampled`: (number, target) by pid. Returns whether files are yet to be read."""
+    def look(self, sampled: Mapping[int, tuple[int, Target, int]]) -> bool:
+        """Look at the processes that have run where nothing is known; `sampled`: (number, target, user) by pid. Returns whether files are yet to be read."""
         for pid in [int(pid) for pid, _ in self._strays.items()]:
             self._strays.delete(pid)
             if pid in sampled:
@@ -124,9 +132,9 @@ class NativeCode:
         if self._seen.pop(number, None):
             self._programs.map("spans").delete(number)
 
-    def functions(self, frames: Iterable[int]) -> Mapping[int, Native]:
+    def functions(self, frames: Iterable[int], user: int = 0) -> Mapping[int, Native]:
         """Natives' functions(); new ones are named by their files' symbols, those without one by the file and where they begin."""
-        places, wanted = {}, dict[int, set[int]]()
+        places, wanted = {}, dict[int, tuple[_File, set[int]]]()
         for frame in frames:
             number, pc = frame >> 32 & 0x7FFFFFFF, frame & 0xFFFFFFFF
             file = self._by_number.get(number)
@@ -134,28 +142,41 @@ class NativeCode:
             if file and at >= 0:
                 places[frame] = file, file.begins[at]
                 if file.begins[at] not in file.natives:
-                    wanted.setdefault(number, set()).add(file.begins[at])
-        for number, begins in wanted.items():
-            self._name(self._by_number[number], sorted(begins))
+                    wanted.setdefault(number, (file, set()))[1].add(file.begins[at])
+        for file, begins in wanted.values():
+            self._name(file, sorted(begins), user)
         return {frame: file.natives[begin] for frame, (file, begin) in places.items()}
 
     def _read_some(self) -> None:
-        """Read files for a while, and tell the kernel half of those that were read."""
-        read, end_s = list[_File](), time.monotonic() + _AT_ONCE_S
-        while self._unread and time.monotonic() < end_s:
+        """Read files for a while."""
+        end_s = time.monotonic() + _AT_ONCE_S
+        read = list[_File]()
+        while not self._readings.beside and self._unread and time.monotonic() < end_s:
             read.append(self._unread.pop(0))
             self._read(read[-1])
-        for number, seen in self._seen.items() if read else ():
+        self._tell(read)
+
+    def _read_and_tell(self, file: _File) -> None:
+        self._read(file)
+        self._tell([file])
+
+    def _tell(self, read: list[_File]) -> None:
+        """Tell the kernel half of files that were read."""
+        for number, seen in list(self._seen.items()) if read else ():
             if any(file in read for *_, file in seen.spans):
                 self._describe(number, seen)
 
-    def _map(self, number: int, seen: _Seen) -> None:
+    def _map(self, number: int, seen: _Seen, user: int = 0) -> None:
         with suppress(OSError, TargetError):
             before = [span[:3] for span in seen.spans]
             seen.spans = list(self._mapped(seen.target))
             if [span[:3] for span in seen.spans] != before:
                 seen.wait_s = _FIRST_WAIT_S
                 self._describe(number, seen)
+        while self._readings.beside and self._unread:  # each in its turn
+            file = self._unread.pop(0)
+            if not self._readings.do(user, partial(self._read_and_tell, file)):
+                self._drop(file)
 
     def _mapped(self, target: Target) -> Iterator[tuple[int, int, int, _File]]:
         maps = target.process.read("maps")
@@ -178,10 +199,45 @@ class NativeCode:
         except OSError:
             return None
         if key not in self._files:
-            if len(self._files) >= self._most_files:
+            number = self._number(owner := os.fstat(file.fileno()).st_uid)
+            if not number:
                 return None
-            self._add(key, _File(len(self._files) + 1, file, as_text(mapping.path), ("unwinding", *target.process.key)))
+            self._add(key, _File(number, file, as_text(mapping.path), ("unwinding", *target.process.key), owner))
         return self._files[key]
+
+    def _number(self, owner: int) -> int:
+        """A number for one file more of a user's, 0 where there is none: root's take any that is free, those of another one half of these at most."""
+        if len(self._files) >= self._most_files or not self._may(owner, 1, self._most_files, Counter(each.owner for each in self._files.values())):
+            self._tidy()
+        held = Counter(each.owner for each in self._files.values())
+        if len(self._files) >= self._most_files or not self._may(owner, 1, self._most_files, held):
+            return 0
+        self._last = next(number for at in range(_NUMBERS) if (number := (self._last + at) % _NUMBERS + 1) not in self._by_number)
+        return self._last
+
+    def _may(self, owner: int, more: int, most: int, held: Mapping[int, int]) -> bool:
+        """Whether a user may have so many more of `most` places: root all that are free; others no more than they leave."""
+        free = most - sum(held.values())
+        return more <= free and (owner == 0 or held.get(owner, 0) + more <= free - more)
+
+    def _rows(self) -> Counter[int]:
+        rows = Counter[int]()
+        for each in self._files.values():
+            rows[each.owner] += each.rows
+        return rows
+
+    def _tidy(self) -> None:
+        """Let go of the files that no sampled program has mapped."""
+        mapped = {file.number for seen in list(self._seen.values()) for *_, file in seen.spans}
+        for file in [file for file in self._files.values() if file.number not in mapped]:
+            self._drop(file)
+
+    def _drop(self, file: _File) -> None:
+        self._files = {key: each for key, each in self._files.items() if each is not file}
+        self._by_number.pop(file.number, None)
+        self._functions.release([native.func_id for native in list(file.natives.values())])
+        with suppress(OSError):
+            self._programs.map("rules").delete(file.number)
 
     def _kernels(self, where: range) -> _File:
         """What the kernel has mapped into this process as into any other."""
@@ -189,7 +245,7 @@ class NativeCode:
         if key not in self._files:
             memory = Descriptor(os.memfd_create("vdso", os.MFD_CLOEXEC))
             os.write(memory.fileno(), ctypes.string_at(where.start, len(where)))
-            self._add(key, _File(len(self._files) + 1, memory, "[vdso]", ("unwinding",)))
+            self._add(key, _File(self._number(0), memory, "[vdso]", ("unwinding",)))
         return self._files[key]
 
     def _add(self, key: tuple[int, ...], file: _File) -> None:
@@ -210,8 +266,10 @@ class NativeCode:
         whole = np.concatenate(rows)[:_MOST_ROWS] if rows else np.zeros(0, self._rule)
         file.begins.frombytes(begins[: len(begins) // FUNCTION_BYTES * FUNCTION_BYTES])
         file.segments = segments if len(whole) else ()
-        if 0 < len(whole) <= self._room:
-            self._room -= len(whole)
+        if len(whole) and not self._may(file.owner, len(whole), _MOST_IN_ALL, self._rows()):
+            self._tidy()
+        if len(whole) and self._by_number.get(file.number) is file and self._may(file.owner, len(whole), _MOST_IN_ALL, self._rows()):
+            file.rows = len(whole)
             with suppress(OSError):
                 self._programs.set_array("rules", file.number, whole)
 
@@ -223,17 +281,18 @@ class NativeCode:
         self._descriptions += 1
         self._described.set(0, self._descriptions)  # what the kernel half found by the descriptions before does not hold any more
 
-    def _name(self, file: _File, begins: list[int]) -> None:
+    def _name(self, file: _File, begins: list[int], user: int) -> None:
         try:
             given = {"addresses": begins}
-            names = native_parsers.ask("names", given, [file.file], list[str], _PATIENCE_S, file.key)
+            names = native_parsers.ask("names", given, [file.file], list[str], _IN_TURN_S if self._readings.beside else _PATIENCE_S, file.key)
         except (ValueError, OSError):
             names = []
         library = file.shown.rpartition("/")[2]
         of_interpreter = bool(file.evaluating or _LIBC.match(library))
         for begin, name in zip(begins, [*names, *[""] * len(begins)], strict=False):
             shown = name or f"{library}+{begin:#x}"
-            func_id = self._functions.intern_native(NUMBERS["native"], shown, shown, library, file.shown)
+            func_id = self._functions.intern_native(NUMBERS["native"], shown, shown, library, file.shown, user)
+            self._functions.hold((func_id,))
             calls, began = bool(_CALLING.fullmatch(name)), of_interpreter or name == "_start"
             file.natives[begin] = Native(func_id, begin in file.evaluating or name == EVAL, calls, not name, began)
 

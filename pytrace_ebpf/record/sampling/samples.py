@@ -1,10 +1,10 @@
 """Sampled Python stacks, read by samples.c from outside: nothing is put into the process."""
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,23 +13,25 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import read_lines
-from pytrace_ebpf.record.cpython.parking import FUTEX
 from pytrace_ebpf.record.cpython.running_tasks import RunningTasks, find_running_tasks
 from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
-from pytrace_ebpf.record.output import tables
-from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing.confined import Confined, native_parsers
+from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling import away
+from pytrace_ebpf.record.sampling import away, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
+from pytrace_ebpf.record.sampling.readings import Readings
+from pytrace_ebpf.record.sampling.rows import columns
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
+from pytrace_ebpf.record.sampling.stays import Stays
 from pytrace_ebpf.record.sampling.tasks import TaskNames
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
@@ -39,16 +41,15 @@ _RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
 _INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a time; a quarter of the stacks that the ring holds
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
-_MOST_KNOWN = 1 << 20  # frames and lines kept of one program; then all its stacks are reported again
+# Where processes are of several users: for an answer; how long a sample may wait for its stack to be learned; for all that waits, at the end, and for what
+# ends then.
+_IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.5, 1.0
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
-_IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # likewise, SAMPLE_*
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
-_PLACES = 4096  # away.h
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
 # Threads that wait for long are looked at before they come back: one that waits until its program ends is sampled when no name can be read any more.
 _FIRST_LOOK_NS, _LOOK_NS = 10**9, 5 * 10**9
-_MOST_MISSED = 1 << 24  # as trace/limits.py has it
 _OFF_PERIODS = 8  # of a service of some threads there are then half as many samples off the core as on it; to read them costs it more than 0.1 %
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 
@@ -60,6 +61,7 @@ class _Sampled:
     holder: int  # address; 0 while it has no GIL
     since_ns: int
     tasks: RunningTasks | None  # None: it has none, as far as is known
+    user: int = 0
     away: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
 
 
@@ -68,11 +70,12 @@ class Samples(Recorder):
 
     interval_s = _INTERVAL_S
 
-    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False, states: bool = False) -> None:
+    def __init__(self, recording: Recording, hz: float, follow: bool, lasting: bool = False, states: bool = False, lean: bool = False) -> None:
         """`lasting`: threads that stay away are sampled in every segment. `states`: samples are to say what these wait for, where the kernel lets.
 
         Raises HostError if the kernel cannot do it.
         """
+        self._last_s = _LEAN_LAST_S if lean else _LAST_S
         self._recording, self._period_ns, self._lasting = recording, round(1e9 / hz), lasting
         kernel = KernelTypes()
         run_delay = kernel.offset("sched_info", "run_delay")  # None: without CONFIG_SCHED_INFO
@@ -96,7 +99,10 @@ class Samples(Recorder):
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
         self._tasks = TaskNames(self._programs)
-        self._native = NativeCode(self._programs, recording.functions)
+        self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", self._begin_files)
+        self._files_reader: Confined | None = None
+        self._native = NativeCode(self._programs, recording.functions, self._files)
+        self._tasks_of: dict[int, RunningTasks] = {}  # by number, as they were found beside this
         self._layouts: dict[Layout, int] = {}
         self._sampled: dict[int, _Sampled] = {}  # by pid
         self._known: dict[int, Program] = {}  # by number
@@ -104,11 +110,15 @@ class Samples(Recorder):
         self._waiting: list[np.ndarray] = []
         self._drained_ns, self._next_stack = 0, 0
         self._look_ns, self._next_look_ns = _FIRST_LOOK_NS, time.monotonic_ns() + _FIRST_LOOK_NS
-        self._stopped, self._apart = False, 0
+        self._stopped, self._stays = False, Stays(self._programs, self._states)
+        self._apart = self._new = self._gone = self._unlearned = 0
         self._chance = np.random.default_rng()
         self._refused: tuple[str, ...] = ()
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
+
+    def _begin_files(self) -> None:
+        self._files_reader = native_parsers.use_own()
 
     def _load(self, first: str, kind: int, steps: str) -> int:
         """The descriptor of a program, whose next steps are loaded too. Without the one for native frames samples have none."""
@@ -135,9 +145,12 @@ class Samples(Recorder):
         targets = self._recording.processes.targets
         for pid in [pid for pid, each in self._sampled.items() if targets.get(pid) is not each.target]:
             self._forget(pid)
+        shares, is_full = self._recording.shares, self._recording.functions.is_full
+        crowded = turns.crowded(self._known[each.number] for each in self._sampled.values()) if shares else None
         for pid, target in list(targets.items()):
             sampled = self._sampled.get(pid)
-            if sampled is None or self._known[sampled.number].size > _MOST_KNOWN:
+            program = self._known[sampled.number] if sampled else None
+            if sampled is None or program is None or program is crowded or turns.is_to_begin_anew(program, shares, is_full):
                 self._begin(target)
             elif not sampled.holder:
                 self._describe(target, sampled.number)
@@ -149,12 +162,14 @@ class Samples(Recorder):
         self._numbers += 1
         unit, qualify = position_unit(target.layout), qualnames.for_process(target.process, target.library)
         nested = target.layout.version < (3, 11)
-        self._known[self._numbers] = Program(self._recording.functions, partial(read_lines, target), qualify, unit, self._native, nested)
+        user = user_of(target.pid) if self._recording.shares else 0
+        read = partial(read_lines, target, within_s=_IN_TURN_S) if self._names.beside else partial(read_lines, target)
+        self._known[self._numbers] = Program(self._recording.functions, read, qualify, unit, self._native, nested, user)
         creator, tasks = self._sampled.get(target.ppid), None
         if creator and creator.target.binary_file is target.binary_file:  # Target.forked
             self._known[self._numbers].copy(self._known[creator.number])
             tasks = creator.tasks
-        self._native.begin(self._numbers, target)
+        self._native.begin(self._numbers, target, user)
         self._describe(target, self._numbers, tasks)
         self.interval_s = _HASTE_S
 
@@ -168,13 +183,21 @@ class Samples(Recorder):
         where = target.runtime + layout.runtime_main_interpreter, holder, code_type + target.bias if code_type else 0
         before = self._sampled.get(target.pid)
         since_ns, tasks = (before.since_ns, tasks or before.tasks) if before else (time.monotonic_ns(), tasks)
-        if tasks is None and self._known[number].may_have_tasks:
-            tasks, self._known[number].may_have_tasks = find_running_tasks(target), False
-        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks)
+        program = self._known[number]
+        tasks = tasks or self._tasks_of.pop(number, None)
+        if tasks is None and program.may_have_tasks:
+            program.may_have_tasks = False
+            self._names.do(program.user, partial(self._find_tasks, target, number))
+            tasks = self._tasks_of.pop(number, None)  # where it was found at once
+        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks, program.user)
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
             self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
             self._programs.map("census").set(0, time.monotonic_ns())
+
+    def _find_tasks(self, target: Target, number: int) -> None:
+        if found := find_running_tasks(target):
+            self._tasks_of[number] = found
 
     def _layout(self, layout: Layout) -> int:
         if layout not in self._layouts:
@@ -192,29 +215,44 @@ class Samples(Recorder):
     def drain(self) -> Rows:
         """No rows: samples are kept until the segment is closed, and written together with their stacks."""
         self._look()
-        unread = self._native.look({pid: (each.number, each.target) for pid, each in self._sampled.items()})
+        unread = self._native.look({pid: (each.number, each.target, each.user) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
         if not self._lasting and self._drained_ns >= self._next_look_ns:
             self._look_ns = min(2 * self._look_ns, _LOOK_NS)
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
-                self._look_away(pid, each, self._drained_ns, _LASTING_NS)
+                self._names.do(each.user, partial(self._look_away, pid, each, self._drained_ns, _LASTING_NS))
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
-        new = gone = 0
+        self._new = self._gone = 0
         for number in np.unique(reported["program"]).tolist():
             if number in self._known:
-                learned = self._known[number].learn(reported[reported["program"] == number])
-                new, gone = new + learned[0], gone + learned[1]
+                self._learn(self._known[number], reported[reported["program"] == number])
         for each in list(self._sampled.values()):
-            if each.tasks is None and self._known[each.number].may_have_tasks:
+            if each.tasks is None and (self._known[each.number].may_have_tasks or each.number in self._tasks_of):
                 self._describe(each.target, each.number)
-        often = gone or new > _BEGINS or len(reported) > _MUCH
+        often = self._gone or self._new > _BEGINS or len(reported) > _MUCH
         self.interval_s = _HASTE_S if unread else _INTERVAL_S if often else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
         return {}
+
+    def _learn(self, program: Program, reported: np.ndarray) -> None:
+        """Take in what was reported of a program, so much at a time that others get their turn."""
+        if not self._names.beside:
+            self._learn_part(program, reported)
+            return
+        for count, part in turns.parts(reported):
+            if self._names.do(program.user, partial(self._learn_part, program, part)):
+                program.asked += 1
+            else:
+                program.stale, self._unlearned = True, self._unlearned + count
+
+    def _learn_part(self, program: Program, reported: np.ndarray) -> None:
+        new, gone = program.learn(reported)
+        self._new, self._gone = self._new + new, self._gone + gone
+        program.learned += 1
 
     def cut(self) -> Rows:
         """Rows of `samples`, and of `stacks` those that they refer to."""
@@ -223,21 +261,48 @@ class Samples(Recorder):
             self._waiting += [self._still_away(pid, each, until_ns, _LASTING_NS) for pid, each in self._sampled.items()]
         if not self._waiting:
             return {}
+        if self._stopped:
+            self._names.finish(self._last_s)
+            self._end_readings()
         samples = np.concatenate(self._waiting)
-        late = samples["ts"] >= self._drained_ns - _SETTLING_NS if not self._stopped else np.zeros(len(samples), bool)
-        self._waiting = [samples[late]] if late.any() else []
-        samples = samples[~late]
-        tree = Tree(self._next_stack)
         stacks, first, which, counts = np.unique(samples["stack"], return_index=True, return_inverse=True, return_counts=True)
         keys = list(zip(samples["program"][first].tolist(), stacks.tolist(), strict=True))
-        numbers = np.array([self._number(tree, *key) for key in keys], np.int64)
+        late = np.zeros(len(samples), bool)
+        if not self._stopped:
+            late = samples["ts"] >= self._drained_ns - _SETTLING_NS
+            learning = np.array([self._is_learning(*key) for key in keys], bool)
+            late |= learning[which] & (samples["ts"] >= self._drained_ns - _PATIENT_NS)
+        self._waiting = [samples[late]] if late.any() else []
+        kept = np.zeros(len(keys), bool)
+        kept[which[~late]] = True
+        taken = kept.copy()
+        samples, which = samples[~late], which[~late]
+        tree = Tree(self._next_stack)
+        numbers = np.full(len(keys), UNREAD, np.int64)
+        for place in self._in_turn(keys, np.flatnonzero(kept).tolist(), tree):
+            numbers[place] = self._number(tree, *keys[place])
+            kept[place] = False
+        self._unlearned += int(np.count_nonzero(kept))  # for whose stacks there was no room
         apart = [program in self._known and stack in self._known[program].apart for program, stack in keys]
-        self._apart += int(counts[apart].sum())
+        self._apart += int(counts[np.array(apart, bool) & taken].sum())
         self._next_stack = tree.next
         self._let_go()
         tasks = self._tasks.of(samples["task"])
         self._tasks.let_go(np.concatenate([each["task"] for each in self._waiting] or [samples["task"][:0]]))
-        return {"samples": [_columns(samples, numbers[which] if len(which) else numbers, tasks)], "stacks": [tree.rows()]}
+        rows = {"samples": [columns(samples, numbers[which] if len(which) else numbers, tasks)], "stacks": [tree.rows()]}
+        functions = self._recording.functions
+        functions.forget()
+        return rows | (functions.cut() if self._names.beside else {})  # those of these stacks that came while the others were taken
+
+    def _is_learning(self, program: int, stack: int) -> bool:
+        known = self._known.get(program)
+        return stack >= FIRST_STACK and known is not None and known.learning and stack not in known.stacks
+
+    def _in_turn(self, keys: list[tuple[int, int]], places: list[int], tree: Tree) -> Iterable[int]:
+        if not self._names.beside:
+            return places
+        users = [known.user if (known := self._known.get(keys[place][0])) else 0 for place in places]
+        return turns.in_turn(places, users, lambda: tree.next)
 
     def _number(self, tree: Tree, program: int, stack: int) -> int:
         if stack < FIRST_STACK:
@@ -251,12 +316,14 @@ class Samples(Recorder):
             living = {each.number for each in self._sampled.values()}
             for number in self._known.keys() - living:
                 self._native.forget(number)
-                del self._known[number]
+                self._known.pop(number).close()
+                self._tasks_of.pop(number, None)
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
         lost = self._programs.losses()
         lost[LOSS_CLASSES.index("sample_native")] += self._apart
+        lost[LOSS_CLASSES.index("sample_ring")] += self._unlearned
         return lost
 
     def missing(self) -> tuple[str, ...]:
@@ -288,76 +355,45 @@ class Samples(Recorder):
 
     def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
         """sample_event records of a process's threads that have been off the core for so long at `now`, drawn as samples.c does."""
-        self._look_away(pid, sampled, now, least_ns)
+        if not self._names.beside:
+            self._look_away(pid, sampled, now, least_ns)
         rows = [
-            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._waits_in(tid, sampled.target))
-            for tid, (since, stack) in sampled.away.items()
+            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._stays.waits_in(tid, sampled.target))
+            for tid, (since, stack) in list(sampled.away.items())
+            if not self._names.beside or self._stays.since_ns(pid, tid, sampled.since_ns) == since
         ]
         found = np.array(rows, self._event)
         return found[found["off_ns"] >= self._chance.random(len(found)) * self._off_period_ns]
 
     def _look_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> None:
         """Find the threads of a process that have been off the core for so long at `now`, with their stacks. One is read once, as it stands still."""
-        left = {tid: self._left_ns(pid, tid, sampled) for tid in living_threads(pid)}
+        if pid not in self._sampled or self._known.get(sampled.number) is None:
+            return
+        left = {tid: self._stays.since_ns(pid, tid, sampled.since_ns) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
         sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
         stacks = away.stacks_of(sampled.target, self._frame) if left.keys() - sampled.away.keys() else {}
         program = self._known[sampled.number]
         for tid in left.keys() - sampled.away.keys():
             stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
-            if self._left_ns(pid, tid, sampled) == left[tid]:  # it stood still meanwhile
+            if self._stays.since_ns(pid, tid, sampled.since_ns) == left[tid]:  # it stood still meanwhile
                 sampled.away[tid] = left[tid], stack
 
-    def _waits_in(self, tid: int, target: Target) -> int:
-        """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
-        if not self._states:
-            return 0
-        left = self._left(target.pid, tid)
-        if left is not None and left["runnable"]:
-            return _IN_QUEUE
-        first, end = target.gil_range()
-        with suppress(OSError, ValueError, IndexError):
-            call, address = Path(f"/proc/{target.pid}/task/{tid}/syscall").read_text().split()[:2]
-            if int(call) == FUTEX and first <= int(address, 16) < end:
-                return _IN_GIL
-        return _IN_BLOCKED
-
-    def _left_ns(self, pid: int, tid: int, sampled: _Sampled) -> int:
-        """When a thread left the core; 0: it has one."""
-        known = self._left(pid, tid)
-        if known is None:  # it has not left it since sampling began
-            return 0 if _runs(pid, tid) else sampled.since_ns
-        left = int(known["since"])
-        return max(left, sampled.since_ns) if left else 0
-
-    def _left(self, pid: int, tid: int) -> Any:
-        """The thread's struct left, of away.h; None where it has none."""
-        place = self._programs.map("places").get(tid % _PLACES)
-        return place["left"] if place["thread"] == pid << 32 | tid else self._programs.map("away").get(tid)
+    def _end_readings(self) -> None:
+        """Read nothing more, also what is being read."""
+        readings = self._names, self._files
+        for each in readings:
+            each.close()
+        if self._names.beside:
+            for asked in (confined.parsers, native_parsers, self._files_reader):
+                if asked:
+                    asked.abandon()
+            for each in readings:
+                each.join(_ENDS_S)
 
     def close(self) -> None:
         """Stop sampling and unload the programs."""
+        self._end_readings()
         self._clocks.close()
         self._returns.close()
         self._programs.close()
-
-
-def _runs(pid: int, tid: int) -> bool:
-    """Whether a thread has a core or waits for one; of one that has ended, too."""
-    try:
-        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] in "RZX"
-    except (OSError, IndexError):
-        return True
-
-
-def _columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Columns:
-    return {
-        **tables.when_and_who(samples),
-        "cpu": samples["cpu"].astype(np.int16),
-        "stack_id": stack_id,
-        "off_ns": samples["off_ns"].astype(np.int64),
-        "missed": np.minimum(samples["missed"], _MOST_MISSED).astype(np.int32),
-        "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
-        "state": samples["state"].astype(np.int8) - np.int8(1),
-        "task": tasks,
-    }

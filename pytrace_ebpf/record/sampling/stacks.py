@@ -1,6 +1,7 @@
 """Stacks reported by the kernel half, as func_ids and lines, and the tree of those that the samples of a segment refer to."""
 
 import bisect
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -47,11 +48,17 @@ class Program:
         unit: int,
         natives: Natives | None = None,
         nested: bool = False,
+        user: int = 0,
     ) -> None:
         """`read` returns the contents of code objects, without those that are gone; `unit`: the bytes that one unit of the reported positions stands for.
 
-        `nested`: the interpreter's C function is entered for every frame (up to 3.10).
+        `nested`: the interpreter's C function is entered for every frame (up to 3.10). `user`: whose share its functions take.
         """
+        self.user = user
+        self.stale = False  # what was reported of it was not learned, and will not be reported again
+        self.since_s = time.monotonic()
+        self.asked = self.learned = 0  # reports that were handed on to be learned, and those of them that were
+        self._holds: set[int] = set()  # func_ids
         self._functions, self._read, self._qualify, self._unit = functions, read, qualify, unit
         self._natives, self._nested = natives, nested
         self.apart: set[int] = set()  # stacks whose native frames do not fit those of Python: they have none
@@ -65,7 +72,23 @@ class Program:
     def copy(self, other: "Program") -> None:
         """Know the code objects of the program that forked this one, which may have ended before they can be read."""
         self._codes = {**other._codes, **self._codes}
+        self._hold({code.func_id for code in self._codes.values() if code.func_id is not None})
         self.may_have_tasks = False
+
+    @property
+    def learning(self) -> bool:
+        """Whether some of what was reported waits to be learned."""
+        return self.asked > self.learned
+
+    def close(self) -> None:
+        """Nothing refers to it any more."""
+        self._functions.release(self._holds)
+        self._holds = set()
+
+    def _hold(self, func_ids: set[int]) -> None:
+        new = func_ids - self._holds - {UNKNOWN}
+        self._functions.hold(new)
+        self._holds |= new
 
     def learn(self, reported: np.ndarray) -> tuple[int, int]:
         """Take in stack_event records of this program; returns how many code objects were new, and how many of them were gone by now."""
@@ -80,7 +103,7 @@ class Program:
                 totals[stack] = total, deep, native
         frames = {frame for by_first in parts.values() for frames in by_first.values() for frame in frames}
         self._read_places({frame for frame in frames if frame[0] < FRAME_NATIVE})
-        known = self._natives.functions({code for code, _, _ in frames if code >= FRAME_NATIVE}) if self._natives else {}
+        known = self._natives.functions({code for code, _, _ in frames if code >= FRAME_NATIVE}, self.user) if self._natives else {}
         natives: dict[tuple[Frame, ...], Below] = {}  # many stacks have the same
         for stack, by_first in parts.items():
             outwards = [frame for first in sorted(by_first) for frame in by_first[first]]
@@ -138,7 +161,8 @@ class Program:
             else:
                 info = read.info
                 self.may_have_tasks |= bool(info.flags & _COROUTINE)
-                func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
+                func_id = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify, self.user)
+                self._hold({func_id})
                 self._codes[key] = Code(func_id, [begin for begin, _ in read.ranges], [line for _, line in read.ranges])
                 self.size += len(read.ranges)
 

@@ -1,12 +1,12 @@
 """Function events from CPython's USDT probes, by BPF; nothing enters the process."""
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice import price
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
@@ -22,6 +22,7 @@ from pytrace_ebpf.record.usdt.objects import Objects
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
+_PRICING_PAGES, _PRICING_ROUNDS = 1024, 3  # room for the calls of one measurement: where there is none a call costs less
 _MOST_INTERPRETERS = 16  # each has rings of its own, 84 MiB
 
 
@@ -48,6 +49,7 @@ class UsdtCalls(CallSource):
         self._qualnames: dict[int, Qualify] = {}
         self._unread_frames = 0
         self._paused: dict[int, Target] = {}  # processes whose probes are removed for a while
+        self._let_go: set[int] = set()  # processes that another source records now: what is still in the rings of them is not wanted
 
     def prepare(self, target: Target) -> None:
         """Compile and load the programs for the target's interpreter."""
@@ -113,11 +115,23 @@ class UsdtCalls(CallSource):
             self._resume()
         return not func_ids - {EVERYTHING}
 
-    @property
-    def slowdown(self) -> float:
-        """Of the code of the programs by what is not counted as calls."""
-        on = [price.slowdown(loaded.target.python_version) for loaded in self._loaded.values() if loaded.probes.attached]
+    def slowdown(self, pid: int) -> float:
+        """Of its code by what is not counted as calls."""
+        on = [price.slowdown(loaded.target.python_version) for loaded in self._loaded.values() if pid in loaded.probes.attached]
         return max(on, default=1.0)
+
+    @property
+    def first(self) -> Target | None:
+        """Of the first interpreter that was met."""
+        return next((loaded.target for loaded in self._loaded.values()), None)
+
+    def let_go(self, pid: int) -> Rows:
+        """Record a process no more, which another source does now. Returns the rows until then, of all processes."""
+        for loaded in self._loaded.values():
+            self._drain(loaded)
+            loaded.probes.detach(pid)
+        self._let_go.add(pid)
+        return self._recording.take()
 
     def _pause(self) -> None:
         """Remove the probes for a while. All open calls end, and are reported as open when the probes are back."""
@@ -166,21 +180,23 @@ class UsdtCalls(CallSource):
             loaded.probes.detach_all()
         return 0
 
-    def cost_per_call(self) -> float | None:
-        """Median of rounds with the probes less the one without, in a process of the first interpreter that was met."""
-        first = next(iter(self._loaded.values()), None)
-        if first is None:
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """In a process of the first interpreter that was met, without probes and with programs of its own on them: its calls are none of the recording."""
+        planned, loaded = next(iter(self._loaded.items()), (None, None))
+        if planned is None or loaded is None:
             return None
         try:
-            with FibChild(first.target) as child:
-                plain = child.ns_per_call()
-                try:
-                    first.probes.attach(child.pid, first.target.binary_file.path)
-                    first.probes.record(True)
-                    return max(0.0, round(child.ns_per_call() - plain, 1))
-                finally:
-                    first.probes.detach(child.pid)
-        except TargetError:
+            with closing(UsdtProbes(planned, _PRICING_PAGES, follow=False)) as probes, FibChild(loaded.target) as child:
+                alone, recorded = list[float](), list[float]()
+                for _ in range(_PRICING_ROUNDS):
+                    alone.append(child.ns_per_call())
+                    probes.attach(child.pid, loaded.target.binary_file.path)
+                    probes.record(True)
+                    recorded.append(child.ns_per_call())
+                    probes.detach_now()
+                    probes.drain_calls(np.copy)
+                return min(alone), min(recorded)
+        except (TargetError, HostError, OSError):
             return None
 
     def close(self) -> None:
@@ -207,6 +223,7 @@ class UsdtCalls(CallSource):
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         target.process.check()
+        self._let_go.discard(target.pid)
         loaded.probes.attach(target.pid, target.binary_file.path)
         self._qualnames[target.pid] = qualnames.for_process(target.process, target.library)
 
@@ -241,6 +258,8 @@ class UsdtCalls(CallSource):
 
     def _emit(self, loaded: _Loaded, calls: tables.Columns) -> None:
         wanted = None
+        if self._let_go:
+            calls = tables.where(calls, ~np.isin(calls["pid"], list(self._let_go)))
         if self._filters:
             wanted = self._wanted_functions()
             calls = tables.where(calls, wanted[calls["func_id"]])

@@ -24,7 +24,8 @@ from pytrace_ebpf.record.agent.inject.blocked import Blocked, blocked_threads, w
 from pytrace_ebpf.record.agent.inject.library import agent_functions, is_loaded, loader
 from pytrace_ebpf.record.agent.inject.pending_call import pending_call
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
-from pytrace_ebpf.record.agent.inject.remote_call import NoRoom, call
+from pytrace_ebpf.record.agent.inject.remote_call import Course, NoRoom, call
+from pytrace_ebpf.record.agent.inject.why_not import exhausted, why_not
 from pytrace_ebpf.record.agent.script import SCRIPT
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Target
@@ -49,7 +50,9 @@ class Session(Protocol):
     """What the target is to begin."""
 
     path: str  # the directory, as the target names it
-    library: Descriptor  # its agent.so, open
+    library: Descriptor  # what its agent.so is a copy of, open
+    inode: int  # of its agent.so
+    arena_bytes: int  # of address space that it takes
 
     def failure(self) -> str | None:
         """Why the target could not load the library, as it says itself."""
@@ -66,6 +69,8 @@ def begin(target: Target, session: Session, started: Callable[[], bool], patienc
     """
     if platform.machine() != "x86_64":
         raise HostError(f"attaching the agent works on x86-64 only, not on {platform.machine()}; start the program with `pytrace-ebpf run`")
+    if target.pid == os.getpid():
+        raise TargetError(f"process {target.pid} is the tracer itself, which no agent can be let into; --sample shows where it is")
     # The kernel lets every stopped thread go when the thread that stopped it ends.
     with ThreadPoolExecutor(1, "injector") as executor:
         return executor.submit(_Attempt(target, session, started, patience_s).begin).result()
@@ -87,6 +92,7 @@ class _Attempt:
             self.loader = loader(self.target)
             self.warning = seccomp.look(self.target.process, self.loader.is_new)
             self.agent = agent_functions(self.target, self.session.library)
+            self._refuse_what_has_no_room()
             while time.monotonic() < self.end:
                 if not self.target.is_initialized():
                     time.sleep(_STARTING_S)
@@ -102,6 +108,7 @@ class _Attempt:
             raise TargetError(f"process {self.target.pid} ended meanwhile") from None
         except PermissionError as error:
             raise HostError(f"process {self.target.pid} may not be changed by this user ({error}); run the command as root (sudo)") from None
+        self._refuse_what_has_no_room()
         if self.waits_for_gil:
             raise TargetError(f"the agent did not get the GIL of process {self.target.pid} in time; try again when it runs Python code")
         if not self.target.is_initialized():
@@ -125,36 +132,35 @@ class _Attempt:
     def _blocked_thread(self) -> Injection | None:
         """In the first thread that waits in a harmless system call, and still does when it is stopped."""
         for candidate in blocked_threads(self.target, self.loader):
-            stop_ns = self._load_in(candidate)
-            if stop_ns is None:
+            stop_ns, course = self._load_in(candidate)
+            if course is None:
                 continue
-            if not self.agent and not is_loaded(self.target, self.session.library):
+            if not self.agent and course.returned and not is_loaded(self.target, self.session.inode):
                 raise TargetError(
-                    f"process {self.target.pid} cannot load {self.session.path}/agent.so; is it on a file system that forbids "
-                    "execution (noexec), or does a security module forbid it?"
+                    f"process {self.target.pid} cannot load {self.session.path}/agent.so: {why_not(self.target.process, course.refused)}"
                 )
             self.waits_for_gil = True
             return Injection(f"a thread blocked in {candidate.name}", stop_ns) if self._wait(_GIL_S) else None
         return None
 
-    def _load_in(self, candidate: Blocked) -> int | None:
-        """How long the thread was stopped, in ns; None when it did not stand there any more."""
+    def _load_in(self, candidate: Blocked) -> tuple[int, Course | None]:
+        """How long the thread was stopped, in ns, and how the call went; None when it did not stand there any more."""
         with suppress(NotStopped, NoRoom), Stopped(self.target.process, candidate.tid) as thread:
             if candidate.still(thread.registers()):
                 if self.agent:
-                    self._call(thread, self.agent["pytrace_begin"], os.fsencode(self.session.path) + b"\0")
+                    course = self._call(thread, self.agent["pytrace_begin"], os.fsencode(self.session.path) + b"\0")
                 else:
-                    self._call(thread, self.loader.dlopen, os.fsencode(f"{self.session.path}/agent.so") + b"\0", _RTLD_NOW)
+                    course = self._call(thread, self.loader.dlopen, os.fsencode(f"{self.session.path}/agent.so") + b"\0", _RTLD_NOW)
                 thread.release()
-                return thread.stop_ns
-        return None
+                return thread.stop_ns, course
+        return 0, None
 
     def _pending_call(self) -> Injection | None:
         with pending_call(self.target, self.session.path, self.loader, self.agent) as stop_ns:
             return Injection("a pending call of the main thread", stop_ns) if self._wait(_SAFE_POINT_S) else None
 
-    def _call(self, thread: Stopped, function: int, *arguments: int | bytes) -> None:
-        call(thread, self.target.memory, function, arguments, self.loader.sigreturn, _LOADING_ROOM)
+    def _call(self, thread: Stopped, function: int, *arguments: int | bytes) -> Course:
+        return call(thread, self.target.memory, function, arguments, self.loader.sigreturn, _LOADING_ROOM)
 
     def _wait(self, seconds: float) -> bool:
         end = min(self.end, time.monotonic() + seconds)
@@ -163,6 +169,10 @@ class _Attempt:
                 return False
             time.sleep(0.001)
         return True
+
+    def _refuse_what_has_no_room(self) -> None:
+        if used_up := exhausted(self.target.process, self.session.arena_bytes):
+            raise TargetError(f"the agent cannot begin in process {self.target.pid}: {used_up}")
 
     def _refuse_a_failure(self) -> None:
         if failure := self.session.failure():

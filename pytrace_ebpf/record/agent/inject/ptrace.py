@@ -17,7 +17,7 @@ from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.process.pinned import Pinned
 
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL = 7, 12, 13, 17, 24
-_GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
+_GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT, _LISTEN = 0x4204, 0x4205, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _SECCOMP_GET_FILTER = 0x420C
 _ENOENT = 2
@@ -27,6 +27,9 @@ _XSTATE = 0x202  # NT_X86_XSTATE
 _WALL = 0x40000000
 _SIGTRAP = 5
 _MOST_XSTATE = 1 << 15
+_STOPPING_S = 0.25
+_SUSPENDED_S = 0.5  # what limits a program's CPU time (cpulimit) suspends it for less at a time
+_LOOK_S = 0.005
 _LETTING_GO_S = 2.0  # for a thread that did not stop when asked to, on an overloaded machine
 
 
@@ -57,12 +60,20 @@ class NotStopped(Exception):  # noqa: N818 - the usual term
     """The thread has ended, or did not stop in time. The caller decides what that means."""
 
 
+class Suspended(TargetError):  # noqa: N818
+    """The process is in the state T, and nobody continued it while it was waited for."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} is suspended (SIGSTOP or Ctrl-Z); continue it with `kill -CONT {pid}`")
+
+
 class Stopped:
     """Thread `tid` of a process, stopped between `with` and its end; `stop_ns` then says how long.
 
-    Entering raises TargetError when another debugger holds it, when the process is suspended, or has become another
-    program or another user's, HostError when this user may not stop it, NotStopped when it has ended or did not stop (it
-    is deep in the kernel). What holds when it stands holds until it is let go: exec in another thread would end this one.
+    Where the process is suspended it stands as soon as somebody continues it. Entering raises Suspended where nobody does,
+    TargetError when another debugger holds it, or it has become another program or another user's, HostError when this user
+    may not stop it, NotStopped when it has ended or did not stop (it is deep in the kernel).
+    What holds when it stands holds until it is let go: exec in another thread would end this one.
     """
 
     def __init__(self, process: Pinned, tid: int) -> None:
@@ -180,14 +191,31 @@ class Stopped:
 
     def _stop(self) -> None:
         self._ptrace(_INTERRUPT, 0, 0)
+        end = time.monotonic() + _STOPPING_S
         while True:
-            status = self._wait(0.25)
+            status = self._wait(end - time.monotonic())
             signal, event = status >> 8 & 0xFF, status >> 16
             if event == _EVENT_STOP and signal == _SIGTRAP:
                 return
             if event == _EVENT_STOP:
-                raise TargetError(suspended(self.pid))
+                self._await_continuing()
+                return
             self._ptrace(_CONT, 0, signal)  # a signal that was pending: it is delivered
+
+    def _await_continuing(self) -> None:
+        """It stays suspended, as if nobody held it, until somebody continues it: there it stops. Raises Suspended."""
+        end = time.monotonic() + _SUSPENDED_S
+        while True:
+            self._ptrace(_LISTEN, 0, 0)
+            try:
+                status = self._wait(end - time.monotonic())
+            except NotStopped:
+                if not self._mine:  # it has ended
+                    raise
+                raise Suspended(self.pid) from None
+            if status >> 16 == _EVENT_STOP and status >> 8 & 0xFF == _SIGTRAP:
+                self._since = time.monotonic_ns()
+                return
 
     def _wait(self, patience_s: float) -> int:
         """The status of its next stop. Spins, for a stop is a few microseconds away while the target stands still."""
@@ -223,12 +251,17 @@ def refuse_what_is_debugged(process: Pinned) -> None:
     tracer = int(fields.get("TracerPid", "0"))
     if tracer not in (0, threading.get_native_id()):
         raise TargetError(f"process {pid} is held by a debugger (process {tracer}); end that one first")
-    if fields.get("State", "").startswith("T"):
-        raise TargetError(suspended(pid))
     if "shstk" in fields.get("x86_Thread_features", ""):
         raise TargetError(f"process {pid} has a shadow stack, so it can only be traced from its start; use `pytrace-ebpf run`")
+    end = time.monotonic() + _SUSPENDED_S
+    while _is_suspended(before := fields):
+        if time.monotonic() > end:
+            raise Suspended(pid)
+        time.sleep(_LOOK_S)
+        fields = process.status()
+        if any(fields.get(name) != before.get(name) for name in ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")):
+            return  # it ran meanwhile
 
 
-def suspended(pid: int) -> str:
-    """The sentence for a process in the state T."""
-    return f"process {pid} is suspended (SIGSTOP or Ctrl-Z); continue it with `kill -CONT {pid}`"
+def _is_suspended(fields: dict[str, str]) -> bool:
+    return fields.get("State", "").startswith("T")

@@ -7,6 +7,7 @@ with the time it had left.
 """
 
 import time
+from dataclasses import dataclass, field
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Registers, Stopped
@@ -18,6 +19,7 @@ _SIGRETURN = 15
 _FAULTS = (4, 5, 7, 8, 11)  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: of the instruction itself
 _ALL_BUT_FAULTS = (1 << 64) - 1 & ~sum(1 << number - 1 for number in _FAULTS)
 _NO_SUCH_CALL = -38  # ENOSYS: what rax holds at the beginning of a system call
+_MOST_ERRNO = 4095
 _PATIENCE_S = 2.0
 
 
@@ -25,15 +27,23 @@ class NoRoom(Exception):  # noqa: N818 - the usual term
     """The thread's stack has no room for the call. The caller takes another thread."""
 
 
+@dataclass
+class Course:
+    """How a call went, as far as it was watched."""
+
+    returned: bool = False  # seen to the end; else it goes on by itself, or comes to its end when the thread is continued
+    refused: dict[int, int] = field(default_factory=dict)  # number of a system call -> errno of the last one that the kernel refused
+
+
 def write(memory: Memory, address: int, content: bytes) -> None:
     """Write into a process's memory. Raises TargetError where that cannot be."""
     try:
         memory.write(address, content)
     except MemoryFault:
-        raise TargetError(f"the memory of process {memory.pid} cannot be written; has it ended?") from None
+        raise TargetError(f"the memory of process {memory.pid} cannot be written; it has ended, or is not what it was") from None
 
 
-def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | bytes, ...], back: int, room: int) -> None:
+def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | bytes, ...], back: int, room: int) -> Course:
     """Call `function(*arguments)` in a stopped thread and let the thread go on where it stood.
 
     back  address of libc's rt_sigreturn
@@ -45,7 +55,11 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
     now, state, blocked = thread.registers(), thread.extended_state(), thread.blocked_signals()
     made = forge(now, state, blocked, function, arguments, back)
     _refuse_a_small_stack(thread.process, now.rsp, made.address, room)
-    write(memory, made.address, made.content)
+    try:
+        memory.write(made.address, made.content)
+    except MemoryFault:  # a stack that would have to grow, and may not (RLIMIT_AS, RLIMIT_STACK)
+        raise NoRoom from None
+    course = Course()
     thread.set_registers(made.registers)
     thread.block_signals(_ALL_BUT_FAULTS)
     end = time.monotonic() + _PATIENCE_S
@@ -58,7 +72,10 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
             if registers.orig_rax == _SIGRETURN and registers.rsp == made.address + 8:
                 thread.block_signals(blocked)
                 _resume_system_call(thread, now, state)
-                return
+                course.returned = True
+                return course
+            if -_MOST_ERRNO <= registers.signed("rax") < 0 and registers.signed("rax") != _NO_SUCH_CALL:
+                course.refused[registers.orig_rax] = -registers.signed("rax")
     except NotStopped:
         # It waits for a lock of the loader: it comes back by itself when it gets it.
         thread.stop_again(_PATIENCE_S)
@@ -70,6 +87,7 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
         raise TargetError(f"loading the agent failed in process {thread.pid} (signal {signal}); the process goes on without it")
     thread.block_signals(blocked)
     thread.release(signal)
+    return course
 
 
 def _resume_system_call(thread: Stopped, now: Registers, state: bytes) -> None:

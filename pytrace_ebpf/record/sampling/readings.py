@@ -1,0 +1,99 @@
+"""Reads what samples refer to (names, lines, the rules of files) beside the loop that takes in samples, and in turns: each user's as he has cost least.
+
+Where all is of one user, who asked for it, it is read at once.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from pytrace_ebpf.record.process.shares import Shares
+
+_MOST_WAITING = 64  # jobs of a user
+_LOOK_S = 0.5  # while all who wait are left alone
+
+Job = Callable[[], None]
+
+
+class Readings:
+    """One thread, and what waits for it. What goes wrong there is raised by the next do()."""
+
+    def __init__(self, shares: Shares | None, name: str, begin: Job = lambda: None) -> None:
+        """`shares`: None, everything is done at once, by who asks for it. `begin`: called by the thread first."""
+        self._shares, self._begin = shares, begin
+        self._waiting: dict[int, deque[Job]] = {}
+        self._changed = threading.Condition()
+        self._closing = self._busy = False
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"pytrace-{name}", daemon=True) if shares else None
+        if self._thread:
+            self._thread.start()
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is done by a thread of its own."""
+        return self._shares is not None
+
+    def do(self, user: int, job: Job) -> bool:
+        """Do something for a user: in his turn, or now. False, and it is not done: too much of his waits, or he is left alone."""
+        if self._shares is None:
+            job()
+            return True
+        if self._failed is not None:
+            raise self._failed
+        if self._shares.is_left_alone(user):
+            return False
+        with self._changed:
+            jobs = self._waiting.setdefault(user, deque())
+            if self._closing or len(jobs) >= _MOST_WAITING:
+                return False
+            jobs.append(job)
+            self._changed.notify_all()
+        return True
+
+    def finish(self, within_s: float) -> bool:
+        """Wait for what waits, but so long at most; returns whether all was done."""
+        end_s = time.monotonic() + within_s
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy and not any(self._waiting.values()), max(0.0, end_s - time.monotonic()))
+
+    def close(self) -> None:
+        """Do nothing more, and wait for nothing: who makes what is being done end sees to that."""
+        with self._changed:
+            self._closing = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def join(self, within_s: float) -> None:
+        """After close(): wait for the end of the thread."""
+        if self._thread:
+            self._thread.join(within_s)
+
+    def _run(self) -> None:
+        assert self._shares is not None
+        self._begin()
+        while taken := self._next(self._shares):
+            user, job = taken
+            try:
+                with self._shares.charged(user):
+                    job()
+            except BaseException as error:
+                self._failed = error
+                self.close()
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _next(self, shares: Shares) -> tuple[int, Job] | None:
+        with self._changed:
+            while not self._closing:
+                user = shares.next([user for user, jobs in self._waiting.items() if jobs])
+                if user is not None:
+                    self._busy = True
+                    job = self._waiting[user].popleft()
+                    if not self._waiting[user]:
+                        del self._waiting[user]
+                    return user, job
+                self._changed.wait(_LOOK_S if any(self._waiting.values()) else None)
+        return None
