@@ -312,7 +312,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .line = end->line,
         .call_line = call->line,
         .status = status_of(flags),
-        .known = (uint8_t)((split->known & ~PARTLY) | (ended->known_self & OF_TIMES) << 4),
+        .known = (uint8_t)((split->known & ~KNOWN_IN_PART) | (ended->known_self & OF_TIMES) << 4),
     };
     rows_put(rows, slot, &row);
     thread->ended = slot;
@@ -322,7 +322,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
 void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
 {
     sums->wall += wall;
-    if (known & PARTLY) {
+    if (known & KNOWN_IN_PART) {
         sums->unknown_wall += wall;
         for (int k = 0; k < PARTS; k++) {
             sums->part[k] += part[k];
@@ -388,7 +388,7 @@ static bool add_to_site(struct engine *engine, struct thread *thread, struct cal
 uint8_t calls_unknown(const struct split *split)
 {
     uint8_t unknown = (uint8_t)(~split->known & OF_TIMES);
-    return unknown && !(split->known & PARTLY) ? unknown | NOTHING_BELOW : unknown;
+    return unknown && !(split->known & KNOWN_IN_PART) ? unknown | NOTHING_BELOW : unknown;
 }
 
 /* What it had by itself, of `split`. */
@@ -402,9 +402,9 @@ void calls_own(const struct call *call, struct ended *ended)
         ended->self[part] = ended->self[part] < 0 ? 0 : ended->self[part];
         rest -= ended->self[part];
     }
-    bool whole = (ended->split.known & OF_TIMES) == OF_TIMES || ended->split.known & PARTLY;
+    bool whole = (ended->split.known & OF_TIMES) == OF_TIMES || ended->split.known & KNOWN_IN_PART;
     if (ended->known_self != OF_TIMES && whole && !(unknown_below & NOTHING_BELOW) && rest >= 0)
-        ended->known_self |= PARTLY;
+        ended->known_self |= KNOWN_IN_PART;
 }
 
 /* Of the innermost call, which ends. */

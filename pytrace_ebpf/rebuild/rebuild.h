@@ -169,7 +169,7 @@ enum known {
 
 #define OF_TIMES (HAS_ON_CPU | HAS_RUNQ | HAS_WAITS)
 /* Of the parts some time is missing that was not reported, and no other: they count as far as they are known. */
-#define PARTLY 128
+#define KNOWN_IN_PART 128
 
 /* Where the time of an interval went. */
 struct split {
@@ -184,7 +184,7 @@ struct ended {
     int64_t wall, self[PARTS];
     struct split split;
     int32_t func; /* an entry without a name takes its return's */
-    uint8_t known_self; /* enum known: of the first three, and PARTLY */
+    uint8_t known_self; /* enum known: of the first three, and KNOWN_IN_PART */
     uint8_t outermost;
 };
 

@@ -141,7 +141,7 @@ static uint8_t known_of(const int64_t spent[TIMED])
     bool off = spent[OFF] || spent[SLEPT] || spent[UNSEEN], ready = spent[READY] || spent[UNSEEN], partly = (off && !spent[OFF]) || ready;
     for (int part = 0; part < PARTS; part++)
         partly &= spent[part] >= 0; /* else the end of a wait showed that it had been none */
-    return (ready ? 0 : HAS_ON_CPU | HAS_COUNTS) | (off ? 0 : HAS_WAITS) | (off || ready ? 0 : HAS_RUNQ) | (partly ? PARTLY : 0);
+    return (ready ? 0 : HAS_ON_CPU | HAS_COUNTS) | (off ? 0 : HAS_WAITS) | (off || ready ? 0 : HAS_RUNQ) | (partly ? KNOWN_IN_PART : 0);
 }
 
 /* Of a call that began after the last switch that was taken, and ends before the next. */
