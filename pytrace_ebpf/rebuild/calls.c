@@ -312,7 +312,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .line = end->line,
         .call_line = call->line,
         .status = status_of(flags),
-        .known = (uint8_t)((split->known & ~KNOWN_IN_PART) | (ended->known_self & OF_TIMES) << 4),
+        .known = (uint8_t)(split->known | (ended->known_self & OF_TIMES) << 4),
     };
     rows_put(rows, slot, &row);
     thread->ended = slot;
