@@ -217,7 +217,7 @@ class Session:
     def status(self) -> Status:
         """The counts so far, and what was not said before."""
         trace = self._written()
-        said = [*self._targets.take_said(), *self._cost.take_said(), *trace.take_said()]
+        said = [*self._targets.take_said(), *trace.take_said(), *(sentence for recorder in self._recorders for sentence in recorder.take_said())]
         missing = dict.fromkeys(sentence for recorder in self._recorders for sentence in recorder.missing())
         self._said |= set(said) & missing.keys()
         return Status(

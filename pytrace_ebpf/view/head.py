@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.trace.losses import NOT_REPORTED, PARTLY
 from pytrace_ebpf.view import ended, text
@@ -80,6 +81,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
         *taken_lines(facts, width),
+        *unmet_lines(facts, width),
         *scheduling_lines(facts, width),
         *interpreter_lines(facts, width),
         *native_lines(facts, width),
@@ -177,6 +179,13 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
         why, left = reasons[of_each], others[of_each] + len(of[_PIDS_SHOWN:])
         sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
+
+
+def unmet_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Patterns that fitted no function, and the nearest names: a sentence each."""
+    unmet = [each for each in facts.get("patterns") or [] if not each["fits"] and each["known"]]
+    sentences = [text.clean(fitting(each["option"], each["pattern"], 0, each["known"], each["nearest"])) for each in unmet]
+    return [Text(line, "yellow") for sentence in sentences for line in _wrap(f"{sentence}.", width)]
 
 
 def taken_lines(facts: dict[str, Any], width: int) -> list[Text]:

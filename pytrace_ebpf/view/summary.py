@@ -190,5 +190,6 @@ def summary(trace: Any) -> dict[str, Any]:
         "left_out": left_out_rows(trace),
         "budget": manifest["options"].get("budget"),
         "lost": lost(manifest, windows),
+        "patterns": manifest.get("patterns") or [],
         "losses": windows,
     }

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent.arena import CHUNKS_START, sentence
+from pytrace_ebpf.record.agent.allowance import Allowance
+from pytrace_ebpf.record.agent.arena import CHUNKS_START, Arena, sentence
 from pytrace_ebpf.record.agent.keeping import Keeping, Rights
 from pytrace_ebpf.record.agent.leftovers import PREFIX, PROGRAM_PLACES
 from pytrace_ebpf.record.agent.library import agent_library
@@ -73,12 +74,15 @@ class AgentDirectory:
         process: Pinned | None = None,
         path: str | None = None,
         library: Path | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """`process`: one that it is for, the programs that this process starts where it is None.
 
         path     where the target looks for it, if that is settled
         library  the agent, where it is another than the built one
+        allowance  what the agents may take, where there is little memory
         """
+        self.allowance = allowance
         self.user = FileSystemUser.of(process) if process else FileSystemUser.of_a_launch()
         self._waiting: dict[str, Descriptor] = {}  # arenas that were neither taken nor refused yet
         self._refused = 0
@@ -90,7 +94,7 @@ class AgentDirectory:
         except OSError as error:
             raise HostError(f"the agent cannot be put where the target would find it ({error.strerror or error})") from error
         try:
-            self._make(options, path)
+            self._make([*options, *(allowance.options if allowance else ())], path)
         except (OSError, EOFError, HostError) as error:
             self.remove()
             if isinstance(error, HostError):
@@ -118,6 +122,16 @@ class AgentDirectory:
     def is_kept(self) -> bool:
         """Whether new arenas are still told of; else the agents find nobody there, and leave."""
         return self._keeper.is_there
+
+    @property
+    def why_unkept(self) -> str:
+        """What to say then."""
+        return f"the process that opens files with the rights of user {self.user.uid} ended, so the calls of its programs are recorded no further"
+
+    def found(self, arena: Arena) -> None:
+        """An arena of it is read from now on."""
+        if self.allowance is not None:
+            self.allowance.add(arena)
 
     def serves(self, process: Pinned) -> bool:
         """Whether that is one of the processes it is for."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
@@ -35,6 +36,7 @@ class Processes(Recorder):
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
+        self.mains = Mains()
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
         self._ends: Counter[int] = Counter()  # what the exits of each process's threads said of its end, joined by or
@@ -79,6 +81,7 @@ class Processes(Recorder):
     def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
         """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""
         gil_start, gil_end = target.gil_range()
+        self.mains.add(target.command)
         self.targets[target.pid] = target
         self._naming.forget(target.pid)
         self._put_process(
