@@ -289,7 +289,7 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced and not self._claims:
+            if not self._traced and not self._claims and not self._directories.owe:
                 break
             self._errands.have_left(self._traced)
             time.sleep(0.002)

@@ -41,6 +41,11 @@ class Directories:
         """The least that an arena may take in any of them."""
         return min((each.arena_bytes for each in self._all.values()), default=self._wanted)
 
+    @property
+    def owe(self) -> bool:
+        """Whether it is not known yet of one what arenas there are."""
+        return any(directory.owes for directory in self._all.values())
+
     def remark(self, pid: int) -> str:
         """That a process for which this was prepared has little memory, or, 0, programs that are started have; "" where they have not."""
         directory = self._last.get(pid) if pid else self._launches

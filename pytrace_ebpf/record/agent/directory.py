@@ -124,6 +124,11 @@ class AgentDirectory:
         return self._keeper.is_there
 
     @property
+    def owes(self) -> bool:
+        """Whether it is not known yet what arenas there are."""
+        return self._keeper.owes
+
+    @property
     def why_unkept(self) -> str:
         """What to say then."""
         return f"the process that opens files with the rights of user {self.user.uid} ended, so the calls of its programs are recorded no further"
@@ -145,11 +150,11 @@ class AgentDirectory:
     def arenas(self) -> Iterator[tuple[str, Descriptor | Unfit]]:
         """(name, open file) of each arena that is there, or why it is none; of so many that it takes no time."""
         with suppress(OSError, EOFError):
-            lost, self._lost = self._lost, []
-            told, files = self._keeper.ask("look", again=lost)
-            self._lost = told["names"][len(files) :]
-            self._waiting |= dict(zip(told["names"], files, strict=False))
-            yield from ((name, Unfit(why)) for name, why in told["unfit"].items())
+            if (answer := self._keeper.ask_soon("look", again=self._lost)) is not None:
+                told, files = answer
+                self._lost = told["names"][len(files) :]
+                self._waiting |= dict(zip(told["names"], files, strict=False))
+                yield from ((name, Unfit(why)) for name, why in told["unfit"].items())
         for name, file in list(self._waiting.items()):
             yield name, _unfit(file, self.user.uid) or file
 
