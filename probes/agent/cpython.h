@@ -74,6 +74,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void, PyEval_SetTrace, (profile_function, PyObject *)) \
     NEEDED(PyObject *, PySys_GetObject, (const char *)) \
     NEEDED(PyObject *, PyImport_ImportModule, (const char *)) \
+    NEEDED(PyObject *, PyModule_GetDict, (PyObject *)) \
     NEEDED(PyObject *, PyDict_GetItemString, (PyObject *, const char *)) \
     NEEDED(PyObject *, PyObject_GetAttrString, (PyObject *, const char *)) \
     NEEDED(int, PyObject_SetAttrString, (PyObject *, const char *, PyObject *)) \
@@ -84,6 +85,9 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *)) \
     NEEDED(PyObject *, PyUnicode_AsEncodedString, (PyObject *, const char *, const char *)) \
     NEEDED(char *, PyBytes_AsString, (PyObject *)) \
+    NEEDED(Py_ssize_t, PyBytes_Size, (PyObject *)) \
+    NEEDED(Py_ssize_t, PyTuple_Size, (PyObject *)) \
+    NEEDED(PyObject *, PyTuple_GetItem, (PyObject *, Py_ssize_t)) \
     NEEDED(Py_ssize_t, PyList_Size, (PyObject *)) \
     NEEDED(PyObject *, PyList_GetItem, (PyObject *, Py_ssize_t)) \
     NEEDED(int, PyList_Append, (PyObject *, PyObject *)) \
@@ -98,6 +102,8 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
     NEEDED(void, Py_IncRef, (PyObject *)) \
     NEEDED(void, Py_DecRef, (PyObject *)) \
+    NEEDED(int, Py_AddPendingCall, (int (*)(void *), void *)) \
+    MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
@@ -133,7 +139,7 @@ struct cpython {
         *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
     void **generator_exit; /* PyExc_GeneratorExit */
     PyObject *true_, *false_;
-    void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
+    void *long_type, *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
     bool free_threaded; /* built without a GIL; it may have one nevertheless (-X gil=1) */
 };
@@ -192,6 +198,8 @@ bool cpython_finalizing(void);
 uint64_t interpreters_made(void);
 /* GIL held. Whether this thread runs the main interpreter, not a further one. */
 bool cpython_is_main(void);
+/* Whether this process has a thread of that id. */
+bool cpython_is_thread(uint32_t id);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
 uint32_t thread_id_of(void *thread_state);
 uint64_t thread_number_of(void *thread_state);
@@ -199,6 +207,8 @@ uint64_t thread_number_of(void *thread_state);
 long long_attribute(PyObject *object, const char *name);
 /* A module that was imported already, borrowed; NULL = it was not. */
 PyObject *imported_module(const char *name);
+/* GIL held. Whether code of this file is the main program's: a script's, or what was typed or given with -c. Leaves no exception. */
+bool is_of_main(const char *file);
 /* A module of the interpreter's own, and sys.modules as it was: a program that has no use for it shall not have it. NULL = there is none; leaves no exception. */
 PyObject *import_unseen(const char *name);
 /* Object of a C function; NULL with an exception set. */

@@ -12,6 +12,7 @@
 #include "layers.h"
 #include "left_out.h"
 #include "objects.h"
+#include "qualnames.h"
 #include "raised.h"
 #include "sources.h"
 #include "threads.h"
@@ -89,7 +90,7 @@ static __attribute__((noinline)) void on_instruction(PyObject *object, int what)
     if (!function || !function->executes)
         return;
     if (what == TRACE_OPCODE)
-        opcodes_count(this_writer->session == recording ? this_writer : NULL, function, opcodes_unit_of(frame));
+        opcodes_count(writes_to(this_writer, recording) ? this_writer : NULL, function, opcodes_unit_of(frame));
     else
         *((char *)object + at->frame_trace_opcodes) = 1;
 }
@@ -164,7 +165,7 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         on_c_event(frame, what, argument);
     else
         arena_passed();
-    if (UNLIKELY(options.lines || options.opcodes))
+    if (UNLIKELY(options.lines || options.opcodes) && recording)
         watch_tracing(next, what);
     return 0;
 }
@@ -302,6 +303,7 @@ static void stop(void)
 static void pause(bool on)
 {
     paused = on;
+    qualnames_forget(); /* nobody sees what runs meanwhile */
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
             watch_thread(state, !on);

@@ -59,7 +59,7 @@ OFFERED void rebuild_close(struct engine *engine)
         free(thread);
     }
     void *arrays[] = {
-        engine->losses, engine->blind, engine->process, engine->layer, engine->module, engine->open_of_function,
+        engine->losses, engine->blind, engine->unseen, engine->process, engine->layer, engine->module, engine->open_of_function,
         engine->open_of_module, engine->thread, engine->numbers.slot, engine->steps, engine->older, engine->seen.slot,
         engine->sched, engine->to, engine->edges.edge, engine->due, engine->row_of, engine
     };
@@ -97,6 +97,14 @@ OFFERED bool rebuild_losses(struct engine *engine, const struct window *calls, s
     engine->loss_count = call_count;
     engine->blind_count = sched_count;
     return true;
+}
+
+/* Once, before anything is taken: by key and start. */
+OFFERED bool rebuild_unseen(struct engine *engine, const struct unseen *unseen, size_t count)
+{
+    engine->unseen = copy_of(unseen, count, sizeof *unseen);
+    engine->unseen_count = engine->unseen ? count : 0;
+    return engine->unseen || failed(engine, NO_MEMORY);
 }
 
 /* Once, before anything is taken. Layers and modules by func_id, numbers from 0. */
@@ -246,6 +254,21 @@ OFFERED const struct node *rebuild_nodes(const struct engine *engine)
 OFFERED size_t rebuild_node_size(void)
 {
     return sizeof(struct node);
+}
+
+/* call_ids of the calls that are open, and of those that have ended and whose rows are still to come; returns how many there are. */
+OFFERED size_t rebuild_open_calls(const struct engine *engine, int64_t *ids, size_t most)
+{
+    size_t count = 0;
+    for (size_t k = 0; k < engine->threads; k++) {
+        const struct thread *thread = engine->thread[k];
+        for (size_t at = 0; at < thread->depth; at++, count++)
+            if (count < most)
+                ids[count] = (int64_t)thread->number << THREAD_BITS | thread->calls[at].sequence;
+        if (thread->has_held && count++ < most)
+            ids[count - 1] = thread->held->call_id;
+    }
+    return count;
 }
 
 /* pid << 32 | tid by number; returns how many there are. */

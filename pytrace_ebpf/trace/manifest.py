@@ -7,6 +7,7 @@ from typing import Any
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION, MANIFEST
+from pytrace_ebpf.trace.sealed import holds
 from pytrace_ebpf.trace.segments import SEGMENT, read_segments
 from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, List, Maybe, One, fits
 
@@ -58,6 +59,7 @@ SHAPE = Fields(
         "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
         "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
+        "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1
@@ -85,6 +87,7 @@ def read_manifest(files: Files) -> tuple[dict[str, Any], float]:
     try:
         content, written_at = files.read(MANIFEST, _MOST_BYTES)
         manifest = json.loads(content.decode(), parse_constant=_refuse)
+        is_sealed = holds(content)
     except FileNotFoundError:
         raise TraceError(f"{directory} is not a trace: it has no {MANIFEST}; name the directory that run or attach wrote.") from None
     except OSError as error:
@@ -93,6 +96,9 @@ def read_manifest(files: Files) -> tuple[dict[str, Any], float]:
         raise TraceError(f"{path} is damaged: it is not JSON; record the trace again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise TraceError(f"{directory} is not a trace of {FORMAT}: its {MANIFEST} was written by something else.")
+    if is_sealed is False:
+        raise TraceError(f"{path} is damaged: it is not what was written (its checksum); record the trace again.")
+    manifest.pop("check", None)
     version = manifest.get("format_version")
     if type(version) is not int or version > FORMAT_VERSION:
         raise TraceError(f"{directory} has trace format {json.dumps(version)[:20]}, this {FORMAT} reads up to {FORMAT_VERSION}: upgrade it.")

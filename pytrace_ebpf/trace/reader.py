@@ -26,7 +26,7 @@ from pytrace_ebpf.trace.parts import Part, batches, read, sizes
 from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 12  # one more with each change of what analyze/ makes of a trace
+DERIVATION = 13  # one more with each change of what analyze/ makes of a trace
 _AT_ONCE = 1 << 17  # rows that a query is given
 _SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns")  # columns by whose bounds row groups are found
 
@@ -298,7 +298,7 @@ class Trace(Logs):
         listed = self.manifest["segments"] if segments is None else segments
         parts = parts_of(name, listed, self.manifest["merged"].get(name, []), whole=segments is None)
         fleeting = self.manifest["state"] == "recording" and bool(self.manifest.get("dropped"))
-        return [Part(self._files, name, part, rows, fleeting) for part, rows in parts]
+        return [Part(self._files, name, part, rows, fleeting, sum_) for part, rows, sum_ in parts]
 
     def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
         spec, segments = TABLES[name], self.manifest["segments"]

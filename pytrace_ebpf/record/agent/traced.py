@@ -13,7 +13,8 @@ from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
-from pytrace_ebpf.record.cpython.functions import Functions, Qualify, grown, no_func_ids
+from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.namespaces import Ids

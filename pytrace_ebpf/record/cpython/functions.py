@@ -10,6 +10,7 @@ import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
 from pytrace_ebpf.record.cpython.holdings import Holdings
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
@@ -20,8 +21,6 @@ _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
 
-# (file, first line, name) -> qualified name, where the code object does not carry one
-Qualify = Callable[[str, int, str], str | None]
 # (pid, addresses of code objects) -> what they say; without those that are gone
 ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 
@@ -116,6 +115,11 @@ class Functions(Recorder):
         with self._lock:
             rows, self._new = self._new, []
         return {"functions": [columns_of(rows)]}
+
+    def uncut(self) -> list[tuple[str, str, str]]:
+        """(file, module, qualified name) of the Python functions that the next cut() has."""
+        with self._lock:
+            return [(row["file"], row["module"], row["qualname"]) for row in self._new if row["file"]]
 
     def losses(self) -> np.ndarray:
         """Functions for which there was no place."""

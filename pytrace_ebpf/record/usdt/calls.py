@@ -11,7 +11,8 @@ from pytrace_ebpf.record.choice import price
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
-from pytrace_ebpf.record.cpython.functions import ProbeIds, Qualify
+from pytrace_ebpf.record.cpython.functions import ProbeIds
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
@@ -217,12 +218,13 @@ class UsdtCalls(CallSource):
                     f"process {target.pid} runs one interpreter more than the {_MOST_INTERPRETERS} whose probes a recording can have; trace it by itself"
                 )
             probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
-            objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None)
+            objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None, self._recording.processes.mains)
             self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects, CallSites(target.layout.version))
         return self._loaded[planned]
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         target.process.check()
+        self._recording.processes.mains.add(target.command)
         self._let_go.discard(target.pid)
         loaded.probes.attach(target.pid, target.binary_file.path)
         self._qualnames[target.pid] = qualnames.for_process(target.process, target.library)
@@ -237,7 +239,7 @@ class UsdtCalls(CallSource):
     def _introduce(self, loaded: _Loaded) -> None:
         read = loaded.probes.drain_objects() if self._observed else None
         sites, introduced = loaded.probes.drain_sites(), loaded.probes.drain_functions()
-        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, qualnames.unknown), self._recording.processes.read_codes)
         for rows in sites:
             loaded.sites.introduce(rows, loaded.ids)
         if read is not None:
@@ -268,10 +270,6 @@ class UsdtCalls(CallSource):
 
     def _wanted_functions(self) -> np.ndarray:
         """Of which functions calls are recorded, by func_id."""
-        places = self._recording.functions.places
-        self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
+        places, mains = self._recording.functions.places, self._recording.processes.mains
+        self._wanted += [place is None or self._filters.wants(*place, mains.have(place[0])) for place in places[len(self._wanted) :]]
         return np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
-
-
-def _no_qualname(file: str, first_line: int, name: str) -> str | None:
-    return None
