@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from children.orders import ITEMS
 
 CHILDREN = Path(__file__).parent / "children"
@@ -35,8 +36,8 @@ SETTLED_S = 1.0  # of each turn, that does not count: a tracer that begins, or o
 
 
 @contextmanager
-def serving(name: str, workers: int) -> Iterator[int]:
-    """A service that answers; yields its port."""
+def serving(name: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
+    """A service that answers; yields its port and its master."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,7 +57,7 @@ def serving(name: str, workers: int) -> Iterator[int]:
                 if service.poll() is not None or time.monotonic() > until:
                     raise SystemExit(f"{name} did not start: .venv/bin/pip install gunicorn uvicorn") from None
                 time.sleep(0.1)
-        yield port
+        yield port, psutil.Process(service.pid)
     finally:
         service.terminate()
         service.wait(30)
@@ -65,18 +66,22 @@ def serving(name: str, workers: int) -> Iterator[int]:
 class Clients:
     """A process that asks and asks."""
 
-    def __init__(self, port: int, number: int) -> None:
+    def __init__(self, port: int, number: int, master: psutil.Process) -> None:
+        self._service = [master, *master.children(recursive=True)]
         self._process = subprocess.Popen(
             [sys.executable, CLIENTS, str(port), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )  # fmt: skip
         self._said(json.dumps(ITEMS))
 
-    def over(self, seconds: float) -> float:
-        """Requests a second from now on, for so long."""
-        began, before = time.monotonic(), int(self._said(""))
+    def over(self, seconds: float) -> tuple[float, float]:
+        """(requests a second, ms of the service's CPU time of one) from now on, for so long."""
+        began, before, used = time.monotonic(), int(self._said("")), self._cpu_s()
         time.sleep(seconds)
-        answered = int(self._said("")) - before
-        return answered / (time.monotonic() - began)
+        answered = max(1, int(self._said("")) - before)
+        return answered / (time.monotonic() - began), (self._cpu_s() - used) / answered * 1e3
+
+    def _cpu_s(self) -> float:
+        return sum(each.cpu_times().user + each.cpu_times().system for each in self._service)
 
     def _said(self, line: str) -> str:
         assert self._process.stdin and self._process.stdout
@@ -122,8 +127,8 @@ def main() -> None:
         f"medians of {args.rounds} rounds of {args.seconds:g} s in turn, {args.workers} workers, {args.clients} clients; attach --match {' '.join(args.options)}"
     )
     for name in args.services:
-        with serving(name, args.workers) as port:
-            clients, rounds = Clients(port, args.clients), list[tuple[float, float]]()
+        with serving(name, args.workers) as (port, master):
+            clients, rounds = Clients(port, args.clients, master), list[tuple[tuple[float, float], tuple[float, float]]]()
             clients.over(2 * SETTLED_S)
             for _ in range(args.rounds):
                 plain = clients.over(args.seconds)
@@ -133,10 +138,12 @@ def main() -> None:
                 rounds.append((plain, slowed))
                 clients.over(SETTLED_S)
             clients.close()
-        plain, slowed = (statistics.median(column) for column in zip(*rounds, strict=True))
-        kept = sorted(slowed / plain for plain, slowed in rounds)
+        (plain, alone), (slowed, beside) = (tuple(map(statistics.median, zip(*column, strict=True))) for column in zip(*rounds, strict=True))
+        kept = sorted(traced_[0] / plain_[0] for plain_, traced_ in rounds)
+        dearer = statistics.median(traced_[1] / plain_[1] for plain_, traced_ in rounds)
         print(
-            f"  {name:17} {plain:6.0f} requests a second, traced {slowed:6.0f}: {statistics.median(kept) * 100:.0f} % kept ({kept[0] * 100:.0f} to {kept[-1] * 100:.0f})"
+            f"  {name:17} {plain:5.0f} requests a second, traced {slowed:5.0f}: {statistics.median(kept) * 100:.0f} % kept ({kept[0] * 100:.0f} to "
+            f"{kept[-1] * 100:.0f}); CPU time of one {alone:.2f} and {beside:.2f} ms ({dearer:.2f} times)"
         )
         for line in said if args.say else said[:1]:
             print(f"      {line}")

@@ -39,7 +39,7 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     hog: "subprocess.Popen[bytes]", target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("pinned", "--wait")
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", "usdt")
     process.go()
     first, second = process.done()["cores"]
     trace = pytrace_ebpf.open(recorder.finish())

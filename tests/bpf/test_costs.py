@@ -78,8 +78,9 @@ def test_probes_that_become_too_dear_give_way_to_the_agent_and_no_call_is_missin
 def test_one_price_in_the_first_line_and_in_the_report_however_busy_the_host(
     source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
-    process = target("busy")
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+    process = target("idle_master")
+    # Of sessions of their own: the kernel shares cores out between sessions, and the tracer's would have next to nothing.
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(BUSY)]
     try:
         recorders = [attach(process.pid, "--source", source, "--duration", "1")]
         recorders[0].finish()

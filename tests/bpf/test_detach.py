@@ -28,7 +28,7 @@ def test_stopping_restores_the_target(python: Python, target: Callable[..., Targ
     process = target("gil_fight", "2", "--wait", "--hold", python=python)
     inspected = inspect(process.pid)
     assert not any(semaphores(inspected))
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", python.sources[0])
     assert any(semaphores(inspected))
     process.go()
     recorder.stop()
@@ -42,7 +42,7 @@ def test_killing_the_tracer_restores_the_target_and_keeps_the_closed_segments(
 ) -> None:
     process = target("gil_fight", "6", "--wait", "--hold", python=python)
     inspected = inspect(process.pid)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", python.sources[0])
     process.go()
     wait_for_segments(recorder.directory, 2)
     recorder.process.send_signal(signal.SIGKILL)

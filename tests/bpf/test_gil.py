@@ -76,7 +76,7 @@ def test_waits_are_attributed_to_the_holder(python: Python, source: str, target:
 
 def test_a_single_thread_never_waits(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("spinner", "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", python.sources[0])
     process.go()
     process.done()
     gil = analyzed(pytrace_ebpf.open(recorder.finish()))

@@ -73,7 +73,7 @@ def test_the_holder_is_known_from_the_start_of_a_launched_program(python: Python
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_children_have_a_gil_of_their_own(way: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("gil_holder", "0.6", way, "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", python.sources[0])
     process.go()
     said = process.done()
     assert said["pid"] != process.pid
@@ -83,7 +83,7 @@ def test_children_have_a_gil_of_their_own(way: str, python: Python, target: Call
 def test_in_a_container_the_holder_has_the_hosts_thread_id(attach: Callable[..., Recorder]) -> None:
     process = Container(contained(Python(HOST_PYTHON)), "gil_holder", "--wait")
     try:
-        recorder = attach(process.pid)
+        recorder = attach(process.pid, "--source", "usdt")
         process.go()
         said = process.done()
         trace = pytrace_ebpf.open(recorder.finish())

@@ -11,7 +11,7 @@ def test_events_made_are_events_recorded_and_events_counted_lost(
     python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
     process = target("fib", "22", "--wait", python=python)
-    recorder = attach(process.pid, "--ring-mib", "0.015625")
+    recorder = attach(process.pid, "--source", python.sources[0], "--ring-mib", "0.015625")
     process.go()
     made = 2 * process.done()["calls"]["fib"]
     trace = pytrace_ebpf.open(recorder.finish())

@@ -151,7 +151,7 @@ def process_calls(n: int) -> int:
 
 def test_two_tracers_on_one_target_see_the_same(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("threads", "--wait")
-    recorders = [attach(process.pid), attach(process.pid)]
+    recorders = [attach(process.pid, "--source", "usdt") for _ in range(2)]
     process.go()
     traces = [pytrace_ebpf.open(recorder.finish()) for recorder in recorders]
     ours = []

@@ -29,7 +29,7 @@ def on_cpu_ns(pid: int) -> dict[int, int]:
 def recorded(program: str, *args: str, python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> tuple[dict, pd.DataFrame]:
     """What a target said that it did, and its calls with their functions."""
     process = target(program, *args, "--wait", python=python)
-    recorder = attach(process.pid)
+    recorder = attach(process.pid, "--source", python.sources[0])
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())

@@ -6,7 +6,8 @@ from pytrace_ebpf.record.choice.foresight import MOST_SHARE
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.spent import Lately
 
-TIMES = 2  # as much as was foreseen, and as MOST_SHARE / TIMES at least: less harms nobody
+TIMES = 2  # as much as was foreseen
+_LEAST = 0.05  # of a core, that tracing a process may take in any case: such a program does little
 _AT_LEAST_S = 0.4  # that it is too much: much may begin for a moment
 _SAID = 3  # processes that are named
 
@@ -44,4 +45,4 @@ class Watch:
         """Cores that tracing a process may take."""
         changes = each.source == "usdt" and each.pid not in self._sources.unchangeable
         foreseen = self._sources.foreseen(each.pid) if changes else None
-        return TIMES * max(MOST_SHARE / TIMES, foreseen or 0.0)
+        return max(_LEAST, TIMES * (foreseen or 0.0))
