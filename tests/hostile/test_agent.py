@@ -257,9 +257,9 @@ def test_what_stands_in_an_arenas_place_is_not_opened(start: Callable[..., Proce
     try:
         time.sleep(0.5)  # several ticks of the tracer, which prints nothing to wait for
         assert secret.read_text() == "of root's"
-        assert_goes_on(recorder, process)
-    finally:
+    finally:  # what is mounted on cannot be removed
         subprocess.run(["umount", arenas / "1.1.arena"], check=False, stderr=subprocess.DEVNULL)
+    assert_goes_on(recorder, process)
     assert secret.read_text() == "of root's"
     secret.unlink()
 
