@@ -48,16 +48,11 @@ def test_a_program_that_forks_says_what_it_says_untraced(interpreter: Python, st
 def test_a_program_that_forks_all_the_time_goes_on_while_agents_come_and_go(
     interpreter: Python, threads: list[str], target: Callable[..., Target], attach: Callable[..., Recorder]
 ) -> None:
-    process = target("forking", "60", *threads, python=interpreter)
+    process = target("forking", "1000000", *threads, python=interpreter)
     for _ in range(4):
         recorder = attach(process.pid, "--source", "agent", "--no-follow")
-        if recorder.process.poll() is None:
-            recorder.process.send_signal(2)
-        recorder.finish()
-        if process.process.poll() is not None:
-            break
-    assert process.done()["failed"] == 0
-    assert process.wait() == 0
+        recorder.stop()
+        assert process.process.poll() is None  # it ends where something fails
 
 
 @pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)

@@ -67,6 +67,8 @@ if __name__ == "__main__":
     ready()
     failed = 0
     for _ in range(int(words()[0])):
+        if failed:
+            break
         for way in (fork, process, run, prepared):
             failed += way() != 0
     stop.append(True)
