@@ -55,7 +55,7 @@ class Fading:
     def add(self, user: int, much: float) -> float:
         """Add to a user's sum; returns it."""
         if user not in self._sums and len(self._sums) >= _MOST_USERS:
-            del self._sums[min(self._sums, key=self.of)]
+            self._sums = {each: self._sums[each] for each in self.users()[: _MOST_USERS // 2]}
         now = self.of(user) + much
         self._sums[user] = now, self._clock()
         return now

@@ -43,7 +43,7 @@ _HASTE_S = 0.02  # while files are being read without which native frames are no
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 # Where processes are of several users: for an answer; how long a sample may wait for its stack to be learned; for all that waits, at the end, and for what
 # ends then.
-_IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.5, 1.0
+_IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.3, 0.3
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
