@@ -1,14 +1,14 @@
 /* The contract between the agent, which lives in the traced process, and the tracer.
  *
- * A session is a directory that the tracer prepares. The target can read it, and change nothing in it:
+ * A session is a directory that a process of the tracer's prepares with the rights of the target's user:
  *
  *     agent.so    this library
  *     options     lines of key=value, see options.h
  *     begin.py    a script that loads the library
- *     lock        write-locked (fcntl, F_OFD_SETLK) while the tracer lives; only who may write to it could lock it so
+ *     lock        write-locked (fcntl, F_OFD_SETLK) by that process, which lives as long as the tracer; only who may write to it could lock it so
  *
  * Each traced process creates one arena, a sparse file <pid>.<n>.arena in the directory that `options` names, which
- * is the target's user's alone, and writes its events there. The tracer reads the file and believes nothing in it: it
+ * nobody else may look into, and writes its events there. The tracer reads the file and believes nothing in it: it
  * copies what it looks at and checks the copy. A file that is cut meanwhile gives it less, never a signal.
  *
  *     0                      struct arena
@@ -78,6 +78,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
     FIELD(uint64_t, interpreters)   /* how many the program had made when recording ended, the main one included; 0 = not known */ \
     FIELD(uint64_t, threads_taken)  /* threads whose profile function was not the agent's any more when recording ended: their last calls were not written */ \
+    FIELD(uint64_t, granted)        /* by the tracer, the agent's first word being arena_first: bytes of the arena that may have memory; 0 = all */ \
     ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */
 

@@ -21,6 +21,7 @@
 #endif
 #define PAGE 4096
 #define FUNCTIONS_STEP (256 << 10)
+#define SMALL (16 << 20) /* an arena in which names take smaller steps */
 #define WAIT_NS 200000
 #define LOOK_EVERY 64 /* events, while there is no chunk */
 
@@ -33,6 +34,7 @@ _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"
 static size_t arena_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
+static uint64_t used;   /* bytes of all of the file that have */
 static uint32_t chunk_limit, function_ids, threads;
 static uint64_t order, values_turned_away, allocations_turned_away, opcodes_turned_away;
 static struct chunk *opcodes; /* the last one of their records; NULL = none yet */
@@ -55,21 +57,28 @@ void arena_unlock(void)
     __atomic_store_n(&locked, 0, __ATOMIC_RELEASE);
 }
 
+/* The tracer grants so many bytes more, of which some are left for names: without those nothing that is written says anything. */
+static bool is_granted(uint64_t length, bool for_names)
+{
+    uint64_t granted = __atomic_load_n(&arena->granted, __ATOMIC_RELAXED);
+    return !granted || used + length <= (for_names ? granted : granted - granted / 4);
+}
+
 /* Give part of the arena that nobody has written to its memory now, so that no later store can fail: on a full file system
  * that is a SIGBUS. Without a descriptor: the file may have lost its name by now. */
 static bool back(uint64_t offset, uint64_t length)
 {
     char *start = (char *)arena + offset;
-    if (!madvise(start, length, MADV_POPULATE_WRITE))
-        return true;
-    if (errno != EINVAL)
+    bool done = !madvise(start, length, MADV_POPULATE_WRITE);
+    if (!done && errno != EINVAL)
         return false;
     /* Linux before 5.14: where the kernel itself is to store something, the call fails instead. */
-    for (char *page = start; page < start + length; page += PAGE) {
+    for (char *page = start; !done && page < start + length; page += PAGE) {
         if (syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, page, sizeof(uint64_t)))
             return false;
         memset(page, 0, sizeof(uint64_t));
     }
+    __atomic_fetch_add(&used, length, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -97,6 +106,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
         at = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     arena = at == MAP_FAILED ? NULL : at;
+    used = 0;
     if (!arena || !back(0, PAGE)) {
         arena_unlink();
         if (arena)
@@ -116,6 +126,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     arena->chunk_bytes = chunk_bytes;
     arena->forked_from = forked_from;
     arena->functions_end = FUNCTIONS_START;
+    arena->granted = options.arena_first;
     arena->started = stamp_of(options.clock);
     __atomic_store_n(&arena->magic, ARENA_MAGIC, __ATOMIC_RELEASE);
     return true;
@@ -180,8 +191,10 @@ uint32_t arena_add_function(int32_t first_line, uint32_t flags, const char *cons
     if (function_ids == LAST_FUNCTION || start + size > CHUNKS_START)
         goto full;
     while (start + size > backed) {
-        uint64_t step = backed + FUNCTIONS_STEP > CHUNKS_START ? CHUNKS_START - backed : FUNCTIONS_STEP;
-        if (!back(backed, step))
+        uint64_t step = arena->granted && arena->granted < SMALL ? FUNCTIONS_STEP / 4 : FUNCTIONS_STEP;
+        if (backed + step > CHUNKS_START)
+            step = CHUNKS_START - backed;
+        if (!is_granted(step, true) || !back(backed, step))
             goto full;
         backed += step;
     }
@@ -214,6 +227,8 @@ static uint64_t events_at(uint32_t number)
 static bool back_next_chunk(void)
 {
     uint32_t number = arena->chunks, in_a_page = PAGE / CHUNK_SIZE;
+    if (!is_granted(arena->chunk_bytes + PAGE, false))
+        return false;
     if (number % in_a_page == 0 && !back(CHUNK_TABLE + (uint64_t)number * CHUNK_SIZE, PAGE))
         return false;
     return back(events_at(number), arena->chunk_bytes);

@@ -19,7 +19,7 @@
 
 #define DOMAINS 3 /* PYMEM_DOMAIN_RAW, _MEM, _OBJ */
 #define RAW 0
-#define SLOTS (1 << 22) /* 128 MiB, taken only as far as they are used */
+#define SLOTS (1 << 22) /* 128 MiB, taken only as far as they are used; most of them in one session */
 #define SLOTS_OF_PAGE 256 /* of the program's memory: a table of blocks that are close together is, too */
 #define WINDOW 16
 #define MOST_MARKS (1 << 16)
@@ -36,6 +36,7 @@ struct block {
 
 bool memory_on; /* changed under the GIL; the raw allocator's functions look without it */
 static struct block *table;
+static uint32_t slots = SLOTS; /* that this session uses, a power of 2 */
 static struct allocator under[DOMAINS];
 static bool buried[DOMAINS]; /* somebody has put his own above ours */
 static volatile bool reached[DOMAINS];
@@ -48,7 +49,7 @@ static struct block *slot_of(uint64_t address, uint32_t place)
 {
     uint64_t page = address >> 12, hashed = (page ^ page >> 29) * 0x9e3779b97f4a7c15ull;
     uint64_t group = place < WINDOW ? hashed >> 40 : hashed >> 16;
-    return &table[(group * SLOTS_OF_PAGE + (address >> 4) % SLOTS_OF_PAGE + place % WINDOW) % SLOTS];
+    return &table[(group * SLOTS_OF_PAGE + (address >> 4) % SLOTS_OF_PAGE + place % WINDOW) & (slots - 1)];
 }
 
 /* Nobody else has this address now, but others change other slots at the same time. */
@@ -299,6 +300,8 @@ void memory_start(void)
         madvise(table, SLOTS * sizeof *table, MADV_DONTDUMP);
         madvise(table, SLOTS * sizeof *table, MADV_NOHUGEPAGE);
     }
+    for (slots = SLOTS; options.memory_bytes && slots > SLOTS_OF_PAGE && slots * sizeof *table > options.memory_bytes; slots /= 2)
+        ;
     madvise(table, SLOTS * sizeof *table, MADV_DONTNEED); /* they are all 0 again, also for one that is looking just now */
     untracked = 0;
     for (int domain = 0; domain < DOMAINS; domain++)
@@ -319,4 +322,5 @@ void memory_stop(void)
         else
             buried[domain] = true;
     }
+    madvise(table, SLOTS * sizeof *table, MADV_DONTNEED); /* whoever is looking just now finds nothing */
 }

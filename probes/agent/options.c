@@ -32,6 +32,10 @@ static void read_line(char *line)
         options.chunk_records = strtoul(value, NULL, 10);
     else if (!strcmp(line, "arena_bytes"))
         options.arena_bytes = strtoull(value, NULL, 10);
+    else if (!strcmp(line, "arena_first"))
+        options.arena_first = strtoull(value, NULL, 10);
+    else if (!strcmp(line, "memory_bytes"))
+        options.memory_bytes = strtoull(value, NULL, 10);
     else if (!strcmp(line, "arenas"))
         snprintf(options.arenas, sizeof options.arenas, "%s", value);
     else if (!strcmp(line, "max_depth"))

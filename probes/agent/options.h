@@ -5,6 +5,8 @@
  *     wait_ms=N               how long at a time the program is held up by an event for which there is no chunk; 0 = not
  *     chunk_records=N         events in a chunk
  *     arena_bytes=N           bound for the chunks of this process
+ *     arena_first=N           bytes of memory that the arena takes until the tracer has granted more; 0 = as many as it needs
+ *     memory_bytes=N          bound for the table of blocks that are counted; 0 = none
  *     arenas=DIR              where the arena file is created
  *     max_depth=N             calls below this depth are not written; 0 = no bound
  *     c_calls=0|1             write calls of what is written in C as well
@@ -37,7 +39,7 @@ struct options {
     bool follow, c_calls, lines, opcodes, memory, main_only;
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
-    uint64_t arena_bytes;
+    uint64_t arena_bytes, arena_first, memory_bytes;
     char directory[PATH_MAX], arenas[PATH_MAX];
     int includes, excludes, args, redacts, lined, executed;
     const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS], *arg[MAX_PATTERNS], *redact[MAX_PATTERNS], *lines_of[MAX_PATTERNS], *opcodes_of[MAX_PATTERNS];

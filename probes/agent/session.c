@@ -43,7 +43,7 @@ static PyObject *exit_function;
 static const struct source *hooks;
 void (*session_interpreter_gone)(const char *directory);
 
-/* The tracer holds the lock as long as it lives. Opened anew each time: the program may close a descriptor of ours. Asked
+/* The tracer's keeper holds the lock as long as the tracer lives. Opened anew each time: the program may close a descriptor of ours. Asked
  * for who holds it rather than tried: only a write lock counts, which no other user's process can take. */
 static bool tracer_is_gone(void)
 {
@@ -65,8 +65,7 @@ static void remove_file(const char *directory, const char *name)
     unlink(path);
 }
 
-/* What this user may remove. The session's directory is the tracer's user's: where that is another one, its next start
- * removes it. */
+/* All of it is this user's, and the keeper may have been killed with the tracer. */
 static void remove_session_files(void)
 {
     static const char *const names[] = {"agent.so", "options", "begin.py", "lock"};

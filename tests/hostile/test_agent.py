@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,22 @@ def traced(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
 _made: list[Path] = []
 
 
+def keepers_of(tracer: int) -> list[int]:
+    """The processes of a tracer's that make and open the agent's files."""
+    children = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if reads(path) == "pytrace-keeper\n"]
+    return [int(child.name) for child in children if f"\nPPid:\t{tracer}\n" in reads(child / "status")]
+
+
+def reads(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text()
+    return ""
+
+
 def directories(recorder: Recorder) -> tuple[Path, Path]:
     """(the session's, the one for arenas) of a tracer."""
-    links = links_of(Path(f"/proc/{recorder.process.pid}/fd"))
+    (keeper,) = keepers_of(recorder.process.pid)
+    links = links_of(Path(f"/proc/{keeper}/fd"))
     found = sorted({Path(link) for link in links if re.search(r"/pytrace-ebpf-[0-9a-f]{8}(.arenas)?$", link)}, key=lambda path: path.suffix)
     _made.extend(found)
     session, arenas = found
@@ -163,24 +177,50 @@ def assert_goes_on(recorder: Recorder, process: Process) -> Trace:
     return assert_recorded(recorder, process)
 
 
-def test_what_a_process_executes_is_roots_and_what_it_writes_its_own(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+def test_what_a_process_executes_and_writes_is_its_users_and_nobody_elses(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
     process = start(STEPS)
     recorder = traced(process)
     session, arenas = directories(recorder)
     assert {path.name for path in session.iterdir()} == {"agent.so", "options", "begin.py", "lock"}
     for path in (session, *session.iterdir()):
-        assert (path.stat().st_uid, path.stat().st_mode & 0o222 & ~0o200) == (0, 0)
+        assert (path.stat().st_uid, path.stat().st_mode & 0o222 & ~0o200) == (NOBODY, 0)
     assert (arenas.stat().st_uid, arenas.stat().st_mode & 0o777) == (NOBODY, 0o700)
     content = {path: path.read_bytes() for path in session.iterdir()}
-    for user in (NOBODY, ANOTHER):
-        as_user(
-            'cd "$1"; for f in agent.so options begin.py lock; do echo x > $f; rm -f $f; mv $f y; chmod 777 $f; touch -d 1980-01-01 $f; done; '
-            'cp /bin/true x; cd ..; mv "$1" x; mkdir -p "$1"; rmdir "$1"; rm -rf "$1"',
-            str(session), user=user,
-        )  # fmt: skip
+    as_user(
+        'cd "$1"; for f in agent.so options begin.py lock; do echo x > $f; rm -f $f; mv $f y; chmod 777 $f; touch -d 1980-01-01 $f; done; '
+        'cp /bin/true x; cd ..; mv "$1" x; mkdir -p "$1"; rmdir "$1"; rm -rf "$1"',
+        str(session), user=ANOTHER,
+    )  # fmt: skip
     assert {path: path.read_bytes() for path in session.iterdir()} == content
     assert "Permission denied" in as_user('ls "$1"; cat "$1"/*; echo x > "$1"/x', str(arenas), user=ANOTHER)
     assert_goes_on(recorder, process)
+
+
+def test_what_makes_and_opens_the_files_has_its_users_rights_and_no_others(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
+    process = start(STEPS)
+    recorder = traced(process)
+    (keeper,) = keepers_of(recorder.process.pid)
+    said = dict(line.split(":", 1) for line in Path(f"/proc/{keeper}/status").read_text().splitlines())
+    assert said["Uid"].split() == said["Gid"].split() == [str(NOBODY)] * 4
+    assert (said["Groups"].split(), said["NoNewPrivs"].strip()) == ([], "1")
+    assert {int(said[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Amb")} == {0}
+    assert "Permission denied" in as_user("cat /proc/$1/environ; ls /proc/$1/fd", str(keeper))  # its user cannot debug it
+    assert not [link for link in links_of(Path(f"/proc/{recorder.process.pid}/fd")) if re.search("pytrace-ebpf-[0-9a-f]{8}$|.arenas$", link)]
+    assert_goes_on(recorder, process)
+
+
+def test_whoever_ends_what_opens_the_files_ends_the_recording_of_that_user_alone(
+    start: Callable[..., Process], traced: Callable[..., Recorder]
+) -> None:
+    process = start(STEPS)
+    recorder = traced(process)
+    _, arenas = directories(recorder)
+    as_user("kill -STOP $1; kill -CONT $1; kill -TERM $1; kill -KILL $1", str(keepers_of(recorder.process.pid)[0]))
+    wait_until(lambda: not has_agent(process.pid))
+    assert not arenas.exists()
+    process.ask("", str(STEPS_AT_LEAST))
+    (source,) = pytrace_ebpf.open(recorder.finish()).manifest["sources"]
+    assert "ended, so the calls of its programs are recorded no further" in source["why"]
 
 
 def test_what_stands_in_an_arenas_place_is_not_opened(start: Callable[..., Process], traced: Callable[..., Recorder], tmp_path: Path) -> None:
@@ -319,9 +359,7 @@ def test_nobody_keeps_the_agent_by_holding_the_lock(start: Callable[..., Process
     recorder.process.wait()
     assert other.said() == "locked"
     wait_until(lambda: not has_agent(process.pid))
-    assert not arenas.exists()  # the agent removes what is its user's
-    traced(process).stop()  # and the next command the rest, although the lock is held
-    assert not session.exists()
+    assert not arenas.exists() and not session.exists()
 
 
 def test_recording_goes_on_when_a_process_changes_its_user(start: Callable[..., Process], traced: Callable[..., Recorder]) -> None:
@@ -351,14 +389,14 @@ NAMESPACES = namespaces() if os.geteuid() == 0 else {"the tracer's": ()}
 
 
 @pytest.mark.parametrize("words", NAMESPACES.values(), ids=NAMESPACES)
-def test_what_a_process_executes_is_roots_as_it_sees_it(
+def test_what_a_process_executes_is_its_own_as_it_sees_it(
     words: tuple[str, ...], start: Callable[..., Process], traced: Callable[..., Recorder]
 ) -> None:
     process = start(STEPS, *words)
     recorder = traced(process)
     session, _ = directories(recorder)
     for path in (session, session / "agent.so"):
-        assert Path(f"/proc/{process.pid}/root{path}").stat().st_uid == 0
+        assert Path(f"/proc/{process.pid}/root{path}").stat().st_uid == NOBODY
     assert_goes_on(recorder, process)
 
 

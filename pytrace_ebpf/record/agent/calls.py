@@ -10,7 +10,8 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.claims import Claims
-from pytrace_ebpf.record.agent.directory import AgentDirectory, FileSystemUser
+from pytrace_ebpf.record.agent.directories import Directories
+from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.choice.calibrate import FibChild
@@ -80,7 +81,6 @@ class AgentCalls(CallSource):
             *(("redact", pattern) for pattern in observed.redact),
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
-        self._directories: dict[FileSystemUser, AgentDirectory] = {}
         self._traced: list[Traced] = []
         self._claims = Claims(recording.processes)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
@@ -90,31 +90,18 @@ class AgentCalls(CallSource):
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._passed = 0
         self._left_out = frozenset[int]()
-        if launches:
-            self._directories[FileSystemUser.of_a_launch()] = AgentDirectory(self._options)
+        self._directories = Directories(self._options, launches)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What a program is to be started with, that the agent comes with it and its children."""
-        return self._directories[FileSystemUser.of_a_launch()].environment
+        return self._directories.environment
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
         if self._first is None:
             self._first = target
-        if self._launches and target.process.credentials.owner is None:
-            return  # it has the agent already, which can write nowhere
-        user = FileSystemUser.of(target.process)
-        if user in self._directories:
-            return
-        path = None
-        if self._launches:
-            # A program that a wrapper started in another root looks there for what it is to load, and has not looked yet.
-            path = self._directories[FileSystemUser.of_a_launch()].path
-            if user.sees_the_files_of(FileSystemUser.of_a_launch()):
-                return  # as another user: it has the agent, which can write nowhere
-        target.process.check()
-        self._directories[user] = AgentDirectory(self._options, target.process, path)
+        self._directories.prepare(target.process)
 
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
@@ -126,7 +113,7 @@ class AgentCalls(CallSource):
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
         self.prepare(target)
-        directory = self._directories[FileSystemUser.of(target.process)]
+        directory = self._directories.of(target.process)
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
@@ -229,7 +216,7 @@ class AgentCalls(CallSource):
         for pid, target in living.items():
             if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
                 continue
-            if not any(directory.can_be_used_by(target.process) for directory in self._directories.values()):
+            if not self._directories.can_be_used_by(target.process):
                 why = (
                     "runs as another user, or in another container, than the program that was started; trace it by itself with `pytrace-ebpf attach`"
                 )
@@ -318,13 +305,14 @@ class AgentCalls(CallSource):
         return None
 
     def close(self) -> None:
-        """Leave nothing behind in any file system; an agent that is still there leaves by itself."""
+        """Leave nothing behind."""
         self.stop()
-        for directory in self._directories.values():
-            directory.remove()
+        self._directories.remove()
 
     def _discover(self) -> None:
-        for directory in self._directories.values():
+        for directory in self._directories.unkept():
+            self._say_unkept(directory)
+        for directory in self._directories:
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
                     self._refuse_name(directory, name, str(file))
@@ -346,6 +334,12 @@ class AgentCalls(CallSource):
             self._given_up.pop(ids.pid, None)
             know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
             self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
+
+    def _say_unkept(self, directory: AgentDirectory) -> None:
+        why = f"the process that opens files with the rights of user {directory.user.uid} ended, so the calls of its programs are recorded no further"
+        for pid, target in self._recording.processes.targets.items():
+            if directory.serves(target.process):
+                self._warn(pid, why)
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""

@@ -1,4 +1,4 @@
-"""What tracers that were killed left behind, and how it is distinguished from what is in use.
+"""How what the agent needs lies in directories that are in use, and what is left of tracers that were killed together with their keepers.
 
 A directory is in use while its file `lock` is write-locked. Only a process that may write to that file can lock it so, and
 testing a lock does not take it: no other user can keep a directory alive, or make one look abandoned.
@@ -10,14 +10,14 @@ import re
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import islice
 
-from pytrace_ebpf.record.rights import beneath
+from pytrace_ebpf.record.rights.folders import directory
 
 PROGRAM_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 ARENA_PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # in memory where there is such a place
-PREFIX, ARENAS, LOCK = "pytrace-ebpf-", ".arenas", "lock"
+PREFIX, ARENAS, LOCK, FAILURE = "pytrace-ebpf-", ".arenas", "lock", "failure"
 
 _NAME = re.compile(rf"{PREFIX}[0-9a-f]{{8}}")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock
@@ -34,33 +34,32 @@ def take(descriptor: int) -> bool:
 
 
 def is_taken(descriptor: int) -> bool:
-    """Whether a tracer has it locked as in use."""
+    """Whether somebody who may write to it has it locked as in use."""
     asked = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
     return bool(_FLOCK.unpack(asked)[0] != fcntl.F_UNLCK)
 
 
 def sweep(root: int | None = None) -> None:
-    """Remove what tracers of this user left that were killed, below `root` (a descriptor, "/" where it is None).
-
-    As root also the directories with the arenas of other users, which an agent that lives on removes by itself.
-    """
-    # In this order: the session's directory is made first, so that of the arenas found the living ones' are found, too.
+    """Remove what this user's tracers left that were killed with their keepers, below `root` (a descriptor, "/" where it is None)."""
+    # In this order: a session's directory is made first, so that of the arenas found the living ones' are found, too.
     arenas, sessions = list(_ours(root, ARENAS)), list(_ours(root, ""))
     living = {name for folder, name in sessions if not _sweep(folder, name)}
     for folder, name in arenas:
-        if name.removesuffix(ARENAS) not in living:
-            with suppress(OSError):
-                descriptor = _open(folder, name)
-                with suppress(BlockingIOError):  # its session lives in another file system, which shares this place
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    remove(folder, name, descriptor)
+        if name.removesuffix(ARENAS) in living:
+            continue
+        with suppress(OSError):
+            descriptor = open_directory(folder, name)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its session lives in another file system, which shares this place
+                remove(folder, name, descriptor)
+            finally:
                 os.close(descriptor)
     for folder in {folder for folder, _ in arenas + sessions}:
         os.close(folder)
 
 
 def remove(folder: int, name: str, descriptor: int) -> None:
-    """Remove the directory `descriptor`, which has that name in `folder`, and what is in it but for what others nested there."""
+    """Remove the directory `descriptor`, which has that name in `folder`, and what is in it but for what somebody nested there."""
     with os.scandir(descriptor) as entries:
         names = [entry.name for entry in islice(entries, _MOST_ENTRIES)]
     for entry in sorted(names, key=LOCK.__eq__):  # the lock last
@@ -74,20 +73,22 @@ def remove(folder: int, name: str, descriptor: int) -> None:
 
 
 def _ours(root: int | None, suffix: str) -> Iterator[tuple[int, str]]:
-    """(descriptor of the folder it is in, name) of each directory with a name of ours and that suffix that this user may remove."""
-    user, top = os.geteuid(), os.open("/", os.O_PATH | os.O_DIRECTORY) if root is None else os.dup(root)
+    """(descriptor of the folder it is in, name) of each directory of this user's with a name of ours and that suffix."""
+    top = os.open("/", os.O_PATH | os.O_DIRECTORY) if root is None else os.dup(root)
     for place in dict.fromkeys(PROGRAM_PLACES + ARENA_PLACES):
         try:
-            folder = beneath.directory(top, place)
+            folder = directory(top, place)
         except OSError:
             continue
         names = []
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in islice(entries, _MOST_ENTRIES):
-                if _NAME.fullmatch(entry.name.removesuffix(suffix)) and entry.name.endswith(suffix):
-                    owner = entry.stat(follow_symlinks=False).st_uid
-                    if owner == user or (user == 0 and suffix):
-                        names.append(entry.name)
+                if (
+                    entry.name.endswith(suffix)
+                    and _NAME.fullmatch(entry.name.removesuffix(suffix))
+                    and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                ):
+                    names.append(entry.name)
         if not names:
             os.close(folder)
         for name in names:
@@ -97,23 +98,28 @@ def _ours(root: int | None, suffix: str) -> Iterator[tuple[int, str]]:
 
 def _sweep(folder: int, name: str) -> bool:
     """Remove a session's directory where it is not in use; False where it is."""
-    with ExitStack() as opened, suppress(OSError):
-        descriptor = _open(folder, name)
-        opened.callback(os.close, descriptor)
+    opened = []
+    try:
+        opened.append(descriptor := open_directory(folder, name))
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             return True
         with suppress(FileNotFoundError):  # who is just making it finds it gone, and makes another
-            lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
-            opened.callback(os.close, lock)
+            opened.append(lock := os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor))
             # Before others could look into it its maker had locked it. Until then who locks it first has it, its maker
             # or who removes it: nobody else can so much as open it.
             published = status.st_mode & stat.S_IXOTH
             if is_taken(lock) if published else not take(lock):
                 return False
         remove(folder, name, descriptor)
+    except OSError:
+        pass
+    finally:
+        for each in opened:
+            os.close(each)
     return True
 
 
-def _open(folder: int, name: str) -> int:
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+def open_directory(folder: int, name: str) -> int:
+    """A descriptor of a directory in `folder`, no link. Raises OSError."""
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)

@@ -1,5 +1,7 @@
 """The lines of Python that load the agent, for the routes on which the target's interpreter does it."""
 
+from pytrace_ebpf.record.agent.leftovers import FAILURE
+
 # The interpreter's own loader of extension modules opens any library; ours is none, so it says that the function
 # PyInit_ is missing, and leaves the library open. Nothing is imported for it and no name is left anywhere.
 _SCRIPT = """\
@@ -11,11 +13,10 @@ except ImportError as error:
             file.write(str(error))
 """
 SCRIPT = "begin.py"  # file in the session's directory
-FAILURE = "failure"  # file in the directory with the arenas: why the library could not be loaded
 
 
 def script(session: str, arenas: str) -> str:
-    """A script that loads the agent of the directory `session`; to run it again does nothing."""
+    """A script that loads the agent of the directory `session`, or says why not in `arenas`; to run it again does nothing."""
     return _SCRIPT.format(library=f"{session}/agent.so", failure=f"{arenas}/{FAILURE}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pytrace_ebpf.record.rights import beneath
+from pytrace_ebpf.record.rights import beneath, folders
 
 _ROOT, _FOLDER = Path("/"), "var/cache/pytrace-ebpf/programs"
 _MADE = (("var/cache", "pytrace-ebpf"), ("var/cache/pytrace-ebpf", "programs"))  # where they are not there
@@ -58,7 +58,7 @@ def _folder(path: str = _FOLDER) -> Iterator[int]:
         raise PermissionError
     root = os.open(_ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        folder = beneath.directory(root, path, {0})
+        folder = folders.directory(root, path, {0})
     finally:
         os.close(root)
     try:

@@ -12,6 +12,7 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Identity
 from pytrace_ebpf.record.process.target import living_threads
+from pytrace_ebpf.record.rights.folders import is_in_memory
 
 UNKNOWN_THREAD = -1
 
@@ -40,27 +41,22 @@ class Shared:
     path: str  # the end of it, from the folder that it is in
     uid: int  # whose it is
     file: Identity
+    in_memory: bool = True  # so that the table of mappings has the same device; an overlay file system or Btrfs shows another one there
 
     @classmethod
     def of(cls, path: str, descriptor: int) -> Self:
         """An open one."""
         status = os.fstat(descriptor)
-        return cls(path, status.st_uid, (status.st_dev, status.st_ino))
+        return cls(path, status.st_uid, (status.st_dev, status.st_ino), is_in_memory(descriptor))
 
     def is_mapped_by(self, pid: int) -> bool:
-        """Whether that process has this very file in its memory."""
+        """Whether that process has this very file in its memory. What it has there is looked at in the kernel's table alone: to ask a file may take for ever."""
         for line in _maps(pid).splitlines():
-            span, _, _, _, inode, *path = line.split(maxsplit=5)
-            if not path or not path[0].removesuffix(" (deleted)").endswith(self.path):
-                continue
-            try:  # through an overlay file system the table of mappings has another device
-                status = Path(f"/proc/{pid}/map_files/{'-'.join(part.lstrip('0') or '0' for part in span.split('-'))}").stat()
-            except PermissionError:  # without privileges
-                return int(inode) == self.file[1]
-            except OSError:
-                continue
-            if (status.st_dev, status.st_ino) == self.file:
-                return True
+            _, _, _, device, inode, *path = line.split(maxsplit=5)
+            if path and path[0].removesuffix(" (deleted)").endswith(self.path) and int(inode) == self.file[1]:
+                major, minor = (int(part, 16) for part in device.split(":"))
+                if not self.in_memory or os.makedev(major, minor) == self.file[0]:
+                    return True
         return False
 
 

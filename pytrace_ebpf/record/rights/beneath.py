@@ -4,7 +4,6 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Collection
 
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.process.pinned import Descriptor
@@ -39,36 +38,6 @@ def regular_file(folder: int, name: str, owner: int, most_bytes: int, access: in
     if status.st_size > most_bytes:
         raise Unfit("is too large")
     return file
-
-
-def directory(root: int, path: str, trusted: Collection[int] | None = None) -> int:
-    """A descriptor of a directory below `root`; in somebody else's file system a link could lead anywhere in ours: none is followed.
-
-    trusted  nobody but these users may put another one in its place, or exchange what others make there; None: never mind
-
-    The caller closes it. Raises OSError.
-    """
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root)
-    try:
-        _refuse_what_others_change(descriptor, trusted)
-        for part in path.strip("/").split("/"):
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = below
-            _refuse_what_others_change(descriptor, trusted)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _refuse_what_others_change(descriptor: int, trusted: Collection[int] | None) -> None:
-    if trusted is None:
-        return
-    status = os.fstat(descriptor)
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
-    if shared or status.st_uid not in trusted:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _open(folder: int, name: str, flags: int) -> int:

@@ -50,7 +50,8 @@ class Session(Protocol):
     """What the target is to begin."""
 
     path: str  # the directory, as the target names it
-    library: Descriptor  # its agent.so, open
+    library: Descriptor  # what its agent.so is a copy of, open
+    inode: int  # of its agent.so
     arena_bytes: int  # of address space that it takes
 
     def failure(self) -> str | None:
@@ -134,7 +135,7 @@ class _Attempt:
             stop_ns, course = self._load_in(candidate)
             if course is None:
                 continue
-            if not self.agent and course.returned and not is_loaded(self.target, self.session.library):
+            if not self.agent and course.returned and not is_loaded(self.target, self.session.inode):
                 raise TargetError(
                     f"process {self.target.pid} cannot load {self.session.path}/agent.so: {why_not(self.target.process, course.refused)}"
                 )

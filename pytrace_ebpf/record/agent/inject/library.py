@@ -78,9 +78,8 @@ def agent_functions(target: Target, library: Descriptor) -> Mapping[str, int] | 
     return None
 
 
-def is_loaded(target: Target, library: Descriptor) -> bool:
-    """Whether the target has the session's agent.so mapped."""
-    inode = os.fstat(library.fileno()).st_ino  # an overlay file system shows another device here than there
+def is_loaded(target: Target, inode: int) -> bool:
+    """Whether the target has an agent.so with that inode mapped; of its device an overlay file system shows another one there."""
     return any(m.inode == inode and m.path.endswith("/agent.so") for m in parse_mappings(target.process.read("maps")))
 
 
