@@ -217,8 +217,8 @@ class Samples(Recorder):
         self._look()
         unread = self._native.look({pid: (each.number, each.target, each.user) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
-        if not self._lasting and self._drained_ns >= self._next_look_ns:
-            self._look_ns = min(2 * self._look_ns, _LOOK_NS)
+        if (not self._lasting or self._names.beside) and self._drained_ns >= self._next_look_ns:
+            self._look_ns = min(2 * self._look_ns, _FIRST_LOOK_NS if self._lasting else _LOOK_NS)
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
                 self._names.do(each.user, partial(self._look_away, pid, each, self._drained_ns, _LASTING_NS))
