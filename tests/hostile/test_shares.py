@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def wait_for_windows(daemon: Daemon, count: int) -> None:
     assert daemon.process.poll() is None, (daemon.folder / "log").read_text()
 
 
-def windows_of(trace: pytrace_ebpf.Trace, pid: int) -> tuple[list[int], list[int]]:
+def windows_of(trace: Any, pid: int) -> tuple[list[int], list[int]]:
     """When the windows begin in which a process's handle_request was sampled, and all from the first of those to the last but one of the trace."""
     profile = trace.profile()
     every = sorted(set(profile["start_ns"]))[:-1]
