@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _WITHIN_S = 60.0  # the recorder must have come in
 _BEGUN = (b"tracing", b"joined ")  # what it says then, of one length
 _SAMPLED = ("--rootless", "--sample", "999")  # without privileges
+_SOURCES = ("--so", "--sa", "--ro")  # --source, --sample, --rootless: where its calls come from, or that none are recorded
+_AGENT = ("--source", "agent")  # nothing has to be kept out of a process that asks for it, and it costs a tenth
 _DAEMON = "--daemon"
 _BY_DAEMON = ("trace", "--duration", "60s")  # what a daemon allows unless its configuration says otherwise; a later --duration counts
 
@@ -26,7 +28,7 @@ _BY_DAEMON = ("trace", "--duration", "60s")  # what a daemon allows unless its c
 class OwnRecording:
     """All threads of this process, from begin() to end(); also a context manager.
 
-    Root records every call, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise: `--daemon` has the daemon
+    Root records every call, by the agent, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise: `--daemon` has the daemon
     record every call (`trace`), without root. The recorder is another process: it ends when this one does, however that ends, and then its trace is whole.
     """
 
@@ -35,7 +37,8 @@ class OwnRecording:
         self.directory = directory
         self.start_ns = self.end_ns = 0
         self._by = _BY_DAEMON if _DAEMON in options else ("attach",)
-        self._options = [word for word in options if word != _DAEMON] if options else [] if os.geteuid() == 0 else list(_SAMPLED)
+        asked = [word for word in options if word != _DAEMON] if options or os.geteuid() == 0 else list(_SAMPLED)
+        self._options = asked if any(word.startswith(_SOURCES) for word in asked) else [*asked, *_AGENT]
         self._recorder: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:

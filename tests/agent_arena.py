@@ -110,14 +110,17 @@ class Arena:
         """All threads' events, one thread after the other."""
         return np.concatenate([np.empty(0, EVENT), *self.threads.values()])
 
-    def counts(self, *kinds: int) -> Counter[str]:
-        """Events of these kinds, or entries and resumes, by "file:qualified name:first line", as truth.py keys them."""
+    def counts(self, *kinds: int, qualified: bool = False) -> Counter[str]:
+        """Events of these kinds, or entries and resumes, by "file:name:first line", as truth.py keys them: `qualified`, or from 3.11 on, by the qualified name."""
         ids, counts = np.unique(self.events["function"][np.isin(self.events["kind"], kinds or (ENTRY, RESUME))], return_counts=True)
         named = Counter[str]()
         for number, count in zip(ids.tolist(), counts.tolist(), strict=True):
-            function = self.functions[number]
-            named[f"{function.file}:{function.qualname}:{function.first_line}"] += count
+            named[self._key(self.functions[number], qualified)] += count
         return named
+
+    def _key(self, function: Function, qualified: bool = False) -> str:
+        name = function.qualname if qualified or self.header["python"] >= 0x030B0000 else function.name
+        return f"{function.file}:{name}:{function.first_line}"
 
     def lines(self, file: str) -> Counter[str]:
         """The lines that functions of `file` came to, as line_truth.py keys them."""
@@ -131,7 +134,7 @@ class Arena:
 
     def sites(self) -> Counter[str]:
         """The same by where they were called from, as truth.py --sites keys them; without those that no call was open at."""
-        named = {number: f"{each.file}:{each.qualname}:{each.first_line}" for number, each in self.functions.items()}
+        named = {number: self._key(each) for number, each in self.functions.items()}
         counted = Counter[str]()
         for events in self.threads.values():
             open_: list[int] = []

@@ -229,6 +229,19 @@ PyObject *imported_module(const char *name)
     return module == py.none ? NULL : module;
 }
 
+bool is_of_main(const char *file)
+{
+    PyObject *module = imported_module("__main__");
+    PyObject *names = module ? py.PyModule_GetDict(module) : NULL; /* its attributes may be code of the program's */
+    PyObject *own = names ? py.PyDict_GetItemString(names, "__file__") : NULL;
+    Py_ssize_t length;
+    const char *path = own && type_of(own) == py.string_type ? py.PyUnicode_AsUTF8AndSize(own, &length) : NULL;
+    py.PyErr_Clear();
+    if (path)
+        return !strcmp(path, file);
+    return !strcmp(file, "<string>") || !strncmp(file, "<stdin", 6) || !strncmp(file, "<python-input", 13);
+}
+
 PyObject *import_unseen(const char *name)
 {
     bool there = imported_module(name) != NULL;

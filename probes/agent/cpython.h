@@ -74,6 +74,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void, PyEval_SetTrace, (profile_function, PyObject *)) \
     NEEDED(PyObject *, PySys_GetObject, (const char *)) \
     NEEDED(PyObject *, PyImport_ImportModule, (const char *)) \
+    NEEDED(PyObject *, PyModule_GetDict, (PyObject *)) \
     NEEDED(PyObject *, PyDict_GetItemString, (PyObject *, const char *)) \
     NEEDED(PyObject *, PyObject_GetAttrString, (PyObject *, const char *)) \
     NEEDED(int, PyObject_SetAttrString, (PyObject *, const char *, PyObject *)) \
@@ -84,6 +85,9 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(const char *, PyUnicode_AsUTF8AndSize, (PyObject *, Py_ssize_t *)) \
     NEEDED(PyObject *, PyUnicode_AsEncodedString, (PyObject *, const char *, const char *)) \
     NEEDED(char *, PyBytes_AsString, (PyObject *)) \
+    NEEDED(Py_ssize_t, PyBytes_Size, (PyObject *)) \
+    NEEDED(Py_ssize_t, PyTuple_Size, (PyObject *)) \
+    NEEDED(PyObject *, PyTuple_GetItem, (PyObject *, Py_ssize_t)) \
     NEEDED(Py_ssize_t, PyList_Size, (PyObject *)) \
     NEEDED(PyObject *, PyList_GetItem, (PyObject *, Py_ssize_t)) \
     NEEDED(int, PyList_Append, (PyObject *, PyObject *)) \
@@ -199,6 +203,8 @@ uint64_t thread_number_of(void *thread_state);
 long long_attribute(PyObject *object, const char *name);
 /* A module that was imported already, borrowed; NULL = it was not. */
 PyObject *imported_module(const char *name);
+/* GIL held. Whether code of this file is the main program's: a script's, or what was typed or given with -c. Leaves no exception. */
+bool is_of_main(const char *file);
 /* A module of the interpreter's own, and sys.modules as it was: a program that has no use for it shall not have it. NULL = there is none; leaves no exception. */
 PyObject *import_unseen(const char *name);
 /* Object of a C function; NULL with an exception set. */

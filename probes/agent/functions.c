@@ -7,6 +7,7 @@
 #include "arena.h"
 #include "options.h"
 #include "pages.h"
+#include "qualnames.h"
 #include "world.h"
 
 #define LONGEST 4096
@@ -227,6 +228,7 @@ struct texts {
     size_t length[3];
     PyObject *owner[6];
     int owners;
+    bool of_main; /* it is the main program's, where a pattern asks for that */
     uint32_t first_line, code_flags;
 };
 
@@ -325,30 +327,34 @@ static void read_texts(PyObject *code, struct texts *t)
 {
     read_text(code, "co_filename", t, 0);
     read_text(code, "co_name", t, 1);
-    if (py.version >= 0x030b0000)
-        read_text(code, "co_qualname", t, 2);
-    else
-        t->text[2] = ""; /* user space finds it in the source */
     t->first_line = long_attribute(code, "co_firstlineno") & 0x1ffffff;
     t->code_flags = long_attribute(code, "co_flags");
+    t->of_main = options_ask_for_main() && is_of_main(t->text[0]);
+    if (py.version >= 0x030b0000) {
+        read_text(code, "co_qualname", t, 2);
+        return;
+    }
+    qualnames_learn(code);
+    t->text[2] = qualname_of(code, t->text[1], qualnames_identity(t->text[0], t->text[1], t->first_line)); /* "": user space may find it in the source */
+    t->length[2] = strlen(t->text[2]);
 }
 
 static void publish(struct function_entry *entry, const struct texts *t)
 {
-    uint32_t flags = options_want(t->text[0]) ? 0 : UNWANTED;
+    uint32_t flags = options_want(t->text[0], t->of_main) ? 0 : UNWANTED;
     entry->resumable = (t->code_flags & RESUMABLE) != 0;
     if (!flags)
         entry->id = id_of(t, t->first_line, t->code_flags);
     flags |= flag_left_out(entry);
-    bool is_bare = py.version < 0x030b0000;
+    bool is_bare = !t->length[2];
     const char *name = is_bare ? t->text[1] : t->text[2];
     bool is_main = !owner_here; /* else it is calls alone */
-    entry->observed = is_main && options_want_values(t->text[0], name, is_bare);
-    entry->lined = is_main && options_want_lines(t->text[0], name, is_bare);
+    entry->observed = is_main && options_want_values(t->text[0], name, is_bare, t->of_main);
+    entry->lined = is_main && options_want_lines(t->text[0], name, is_bare, t->of_main);
     entry->secret = entry->observed && options_redact(t->text[1]);
     if (!strcmp(t->text[1], "_find_and_load") && !strcmp(t->text[0], "<frozen importlib._bootstrap>"))
         flags = (flags & ~LEFT_OUT) | IMPORTS;
-    entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare) && !(flags & (UNWANTED | IMPORTS));
+    entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare, t->of_main) && !(flags & (UNWANTED | IMPORTS));
     __atomic_store_n(&entry->flags, flags, __ATOMIC_RELEASE);
 }
 

@@ -12,6 +12,7 @@
 #include "layers.h"
 #include "left_out.h"
 #include "objects.h"
+#include "qualnames.h"
 #include "raised.h"
 #include "sources.h"
 #include "threads.h"
@@ -302,6 +303,7 @@ static void stop(void)
 static void pause(bool on)
 {
     paused = on;
+    qualnames_forget(); /* nobody sees what runs meanwhile */
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
             watch_thread(state, !on);

@@ -22,6 +22,7 @@ static void read_line(char *line)
     if (!value)
         return;
     *value++ = 0;
+    options.names_main |= *value == '_' || strpbrk(value, "*?[") == value;
     if (!strcmp(line, "clock"))
         options.clock = strcmp(value, "tsc") ? CLOCK_IS_MONOTONIC : CLOCK_IS_TSC;
     else if (!strcmp(line, "follow"))
@@ -149,46 +150,95 @@ void module_of(const char *file, char *module)
         *c = '.';
 }
 
-static bool matches(const char *pattern, const char *file, const char *module)
+static bool fits(const char *pattern, const char *text)
 {
-    if (strchr(pattern, '/'))
-        return !fnmatch(pattern, file, FNM_NOESCAPE);
-    char package[PATH_MAX];
-    snprintf(package, sizeof package, "%s", module);
+    return !fnmatch(pattern, text, FNM_NOESCAPE);
+}
+
+/* A function, as patterns look at it; pytrace_ebpf/patterns.py has the same rules. */
+struct subject {
+    const char *file, *qualname; /* the plain name where it `is_bare` */
+    bool is_bare, is_main;
+    char module[PATH_MAX], folders[PATH_MAX]; /* folders: the file's path with dots, where it is no library's; else "" */
+};
+
+static void describe(struct subject *s, const char *file, const char *qualname, bool is_bare, bool is_main)
+{
+    *s = (struct subject){.file = file, .qualname = qualname, .is_bare = is_bare, .is_main = is_main};
+    module_of(file, s->module);
+    size_t length = strlen(file), module = strlen(s->module);
+    if (*file != '/' || strchr(s->module, '.') || length < module + 4 || file[length - module - 4] != '/' || strncmp(file + length - module - 3, s->module, module))
+        return; /* it is not a file of the program's own: FOLDER/MODULE.py */
+    snprintf(s->folders, sizeof s->folders, "%.*s", (int)(length - 4), file + 1);
+    size_t end = strlen(s->folders);
+    if (end > 9 && !strcmp(s->folders + end - 9, "/__init__"))
+        s->folders[end - 9] = 0;
+    for (char *c = s->folders; (c = strchr(c, '/')); c++)
+        *c = '.';
+}
+
+/* What a module of the program's own may be called, or a package above it, with what follows it (NULL = nothing), fits. */
+static bool fits_folders(const struct subject *s, const char *pattern, const char *follows)
+{
+    char above[PATH_MAX], whole[2 * PATH_MAX];
+    snprintf(above, sizeof above, "%s", s->folders);
+    for (char *dot; (dot = strrchr(above, '.')); *dot = 0)
+        for (const char *start = above; start < dot; start = strchr(start, '.') + 1) {
+            snprintf(whole, sizeof whole, "%s%s%s", start, follows ? "." : "", follows ? follows : "");
+            if (fits(pattern, whole))
+                return true;
+        }
+    return false;
+}
+
+static bool fits_file(const struct subject *s, const char *pattern)
+{
+    char text_[PATH_MAX + 8];
+    if (strchr(pattern, '/')) {
+        pattern += 2 * !strncmp(pattern, "./", 2);
+        snprintf(text_, sizeof text_, "*/%s", pattern);
+        return fits(pattern, s->file) || (*pattern != '/' && fits(text_, s->file));
+    }
+    const char *slash = strrchr(s->file, '/');
+    if ((s->is_main && fits(pattern, "__main__")) || fits(pattern, slash ? slash + 1 : s->file))
+        return true;
+    snprintf(text_, sizeof text_, "%s", s->module);
     for (;;) {
-        if (!fnmatch(pattern, package, FNM_NOESCAPE))
+        if (fits(pattern, text_))
             return true;
-        char *dot = strrchr(package, '.');
+        char *dot = strrchr(text_, '.');
         if (!dot)
-            return false;
+            break;
         *dot = 0;
     }
+    return strchr(pattern, '.') && fits_folders(s, pattern, NULL);
 }
 
-bool options_want(const char *file)
+/* As fits_file, and by the folder that a file of the program's own lies in. */
+static bool fits_package(const struct subject *s, const char *pattern)
 {
-    if (LIKELY(!options.includes && !options.excludes))
+    if (fits_file(s, pattern))
         return true;
-    char module[PATH_MAX];
-    module_of(file, module);
-    bool wanted = !options.includes;
-    for (int i = 0; i < options.includes && !wanted; i++)
-        wanted = matches(options.include[i], file, module);
-    for (int i = 0; i < options.excludes && wanted; i++)
-        wanted = !matches(options.exclude[i], file, module);
-    return wanted;
+    if (strchr(pattern, '/') || !*s->folders)
+        return false;
+    char folder[PATH_MAX];
+    const char *slash = strrchr(s->file, '/');
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - s->file), s->file);
+    slash = strrchr(folder, '/');
+    return slash && slash[1] && fits(pattern, slash + 1);
 }
 
-/* Up to 3.10 a code object knows its bare name alone: then what stands between the module and that in the pattern is left open. */
-static bool matches_bare(const char *pattern, const char *module, const char *name)
+static bool fits_bare(const struct subject *s, const char *pattern, const char *module)
 {
     const char *last = strrchr(pattern, '.');
-    if (!last || fnmatch(last + 1, name, FNM_NOESCAPE))
+    if (!last || !fits(last + 1, s->qualname))
         return false;
     char head[PATH_MAX];
     snprintf(head, sizeof head, "%.*s", (int)(last - pattern), pattern);
+    if (!strchr(head, '.'))
+        return true; /* a class, or a module: who knows? */
     for (;;) {
-        if (!fnmatch(head, module, FNM_NOESCAPE))
+        if (fits(head, module))
             return true;
         char *dot = strrchr(head, '.');
         if (!dot)
@@ -197,34 +247,68 @@ static bool matches_bare(const char *pattern, const char *module, const char *na
     }
 }
 
-static bool names_function(const char *const *patterns, int count, const char *file, const char *qualname, bool is_bare)
+static bool fits_function(const struct subject *s, const char *pattern)
 {
-    char module[PATH_MAX], whole[2 * PATH_MAX];
-    module_of(file, module);
-    snprintf(whole, sizeof whole, "%s.%s", module, qualname);
-    for (int i = 0; i < count; i++) {
-        const char *pattern = patterns[i];
-        if (matches(pattern, file, module))
-            return true;
-        if (!strchr(pattern, '/') && (!fnmatch(pattern, whole, FNM_NOESCAPE) || (is_bare && matches_bare(pattern, module, qualname))))
+    if (fits_file(s, pattern))
+        return true;
+    const char *dot = strrchr(s->qualname, '.');
+    if (strchr(pattern, '/'))
+        return false;
+    if (fits(pattern, s->qualname) || fits(pattern, dot ? dot + 1 : s->qualname))
+        return true;
+    char whole[2 * PATH_MAX];
+    const char *modules[] = {s->module, s->is_main ? "__main__" : s->module};
+    for (int i = 0; i < 2; i++) {
+        snprintf(whole, sizeof whole, "%s.%s", modules[i], s->qualname);
+        if (fits(pattern, whole) || (s->is_bare && fits_bare(s, pattern, modules[i])))
             return true;
     }
+    const char *first_dot = strchr(pattern, '.');
+    return first_dot && strchr(first_dot + 1, '.') && fits_folders(s, pattern, s->qualname);
+}
+
+bool options_want(const char *file, bool is_main)
+{
+    if (LIKELY(!options.includes && !options.excludes))
+        return true;
+    struct subject s;
+    describe(&s, file, "", false, is_main);
+    bool wanted = !options.includes;
+    for (int i = 0; i < options.includes && !wanted; i++)
+        wanted = fits_package(&s, options.include[i]);
+    for (int i = 0; i < options.excludes && wanted; i++)
+        wanted = !fits_package(&s, options.exclude[i]);
+    return wanted;
+}
+
+bool options_ask_for_main(void)
+{
+    return options.names_main;
+}
+
+static bool names_function(const char *const *patterns, int count, const char *file, const char *qualname, bool is_bare, bool is_main)
+{
+    struct subject s;
+    describe(&s, file, qualname, is_bare, is_main);
+    for (int i = 0; i < count; i++)
+        if (fits_function(&s, patterns[i]))
+            return true;
     return false;
 }
 
-bool options_want_values(const char *file, const char *qualname, bool is_bare)
+bool options_want_values(const char *file, const char *qualname, bool is_bare, bool is_main)
 {
-    return UNLIKELY(options.args) && names_function(options.arg, options.args, file, qualname, is_bare);
+    return UNLIKELY(options.args) && names_function(options.arg, options.args, file, qualname, is_bare, is_main);
 }
 
-bool options_want_lines(const char *file, const char *qualname, bool is_bare)
+bool options_want_lines(const char *file, const char *qualname, bool is_bare, bool is_main)
 {
-    return UNLIKELY(options.lines) && (!options.lined || names_function(options.lines_of, options.lined, file, qualname, is_bare));
+    return UNLIKELY(options.lines) && (!options.lined || names_function(options.lines_of, options.lined, file, qualname, is_bare, is_main));
 }
 
-bool options_want_opcodes(const char *file, const char *qualname, bool is_bare)
+bool options_want_opcodes(const char *file, const char *qualname, bool is_bare, bool is_main)
 {
-    return UNLIKELY(options.opcodes) && (!options.executed || names_function(options.opcodes_of, options.executed, file, qualname, is_bare));
+    return UNLIKELY(options.opcodes) && (!options.executed || names_function(options.opcodes_of, options.executed, file, qualname, is_bare, is_main));
 }
 
 bool options_redact(const char *name)

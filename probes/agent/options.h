@@ -21,8 +21,7 @@
  *     opcodes_of=PATTERN      likewise of instructions
  *     redact=PATTERN          of arguments of this name, and of what functions of this name return, only the type, any number of times
  *
- * A pattern with a slash is for the file name, as fnmatch does it; any other one for the dotted name of the module or of
- * a package above it; of args, lines_of and opcodes_of also for module.qualified_name. A pattern of redact is for the bare name, in any case.
+ * What patterns mean is said in docs/patterns.md. A pattern of redact is for the bare name, in any case.
  */
 #ifndef PYTRACE_OPTIONS_H
 #define PYTRACE_OPTIONS_H
@@ -37,6 +36,7 @@
 struct options {
     uint32_t clock; /* CLOCK_IS_* */
     bool follow, c_calls, lines, opcodes, memory, main_only;
+    bool names_main; /* a pattern may mean the main program */
     uint64_t wait_ns;
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes, arena_first, memory_bytes;
@@ -48,14 +48,16 @@ extern struct options options;
 
 /* Reads directory/options into `options`; false where it cannot be read. */
 bool options_read(const char *directory);
+/* Somebody has to find out which file the main program is of; else `is_main` below is false. */
+bool options_ask_for_main(void);
 /* The file's functions are wanted by include and exclude. */
-bool options_want(const char *file);
-/* What the function is given and returns is wanted by args; `qualname` is the bare name where the version has no other (`is_bare`). */
-bool options_want_values(const char *file, const char *qualname, bool is_bare);
+bool options_want(const char *file, bool is_main);
+/* What the function is given and returns is wanted by args; `qualname` is the bare name where no other is known (`is_bare`). */
+bool options_want_values(const char *file, const char *qualname, bool is_bare, bool is_main);
 /* The function's lines are wanted by lines and lines_of. */
-bool options_want_lines(const char *file, const char *qualname, bool is_bare);
+bool options_want_lines(const char *file, const char *qualname, bool is_bare, bool is_main);
 /* Its instructions are wanted by opcodes and opcodes_of. */
-bool options_want_opcodes(const char *file, const char *qualname, bool is_bare);
+bool options_want_opcodes(const char *file, const char *qualname, bool is_bare, bool is_main);
 /* What has this name is not to be recorded, by redact. */
 bool options_redact(const char *name);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.

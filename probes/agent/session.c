@@ -26,6 +26,7 @@
 #include "objects.h"
 #include "opcodes.h"
 #include "options.h"
+#include "qualnames.h"
 #include "sources.h"
 #include "stacks.h"
 #include "threads.h"
@@ -166,6 +167,7 @@ static void interpreter_gone(void)
     exit_function = NULL;
     interpreters_forget();
     functions_end();
+    qualnames_forget();
     if (!tracer_is_gone())
         session_interpreter_gone(options.directory);
 }
@@ -192,6 +194,7 @@ static const char *switch_on(bool here)
     function_seen = hooks->function_seen;
     stacks_unseen = hooks->runs;
     const char *failure = cpython_unfit();
+    qualnames_forget(); /* code ran since the last session, if there was one */
     if (!failure)
         failure = functions_begin();
     if (!failure) {

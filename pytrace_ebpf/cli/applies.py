@@ -104,6 +104,12 @@ def source(args: argparse.Namespace) -> str:
     return "agent" if asked == "auto" and agents else asked
 
 
+def may_leave_out(args: argparse.Namespace) -> bool:
+    """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
+    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth")) or any(condition.word in OF_CALLS for condition in args.when)
+    return source(args) == "auto" and not asks
+
+
 def given(args: argparse.Namespace, name: str) -> bool:
     """Whether the command line has this option; empty, false and 0 are defaults."""
     return bool(getattr(args, name, None))

@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
     if args.rootless and applies.source(args) != "sample":
         raise UsageError(_ALL_CALLS)
     with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped, snapping.snap_requests(args) as asked:
-        options = replace(recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless)
+        options = replace(
+            recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=applies.may_leave_out(args)
+        )
         session = recording.new_session(options, _INSTEAD)
         try:
             begun = session.start(*pids)

@@ -28,6 +28,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     parser.add_argument("-p", "--pid", type=int, metavar="PID", help="also look at this process")
+    help_ = "with --pid: which of the functions that it has loaded this fits, as a pattern of --args, --lines-of and --when call"
+    parser.add_argument("--args", action="append", default=[], metavar="PATTERN", help=help_)
+    parser.add_argument("--include", action="append", default=[], metavar="PATTERN", help="with --pid: the same of --include and --exclude")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--fix", action="store_true", help="install what this host lacks, as root")
     parser.add_argument("--yes", action="store_true", help="with --fix: do not ask first")
@@ -39,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--yes has no effect without --fix; leave it out.")
     if args.fix:
         _fix(args.yes)
-    found = findings(args.pid)
+    patterns = [*(("--args", pattern) for pattern in args.args), *(("--include", pattern) for pattern in args.include)]
+    if patterns and args.pid is None:
+        raise UsageError("patterns fit functions of a process: give its --pid, too.")
+    found = findings(args.pid, patterns)
     code = exit_code(found)
     if args.json:
         print(json.dumps({"can_trace": code == 0, "findings": [asdict(finding) for finding in found]}, indent=1))

@@ -102,7 +102,9 @@ def cost(status: "Status", cheaper: str = BUDGET) -> str:
     if status.price is None:
         return ""
     little = status.price.share > _MUCH and not is_dear(status)
-    share = "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time"
+    share = (
+        "under 5 % of a core" if little else f"{status.price.share * 100:.0f} % of the program's CPU time, {status.price.cores * 100:.0f} % of a core"
+    )
     left_out = f", {plural(status.price.left_out, 'function')} left out" if status.price.left_out else ""
     left_out = ", paused" if status.price.paused else left_out
     dear = f"; {cheaper}" if is_dear(status) and not status.price.bounded else ""

@@ -108,12 +108,12 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     """Options that say of which functions what is recorded."""
     parser.add_argument(
         "--include", action="append", default=[], metavar="PATTERN",
-        help="record only calls of functions in this module or, with a slash, file; may be given several times",
+        help="record only calls of functions in this module, package or file, or __main__ (docs/patterns.md); may be given several times",
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
     parser.add_argument(
         "--args", action="append", default=[], metavar="PATTERN",
-        help="record what these functions are given and return, types and values: a module, MODULE.QUALNAME or, with a slash, file; may be given "
+        help="record what these functions are given and return, types and values: NAME, CLASS.NAME, a module or file, __main__ (docs/patterns.md); may be given "
         "several times. '*' for all. A value costs about as much as a call does (by the agent up to 0.16 us each, by --source usdt 1.6 us), and may be a secret",
     )  # fmt: skip
     parser.add_argument(
@@ -132,7 +132,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--lines-of", action="append", default=[], metavar="PATTERN",
-        help="with --lines, those of these functions alone: of this module or file, or MODULE.FUNCTION; may be given several times",
+        help="with --lines, those of these functions alone: patterns as of --args; may be given several times",
     )  # fmt: skip
     parser.add_argument(
         "--opcodes", choices=("exact",),

@@ -107,6 +107,12 @@ def _answered(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], p
     return found
 
 
+def _on_cpu_ns(tree: pd.DataFrame) -> int | None:
+    """In all calls together; None where it is not known of some."""
+    split = functions.overall_of_tree(tree)
+    return None if split["unknown_ns"] else split["on_cpu_ns"]
+
+
 def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.DataFrame]:
     """What the report says, and its rows."""
     has_answer(trace, args.by)
@@ -126,7 +132,7 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     tree = trace.tree()
     tree["layer"] = tree["func_id"].map(trace.functions().set_index("func_id")["function_layer"]).fillna("python")
     counts = tree["calls"].groupby(tree["layer"]).sum()
-    facts |= {"calls": 0 if facts["sampled"] else int(counts.sum()), "cost": summary.cost(trace, counts)}
+    facts |= {"calls": 0 if facts["sampled"] else int(counts.sum()), "cost": summary.cost(trace, counts, _on_cpu_ns(tree))}
     if args.compensate and not facts["cost"]:
         raise UsageError("--compensate needs the measured cost of a call, which this trace does not have; leave the option out.")
     if args.compensate and facts["cost"]["lines"] is not None:
@@ -134,13 +140,13 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     if args.compensate:
         from pytrace_ebpf.analyze.functions.compensated import compensated
 
-        tree = compensated(tree, *summary.costs(tree, trace.manifest["cost"]))
+        tree = compensated(tree, *summary.costs(tree, trace.manifest))
     facts |= {"split": functions.overall_of_tree(tree), "sentence": None}
     if args.compensate and by.of_compensated:  # what a call's own costs depends on all that lie below it
         from pytrace_ebpf.analyze.native.around import calls_within
 
         calls = calls_within(trace, [*functions.COLUMNS, "layer"])
-        tree = functions.compensate(calls, *summary.costs(calls, trace.manifest["cost"]))
+        tree = functions.compensate(calls, *summary.costs(calls, trace.manifest))
     trace.progress("Summing", None)
     table, more = by.found(trace, tree, facts)
     facts |= more

@@ -26,7 +26,10 @@ static inline int32_t named(const struct engine *engine, int32_t func)
 /* Whether a call has a row. */
 static inline bool wants_row(const struct engine *engine, int32_t func, uint8_t flags)
 {
-    return !engine->row_of || engine->row_of[function_of(engine, func)] || (engine->rows_of_suspended && flags & (RESUMED | YIELDED));
+    if (!engine->row_of)
+        return true;
+    uint8_t wanted = engine->row_of[function_of(engine, func)];
+    return wanted == ROWS || (wanted == ROWS_OF_SUSPENDED && engine->rows_of_suspended && flags & (RESUMED | YIELDED));
 }
 
 static inline bool tree_is(const struct node *node, uint32_t parent, int32_t func, uint8_t outermost)

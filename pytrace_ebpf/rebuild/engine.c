@@ -248,6 +248,21 @@ OFFERED size_t rebuild_node_size(void)
     return sizeof(struct node);
 }
 
+/* call_ids of the calls that are open, and of those that have ended and whose rows are still to come; returns how many there are. */
+OFFERED size_t rebuild_open_calls(const struct engine *engine, int64_t *ids, size_t most)
+{
+    size_t count = 0;
+    for (size_t k = 0; k < engine->threads; k++) {
+        const struct thread *thread = engine->thread[k];
+        for (size_t at = 0; at < thread->depth; at++, count++)
+            if (count < most)
+                ids[count] = (int64_t)thread->number << THREAD_BITS | thread->calls[at].sequence;
+        if (thread->has_held && count++ < most)
+            ids[count - 1] = thread->held->call_id;
+    }
+    return count;
+}
+
 /* pid << 32 | tid by number; returns how many there are. */
 OFFERED size_t rebuild_keys(const struct engine *engine, int64_t *keys, size_t most)
 {

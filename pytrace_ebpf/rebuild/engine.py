@@ -36,6 +36,8 @@ _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
+_ROWS, _NO_ROWS = 1, 2  # rebuild.h
+_NO_FUNCTIONS: Ids = np.zeros(0, np.int64)
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
 
 
@@ -92,12 +94,14 @@ class Engine:
         """The lines of entries are those that their callers called from. To be called before anything is taken."""
         self._library.has_call_lines(self._engine)
 
-    def want_rows_of(self, functions: Ids, suspended: bool) -> None:
-        """Make rows of the calls of these functions (func_id) alone; `suspended`: and of calls that yielded or were resumed. Before anything is taken.
+    def want_rows_of(self, functions: Ids, suspended: bool, never: Ids = _NO_FUNCTIONS) -> None:
+        """Make rows of the calls of these functions (func_id) alone; `suspended`: and of calls that yielded or were resumed, but for those of the
+        functions `never`. Before anything is taken.
 
         Of the others the engine makes sums, as fast as it does without rows; rows come in another order then.
         """
-        mask = np.isin(np.arange(self._functions), functions).astype(np.uint8)
+        every = np.arange(self._functions)
+        mask = np.where(np.isin(every, functions), _ROWS, np.where(np.isin(every, never), _NO_ROWS, 0)).astype(np.uint8)
         self._check(self._library.want_rows_of(self._engine, mask.ctypes.data, suspended))
 
     def processes(self, pid: Any, start_ns: Any, gil_start: Any, gil_end: Any) -> None:
@@ -335,6 +339,12 @@ class Engine:
     def nodes(self) -> npt.NDArray[np.void]:
         """The tree so far, as library.NODE: a copy."""
         return view(self._library.nodes(self._engine), NODE, self._library.node_count(self._engine)).copy()
+
+    def open_calls(self) -> Ints:
+        """The call_ids of the calls that are open, and of those that have ended and whose rows are still to come."""
+        out = np.zeros(self._library.open_calls(self._engine, None, 0), np.int64)
+        self._library.open_calls(self._engine, out.ctypes.data, len(out))
+        return out
 
     def keys(self) -> Ints:
         """(pid << 32 | tid) of each thread, by its number."""

@@ -144,6 +144,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "node_count": (c_size_t, [c_void_p]),
     "nodes": (c_void_p, [c_void_p]),
     "node_size": (c_size_t, []),
+    "open_calls": (c_size_t, [c_void_p, c_void_p, c_size_t]),
     "keys": (c_size_t, [c_void_p, c_void_p, c_size_t]),
     "pack_deltas": (c_size_t, [c_void_p, c_size_t, c_void_p, POINTER(c_bool)]),
     "dictionary_size": (c_size_t, []),

@@ -132,9 +132,9 @@ static inline void add_to_core(const struct stretch *now, int32_t func, uint8_t 
 }
 
 /* Whether a call that ends so has a row for that. */
-static inline bool suspends(const struct engine *engine, int8_t kind)
+static inline bool suspends(const struct engine *engine, int32_t func, int8_t kind)
 {
-    return engine->rows_of_suspended && kind == YIELD;
+    return engine->rows_of_suspended && kind == YIELD && engine->row_of[func] != NO_ROWS;
 }
 
 /* The event `row` begins a call. Returns how many events were taken: two if the next one ends it, none if it is not plain. */
@@ -150,7 +150,7 @@ static inline size_t begin(struct stretch *now, size_t row, size_t end)
         return 0;
     bool is_leaf = row + 1 < end && events->frame[row + 1] == frame && does[(uint8_t)events->kind[row + 1]] == CLOSES;
     int64_t end_ns = is_leaf ? events->ts[row + 1] : ts;
-    if (is_leaf && suspends(engine, events->kind[row + 1]))
+    if (is_leaf && suspends(engine, func, events->kind[row + 1]))
         return 0;
     if (end_ns < ts || end_ns >= now->end_ns || (!is_leaf && now->innermost == now->room))
         return 0;
@@ -190,7 +190,7 @@ static inline bool finish(struct stretch *now, size_t row)
 {
     struct engine *engine = now->engine;
     struct call *call = now->innermost;
-    if (suspends(engine, now->events.kind[row]))
+    if (suspends(engine, call->func, now->events.kind[row]))
         return false;
     if (call == now->before || now->open.frame[now->open.count - 1] != now->events.frame[row])
         return false;

@@ -318,6 +318,7 @@ struct thread {
     struct row *held; /* the same between two pieces */
 };
 #define NONE SIZE_MAX
+enum { ROWS_OF_SUSPENDED, ROWS, NO_ROWS };
 
 /* A moment of a thread: now, or one that was stamped. */
 struct when {
@@ -628,7 +629,7 @@ struct engine {
     bool by_cputime, has_queue, wants_rows, wants_tree, wants_edges, wants_cores, wants_lines;
     bool has_call_lines; /* the line of an entry is that of its caller */
     bool met_unknown; /* a function that was not described */
-    uint8_t *row_of; /* by function: whether its calls have rows; NULL: all have */
+    uint8_t *row_of; /* by function, of ROWS_OF_SUSPENDED...: whether its calls have rows; NULL: all have */
     bool rows_of_suspended; /* as do those that yielded or were resumed */
     /* of the trace */
     struct window *losses, *blind; /* of function events and of scheduling, disjoint and in the order of time */

@@ -75,8 +75,8 @@ void rows_pack(struct rows *rows)
     rows->count = to;
 }
 
-/* Rows of these functions' calls alone, a mask by func_id of as many as rebuild_functions() was given; with `suspended` also of calls that yielded
- * or were resumed. Others cost what sums do. Their next_sibling_id holds, their order is not that of all. Before anything is taken. */
+/* Rows of these functions' calls alone: ROWS by func_id of as many as rebuild_functions() was given; with `suspended` also of calls that yielded
+ * or were resumed, but for those of NO_ROWS. Others cost what sums do. Their next_sibling_id holds, their order is not that of all. Before anything is taken. */
 OFFERED bool rebuild_want_rows_of(struct engine *engine, const uint8_t *function, bool suspended)
 {
     if (!engine->wants_rows || !engine->layer || engine->row_of)

@@ -39,10 +39,14 @@ class Shards:
         """As of an Engine."""
         self._each(lambda engine: engine.cputimes(cputime, start_ns, end_ns))
 
-    def want_rows_of(self, functions: Ids, suspended: bool) -> None:
+    def want_rows_of(self, functions: Ids, suspended: bool, never: Ids) -> None:
         """As of an Engine."""
         for engine in self.engines:
-            engine.want_rows_of(functions, suspended)
+            engine.want_rows_of(functions, suspended, never)
+
+    def open_calls(self) -> Ints:
+        """As of an Engine."""
+        return np.concatenate([engine.open_calls() for engine in self.engines])
 
     def take(self, batches: Iterable[pa.Table], end_ns: int, piece: int, made: Made | None = None) -> None:
         """Have all rows of schema.EVENTS of the segment that ends at end_ns taken; `piece` as of Engine.take().

@@ -1,12 +1,15 @@
 """What works here and for one process, as findings: pure data from host.py and target.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.patterns import Mains, fitting, nearest
+from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.choice.barred import barred
 from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 from pytrace_ebpf.record.cpython import encodable
+from pytrace_ebpf.record.fits import fits, loaded
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
@@ -14,13 +17,14 @@ from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.process.target import Target, inspect
 
 _COMMAND_SHOWN = 200  # characters
+_SHOWN = 3  # functions
 
 __all__ = ["Finding", "exit_code", "findings"]
 
 
-def findings(pid: int | None = None) -> list[Finding]:
-    """Findings about this host and, with `pid`, about that process."""
-    return host.findings() + (list(_about_process(pid)) if pid is not None else [])
+def findings(pid: int | None = None, patterns: Sequence[tuple[str, str]] = ()) -> list[Finding]:
+    """Findings about this host and, with `pid`, about that process, and about which of its functions `patterns`, each with its option, fit."""
+    return host.findings() + (list(_about_process(pid, patterns)) if pid is not None else [])
 
 
 def exit_code(found: list[Finding]) -> int:
@@ -29,7 +33,7 @@ def exit_code(found: list[Finding]) -> int:
     return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
 
 
-def _about_process(pid: int) -> Iterator[Finding]:
+def _about_process(pid: int, patterns: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     try:
         target = inspect(pid)
     except TargetError as error:
@@ -38,6 +42,16 @@ def _about_process(pid: int) -> Iterator[Finding]:
         yield Finding("process", "problem", str(error), "sudo pytrace-ebpf ...")
     else:
         yield from _about_target(target)
+        yield from _about_patterns(target, patterns) if patterns else ()
+
+
+def _about_patterns(target: Target, patterns: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    known, mains = loaded(target), Mains([target.command])
+    for option, pattern in patterns:
+        found = fits(option, pattern, known, mains)
+        names = ", ".join(f"{qualname} of {file}" for file, _, qualname in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+        said = fitting(option, pattern, len(found), len(known), [] if found else nearest(pattern, known))
+        yield _finding("pattern", "ok" if found else "warning", f"{said}{': ' * bool(names)}{printable(names)}")
 
 
 def _about_target(target: Target) -> Iterator[Finding]:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from pytrace_ebpf.patterns import fits_function, fits_package
+
 
 @dataclass(frozen=True)
 class Filters:
-    """Patterns as in a shell, of modules or, with a slash, of paths. A package stands for all that is in it."""
+    """Patterns as in a shell (docs/patterns.md). A package stands for all that is in it."""
 
     include: tuple[str, ...] = ()  # empty: everything
     exclude: tuple[str, ...] = ()  # wins over include
@@ -20,9 +22,10 @@ class Filters:
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.max_depth)
 
-    def wants(self, file: str, module: str) -> bool:
-        """Whether calls of a function in this file and module are recorded."""
-        return (not self.include or _matches(self.include, file, module)) and not _matches(self.exclude, file, module)
+    def wants(self, file: str, module: str, is_main: bool) -> bool:
+        """Whether calls of a function in this file and module, of the main program or not, are recorded."""
+        included = not self.include or any(fits_package(pattern, file, module, is_main) for pattern in self.include)
+        return included and not any(fits_package(pattern, file, module, is_main) for pattern in self.exclude)
 
 
 # Names, in any case, of what is nobody's business.
@@ -34,7 +37,7 @@ REDACTED = (
 
 @dataclass(frozen=True)
 class Observed:
-    """Functions whose arguments and results are recorded, by patterns as Filters has them or of MODULE.QUALNAME; and names of what is redacted."""
+    """Functions whose arguments and results are recorded, by patterns of functions; and names of what is redacted."""
 
     args: tuple[str, ...] = ()
     redact: tuple[str, ...] = REDACTED
@@ -42,15 +45,9 @@ class Observed:
     def __bool__(self) -> bool:
         return bool(self.args)
 
-    def wants(self, file: str, module: str, qualname: str, is_bare: bool) -> bool:
-        """Whether values of this function are recorded; `is_bare`: its class is not known, as before 3.11, so what a pattern has of it is left open."""
-        whole = f"{module}.{qualname}"
-        names = [pattern for pattern in self.args if "/" not in pattern]
-        return (
-            _matches(self.args, file, module)
-            or any(fnmatchcase(whole, pattern) for pattern in names)
-            or (is_bare and any(_matches_bare(pattern, module, qualname) for pattern in names))
-        )
+    def wants(self, file: str, module: str, qualname: str, is_main: bool, is_bare: bool) -> bool:
+        """Whether values of this function are recorded; `is_bare`: its class is not known, so what a pattern has of it is left open."""
+        return any(fits_function(pattern, file, module, qualname, is_main, is_bare) for pattern in self.args)
 
     def hides(self, name: str) -> bool:
         """Whether of what has this name only the type is recorded."""
@@ -60,15 +57,13 @@ class Observed:
 NOTHING = Observed()
 
 
-def _matches(patterns: tuple[str, ...], file: str, module: str) -> bool:
-    parents = module.split(".")
-    modules = [".".join(parents[:end]) for end in range(1, len(parents) + 1)]
-    return any(fnmatchcase(file, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in modules) for pattern in patterns)
-
-
-def _matches_bare(pattern: str, module: str, name: str) -> bool:
-    head, dot, last = pattern.rpartition(".")
-    if not dot or not fnmatchcase(name, last):
-        return False
-    parts = head.split(".")
-    return any(fnmatchcase(module, ".".join(parts[:end])) for end in range(1, len(parts) + 1))
+def patterns_of(filters: Filters, observed: Observed) -> list[tuple[str, str]]:
+    """The patterns that were given, each with its option."""
+    given = (
+        ("--include", filters.include),
+        ("--exclude", filters.exclude),
+        ("--args", observed.args),
+        ("--lines-of", filters.lines_of),
+        ("--opcodes-of", filters.opcodes_of),
+    )
+    return [(option, pattern) for option, patterns in given for pattern in patterns]

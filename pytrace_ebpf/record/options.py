@@ -42,6 +42,7 @@ class Options:
     operators: tuple[str, ...] = ()  # patterns; () for the default set
     match: str | None = None  # a regular expression: processes whose command line fits are traced, now and while it records
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
+    unasked: bool = False  # nobody asked for a source: what turns out to be too dear is recorded by another one, or in part
     keep: Keep | None = None  # None: all of it
     sample: float | None = None  # stacks a second and core; None: none
     switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too

@@ -53,6 +53,10 @@ class Recorder:
         """What was asked for and is not in the trace so far, a sentence each."""
         return ()
 
+    def take_said(self) -> list[str]:
+        """What a person is to be told now, a sentence each, once."""
+        return []
+
     def cost(self) -> dict[str, Any]:
         """Keys of the manifest's `cost`, measured when all is drained; a key that cannot be measured is left out or None."""
         return {}

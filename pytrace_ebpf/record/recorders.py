@@ -2,6 +2,7 @@
 
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost
+from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.recorder import Recorder
@@ -15,6 +16,9 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     processes = recording.processes
     samples = _samples(recording, options) if options.sample else None
     scheduling = _scheduling(options, processes, samples)
+    asked = patterns_of(options.filters, options.observed) if not options.lean else []
+    if options.flight and not options.layers and not options.filters.c_calls:  # else they may be of C functions
+        asked += [("--when", condition.pattern) for condition in options.flight.conditions if condition.pattern]
     return [
         processes,
         recording.functions,
@@ -25,6 +29,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([samples] if samples else []),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
+        *([_fits(recording, asked)] if asked else []),
         *([Neighbours(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
     ]
@@ -43,6 +48,12 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
     if getattr(samples, "states_known", False):
         return Lives(processes, options.follow)
     return SchedProbes(options.sched_ring_pages, options.follow, *([options.fault_ring_bytes] if options.faults else []))
+
+
+def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
+    from pytrace_ebpf.record.fits import Fits
+
+    return Fits(recording, asked)
 
 
 def _native(options: Options, recording: Recording) -> Recorder:

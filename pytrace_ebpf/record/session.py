@@ -78,7 +78,7 @@ class Session:
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
         recording = Recording(functions, self._processes, looking.shares if looking else None)
         self._sources = Sources(options, recording)
-        self._cost = Cost(recording, self._sources, options.budget)
+        self._cost = Cost(recording, self._sources, options.budget, options.unasked)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
         self._trace: Trace | None = None
@@ -213,7 +213,7 @@ class Session:
     def status(self) -> Status:
         """The counts so far, and what was not said before."""
         trace = self._written()
-        said = [*self._targets.take_said(), *trace.take_said()]
+        said = [*self._targets.take_said(), *trace.take_said(), *(sentence for recorder in self._recorders for sentence in recorder.take_said())]
         missing = dict.fromkeys(sentence for recorder in self._recorders for sentence in recorder.missing())
         self._said |= set(said) & missing.keys()
         return Status(

@@ -53,6 +53,11 @@ class Recording:
         self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": foreseen} if foreseen else {})]
         self._join_ended()
 
+    def source_of(self, pid: int) -> str | None:
+        """By which source the calls of a process are recorded at the moment."""
+        row = self.processes.processes.get(pid)
+        return row["source"] if row is not None and row["end_ns"] is None else None
+
     def learn(self, pid: int, interpreters: int, threads_taken: int) -> None:
         """At the end of a process's calls: how many interpreters it made, and to how many threads it gave another profile function; 0 not known."""
         self.processes.made(pid, interpreters)
@@ -88,10 +93,18 @@ class CallSource(Recorder):
         """How long the traced programs were held up until this process had read what they wrote."""
         return 0
 
-    @property
-    def slowdown(self) -> float:
-        """Of the traced programs' code by what is not counted as calls."""
+    def dropped(self) -> dict[int, int]:
+        """Events for which there was no room, by process, where that is known."""
+        return {}
+
+    def slowdown(self, pid: int) -> float:
+        """Of the code of a traced program by what is not counted as calls."""
         return 1.0
+
+    @property
+    def first(self) -> Target | None:
+        """The first process that it recorded or was prepared for: what a call costs is measured with its interpreter."""
+        return None
 
     @property
     def passed(self) -> int:
@@ -119,8 +132,11 @@ class CallSource(Recorder):
         """
         return not func_ids
 
-    def cost_per_call(self) -> float | None:
-        """Nanoseconds that a call and its return cost the target, measured on this machine; None where it cannot be."""
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """Nanoseconds of CPU time that a call and its return take in the interpreter of `first`, alone and recorded, measured on this machine.
+
+        None where they cannot be. May be called beside the recording, from another thread.
+        """
         return None
 
     def cost_per_line(self, _ns_per_call: float | None) -> float | None:

@@ -6,7 +6,7 @@ BUDGET, INTERVAL = WHY = ("budget", "interval")
 
 LEFT_OUT = Table(
     "left_out",
-    "One row per time in which a function was left out to keep a bound on the cost (--budget). Between from_ns and to_ns calls of it may be missing, at other times none is. Their time is their callers' own, so that all sums hold.",
+    "One row per time in which a function was left out to keep a bound on the cost (--budget, or what `--source auto` may take). Between from_ns and to_ns calls of it may be missing, at other times none is. Their time is their callers' own, so that all sums hold.",
     ("func_id", "from_ns"),
     (
         Column("func_id", "int32", "", "joins functions; -1 every function"),

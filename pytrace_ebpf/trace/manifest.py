@@ -49,6 +49,7 @@ SHAPE = Fields(
             {
                 "source": Maybe(str), "ns_per_call": Maybe(NUMBER), "ns_per_line": Maybe(NUMBER), "waited_ns": WHOLE,
                 "native_ns_per_call": Maybe(NUMBER), "native_own_ns": Maybe(NUMBER), "sampling_ns": WHOLE,
+                "calls": WHOLE, "spent_ns": WHOLE, "cpu_ns": WHOLE, "own_ns": WHOLE,
             },
         ),
     },
@@ -58,6 +59,7 @@ SHAPE = Fields(
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
         "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
         "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
+        "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1

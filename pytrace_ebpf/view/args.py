@@ -1,5 +1,6 @@
 """`report --by args` as a terminal shows it: with which arguments functions were called, what came of it, and what these calls cost."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,9 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.observed.by_arguments import FEW, by_arguments
+from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named
@@ -20,19 +23,15 @@ _LEAST = 12  # cells of arguments
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.observed.by_arguments' rows of a Trace with the names of their functions; `observed`, the patterns that `--args` named."""
     patterns = (trace.manifest["options"].get("observed") or {}).get("args") or []
-    return named(by_arguments(trace), trace.functions()), {"observed": patterns, "sentence": None}
+    return named(by_arguments(trace), trace.functions()), {"observed": patterns, "fits": trace.manifest.get("patterns") or [], "sentence": None}
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """Two lines per row of `table` (see found)."""
     if not len(table):
-        asked = ", ".join(map(text.clean, facts["observed"]))
-        said = (
-            f"No call of {asked} ended here."
-            if asked
-            else "No arguments were recorded; --args PATTERN of run and attach records those of the functions that it names."
-        )
-        return [Text(said)]
+        if not facts["observed"]:
+            return [Text("No arguments were recorded; --args PATTERN of run and attach records those of the functions that it names.")]
+        return [Text(_unmet(pattern, facts["fits"])) for pattern in facts["observed"]]
     states = states_of(facts)
     bar_width, count_width = (6, 7) if width < NARROW else (12, 9)
     columns = [(bar_width, ""), (count_width, "calls"), (6, "each"), (6, "total"), (6, "self"), *titles(states)]
@@ -44,6 +43,16 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         out.add([bar, text.count(row["count"], count_width), *times, *figures(row, "", states)], partial(_call, row))
     note = f"{min(top, len(table)):,} of {len(table):,}; values and sizes where a function has at most {FEW}; a call within another counts in both"
     return [text.title("Calls by what they were given", note, width), out]
+
+
+def _unmet(pattern: str, known: Sequence[dict[str, Any]]) -> str:
+    """Why there may be no call of what --args asked for."""
+    name = text.clean(pattern)
+    found = next((each for each in known if each["option"] == "--args" and each["pattern"] == pattern), None)
+    if found and found["fits"]:
+        return f"No call of {name} began and ended here; it fits {plural(found['fits'], 'function')} of the program."
+    said = f"No call of {name} ended here"
+    return f"{text.clean(fitting('--args', pattern, 0, found['known'], found['nearest']))}." if found and found["known"] else f"{said}."
 
 
 def _call(row: dict[str, Any], width: int) -> Text:

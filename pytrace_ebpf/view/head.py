@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.view import text
@@ -19,7 +20,10 @@ _NAMES_A_PROCESS = re.compile(r"^process \d+( \([^)]*\))?")
 _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
-_MUCH = 0.2  # of the time recorded: a cost above it distorts the figures
+_MUCH, _LITTLE = (
+    0.2,
+    0.05,
+)  # of the CPU time that the program used, which of one that does little means little; of a core: a cost above both distorts the figures
 # What a loss of each class means for the reader.
 LOST = {
     "call_ring": "function events: calls that ran meanwhile are marked in_loss",
@@ -72,6 +76,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
         *taken_lines(facts, width),
+        *unmet_lines(facts, width),
         *scheduling_lines(facts, width),
         *interpreter_lines(facts, width),
         *native_lines(facts, width),
@@ -156,6 +161,13 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
 
 
+def unmet_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Patterns that fitted no function, and the nearest names: a sentence each."""
+    unmet = [each for each in facts.get("patterns") or [] if not each["fits"] and each["known"]]
+    sentences = [text.clean(fitting(each["option"], each["pattern"], 0, each["known"], each["nearest"])) for each in unmet]
+    return [Text(line, "yellow") for sentence in sentences for line in _wrap(f"{sentence}.", width)]
+
+
 def taken_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """Which processes took threads for a tool of their own, so that calls are missing: a sentence each."""
     lines = []
@@ -230,7 +242,7 @@ def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         return [Text(line) for line in _wrap(sampled.cost_sentence(facts["sampling_ns"], facts["wall_ns"]), width)]
     cost = facts.get("cost")
     sentence = (cost_sentence(cost, facts["wall_ns"], calls) if cost else unmeasured(facts)) + waited_sentence(facts.get("waited_ns", 0))
-    if not cost or cost["total_ns"] <= _MUCH * facts["wall_ns"]:
+    if not cost or not _is_dear(cost, facts["wall_ns"]):
         return [Text(line) for line in _wrap(sentence, width)]
     bound = [] if facts.get("budget") else ["--budget 5% bounds it when you record"]
     ways = ["--compensate takes it off again", *bound, "--include PATTERN records less"]
@@ -241,12 +253,17 @@ def cost_lines(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     return [Text(line, "yellow") for line in _wrap(sentence, width)]
 
 
+def _is_dear(cost: dict[str, Any], wall_ns: int) -> bool:
+    """By the same measure as the line of progress."""
+    return bool(cost["total_ns"] > _LITTLE * wall_ns and cost["total_ns"] > _MUCH * (cost["cpu_ns"] or wall_ns))
+
+
 def left_out_lines(facts: dict[str, Any], width: int) -> list[Text]:
     """Which functions were not recorded for a time to keep to the budget, in one sentence; nothing where all were."""
     out = facts.get("left_out")
     if not out:
         return []
-    budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "the budget"
+    budget = f"a budget of {facts['budget'] * 100:g} %" if facts.get("budget") else "what tracing may take unasked"
     lines, pauses = [], [row for row in out if row["why"] == INTERVAL]
     for row in pauses:
         of = f"{text.percent(row['left_out_ns'], facts['wall_ns'])} of the time, {text.duration(row['left_out_ns'])} in {plural(row['times'], 'piece')}"
@@ -279,8 +296,12 @@ def cost_sentence(cost: dict[str, Any], wall_ns: int, calls: int) -> str:
     if cost.get("lines"):
         each = "lines, of which one took less than could be measured" if cost["ns_per_line"] == 0 else f"lines x {text.duration(cost['ns_per_line'])}"
         apart += f", and about {cost['lines']:,} {each}"
+    apart += (
+        f", and about {text.duration(cost['other_ns'])} by which all other code was slower" if cost["other_ns"] > _LITTLE * cost["total_ns"] else ""
+    )
+    of_cpu = f"{text.percent(cost['total_ns'], cost['cpu_ns'])} of what the program used and " if cost["cpu_ns"] else ""
     return (
-        f"Tracing cost about {text.duration(cost['total_ns'])} ({text.percent(cost['total_ns'], wall_ns)} of the time recorded): "
+        f"Tracing cost about {text.duration(cost['total_ns'])} of CPU time ({of_cpu}{text.percent(cost['total_ns'], wall_ns)} of a core): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
         + (" What it cost to read values is not in this." if cost.get("values") else "")
         + (" What it cost to count instructions is not in this." if cost.get("opcodes") else "")

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.requests.by_request import by_request
+from pytrace_ebpf.analyze.requests.entry_points import unmet
 from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, one_request
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, PROSE, Listing
@@ -31,7 +32,7 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
     table = named(by_request(requests), functions)
     longest = requests.sort_values("wall_ns", ascending=False, kind="stable").drop_duplicates("request_id").head(facts["slowest"] or 0)
     slowest = [_slow(trace, row, functions) for row in longest.to_dict("records")]
-    return table, {"sentence": _sentence(table), "slowest": slowest}
+    return table, {"sentence": _sentence(table), "slowest": slowest, "unmet": unmet(functions, trace.request_patterns)}
 
 
 def _slow(trace: Any, request: dict[str, Any], functions: pd.DataFrame) -> dict[str, Any]:
@@ -67,7 +68,11 @@ def _sentence(table: pd.DataFrame) -> str | None:
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found), then the slowest requests."""
     if not len(table):
-        return [Text("No request was found."), Text("--request PATTERN names the functions that answer them, such as orders:handle_*.")]
+        return [
+            Text("No request was found."),
+            *map(Text, map(text.clean, facts["unmet"])),
+            Text("--request PATTERN names the functions that answer them, such as orders:handle_*."),
+        ]
     states = states_of(facts)
     bar_width, count_width = (6, 6) if width < NARROW else (10, 8)
     columns = [(6, "p50"), (6, "p95"), (6, "p99"), (6, "max")]

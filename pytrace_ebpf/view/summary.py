@@ -78,14 +78,22 @@ def trigger(trace: Any) -> dict[str, Any] | None:
     }
 
 
-def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
-    """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns, share_of_wall; None where nobody measured.
+def price(manifest: dict[str, Any]) -> float | None:
+    """What tracing a call cost in the mean, ns: what was measured, or less where that would be more than the programs used; None where nobody measured."""
+    measured = manifest["cost"]
+    ns, calls, spent = (measured.get(key) for key in ("ns_per_call", "calls", "spent_ns"))
+    return ns if not ns or not calls or spent is None else min(ns, spent / calls)
 
+
+def cost(trace: Any, calls: "pd.Series[int]", on_cpu_ns: int | None = None) -> dict[str, Any] | None:
+    """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns of CPU time, share_of_wall; None where nobody measured.
+
+    And cpu_ns, which the programs used (`on_cpu_ns`: in calls, at least), with share_of_cpu: total_ns is never above it. Null where it is not known.
     And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart. Likewise lines: about so many, as events that are
-    of no call.
+    of no call. other_ns is what no call is charged for: on 3.11 probes slow all code.
     """
     measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
-    if measured.get("ns_per_call") is None:
+    if (each := price(trace.manifest)) is None:
         return None
     apart = measured.get("native_ns_per_call")
     native = int(calls[calls.index.isin(NATIVE_NAMES)].sum())
@@ -93,24 +101,38 @@ def cost(trace: Any, calls: "pd.Series[int]") -> dict[str, Any] | None:
     per_line = measured.get("ns_per_line")
     events = sum(segment["rows"].get("events", 0) for segment in trace.segments)
     lines = None if per_line is None else max(0, events - 2 * int(calls.sum()))
-    total = round(alike * measured["ns_per_call"] + (0 if apart is None else native * apart) + (lines or 0) * (per_line or 0))
+    other = _charged_to_no_call(measured, alike)
+    total = round(alike * each + (0 if apart is None else native * apart) + (lines or 0) * (per_line or 0)) + other
+    cpu = measured.get("cpu_ns") if trace.whole is trace else None
+    cpu = on_cpu_ns if cpu is None else max(cpu, on_cpu_ns or 0)
+    total = total if cpu is None else min(total, cpu)
     return {
         "source": measured.get("source"),
-        "ns_per_call": measured["ns_per_call"],
+        "ns_per_call": each,
         "native_calls": None if apart is None else native,
         "native_ns_per_call": apart,
         "lines": lines,
         "ns_per_line": per_line,
         "values": bool(trace.manifest["events"].get("value")),
         "opcodes": bool((trace.manifest["options"].get("filters") or {}).get("opcodes")),
+        "other_ns": other,
         "total_ns": total,
         "share_of_wall": total / wall if wall else None,
+        "cpu_ns": cpu,
+        "share_of_cpu": total / cpu if cpu else None,
     }
 
 
-def costs(calls: pd.DataFrame, measured: dict[str, Any]) -> tuple[Floats, Floats]:
-    """What tracing each of `calls` (with `layer`) cost, and how much of that lies within the call itself, ns, by the manifest's `cost`."""
-    each, own = np.full(len(calls), float(measured["ns_per_call"])), np.zeros(len(calls))
+def _charged_to_no_call(measured: dict[str, Any], calls: int) -> int:
+    """Of what was spent while so many of the calls were made."""
+    of, spent = measured.get("calls"), measured.get("spent_ns")
+    return round(min(1.0, calls / of) * max(0.0, spent - of * measured["ns_per_call"])) if of and spent is not None else 0
+
+
+def costs(calls: pd.DataFrame, manifest: dict[str, Any]) -> tuple[Floats, Floats]:
+    """What tracing each of `calls` (with `layer`) cost, and how much of that lies within the call itself, ns, by the manifest."""
+    measured = manifest["cost"]
+    each, own = np.full(len(calls), float(price(manifest) or 0)), np.zeros(len(calls))
     if measured.get("native_ns_per_call") is not None:
         native = calls["layer"].isin(NATIVE_NAMES).to_numpy()
         each[native], own[native] = measured["native_ns_per_call"], measured.get("native_own_ns") or 0
@@ -161,5 +183,6 @@ def summary(trace: Any) -> dict[str, Any]:
         "left_out": left_out_rows(trace),
         "budget": manifest["options"].get("budget"),
         "lost": lost(manifest, windows),
+        "patterns": manifest.get("patterns") or [],
         "losses": windows,
     }

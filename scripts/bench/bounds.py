@@ -1,6 +1,10 @@
-"""What reading traces costs that are large in another way than by their length: many threads, many processes, a deep stack, a million contexts.
+"""What reading traces costs that are large in another way than by their length: many threads, many processes, a deep stack, a million contexts, and
+generators, exceptions, functions, short threads, waits, locks and requests by the million (shapes.py).
 
-    python scripts/bench/bounds.py [--only deep]
+    python scripts/bench/bounds.py [--only deep generators] [--size 0.01] [--ask function task html]
+
+--size: the share of the second kind that is made, 1 for 10 million generators. "more": ns of CPU time that an answer takes for each row of events and
+scheduling above what the plain sums (report) take.
 
 Each trace is made, then each command answers from nothing in a process of its own: time and CPU time of the whole command, its peak memory and, of
 exports, the size of the file. tests/unit/test_bounds.py holds what comes out of the first pass to be right.
@@ -19,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "unit"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import shapes
 from read import command, forget
 from synthetic import GIL, Row, write_trace
 from test_bounds import call_and_return, contexts, events, up_and_down
@@ -79,25 +84,51 @@ def make(path: Path, table: pa.Table) -> Path:
     return path
 
 
+def answers(path: Path, out: Path, only: list[str]) -> list[tuple[str, list[str]]]:
+    """What is asked: its name, and the words of the command; the plain sums first."""
+    asked = [(f"report --by {by}", by, ["report", str(path), "--by", by]) for by in REPORTS]
+    asked += [("report --html", "html", ["report", str(path), "--html", str(out)])]
+    asked += [(f"export to {to}", to, ["export", str(path), "--to", to, "-o", str(out)]) for to in EXPORTS]
+    return [(what, words) for what, name, words in asked if not only or name in (*only, "function")]
+
+
+def measure(path: Path, out: Path, only: list[str]) -> None:
+    """Print what each answer takes."""
+    segments = json.loads((path / MANIFEST).read_text())["segments"]
+    calls, rows = (sum(each["rows"].get(name, 0) for each in segments) for name in ("events", "sched"))
+    print(f"{calls / 1e6:,.2f} million events, {rows / 1e6:,.2f} million of scheduling, {len(segments)} segments", flush=True)
+    plain = 0.0
+    for what, words in answers(path, out, only):
+        forget(path)
+        seconds, cpu, peak = command(*words)
+        plain = plain or cpu
+        size = f"{out.stat().st_size / 1e6:10.1f} MB" if out.exists() else ""
+        more = f"{(cpu - plain) * 1e9 / max(1, calls + rows):8.1f} ns more"
+        print(f"{what:24} {seconds:8.2f} s {cpu:8.2f} s CPU {more} {peak:8.0f} MiB{size}", flush=True)
+        out.unlink(missing_ok=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=tuple(SHAPES))
+    parser.add_argument("--only", nargs="+", choices=(*SHAPES, *shapes.SHAPES), default=[])
+    parser.add_argument("--size", type=float, default=1.0)
+    parser.add_argument("--ask", nargs="+", choices=(*REPORTS, "html", *EXPORTS), default=[])
     options = parser.parse_args()
-    for name, (title, table) in SHAPES.items():
-        if options.only not in (None, name):
+    for name in (*SHAPES, *shapes.SHAPES):
+        if options.only and name not in options.only:
             continue
         with tempfile.TemporaryDirectory(prefix="bench-bounds-") as folder:
-            path, out = make(Path(folder) / "trace", table()), Path(folder) / "out"
-            print(f"\n{title}: {json.loads((path / MANIFEST).read_text())['segments'][0]['rows']['events'] // 2:,} calls", flush=True)
-            asked = [(f"report --by {by}", ["report", str(path), "--by", by]) for by in REPORTS]
-            asked += [("report --html", ["report", str(path), "--html", str(out)])]
-            asked += [(f"export to {to}", ["export", str(path), "--to", to, "-o", str(out)]) for to in EXPORTS]
-            for what, words in asked:
-                forget(path)
-                seconds, cpu, peak = command(*words)
-                size = f"{out.stat().st_size / 1e6:10.1f} MB" if out.exists() else ""
-                print(f"{what:24} {seconds:8.2f} s {cpu:8.2f} s CPU {peak:8.0f} MiB{size}", flush=True)
-                out.unlink(missing_ok=True)
+            path, out = Path(folder) / "trace", Path(folder) / "out"
+            if name in SHAPES:
+                title, table = SHAPES[name]
+                print(f"\n{title}")
+                make(path, table())
+            else:
+                shape = shapes.SHAPES[name]
+                many = max(1, int(shape.full * options.size))
+                print(f"\n{many:,} {shape.title}")
+                shapes.make(path, shape, many)
+            measure(path, out, options.ask)
 
 
 if __name__ == "__main__":

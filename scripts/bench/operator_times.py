@@ -69,7 +69,7 @@ def traced(*words: str | Path) -> tuple[pd.DataFrame, str]:
 def by_name(trace: Trace) -> pd.DataFrame:
     """`recorded` and `less` us of the operators of a trace, and `count`."""
     calls = trace.calls(columns=[*COLUMNS, "layer"])
-    less = compensate(calls, *costs(calls, trace.manifest["cost"]))["wall_ns"]
+    less = compensate(calls, *costs(calls, trace.manifest))["wall_ns"]
     calls = calls.assign(name=calls["func_id"].map(trace.functions().set_index("func_id")["name"]), recorded=calls["wall_ns"] / 1e3, less=less / 1e3)
     calls = calls[calls["layer"] == "operator"]
     # The profiler shows an operator, and the one of its name that is all it calls, as one.

@@ -84,7 +84,9 @@ free(1); Cart().add(2); Order().add(3)
 import json; json.loads("[1]")
 """
 PATTERNS = {
-    "shop": "abcd", "sh*": "abcd", "*/shop.py": "abcd", "*/other.py": "", "shop.free": "a", "free": "", "shop.*.add": "bd", "shop.Cart.*": "bc", "*.inner": "c",
+    "shop": "abcd", "sh*": "abcd", "*/shop.py": "abcd", "*/other.py": "", "shop.free": "a",
+    "free": "a", "fre": "", "add": "bd", "Cart.add": "b", "Cart.*": "bc", "shop.py": "abcd", "s/shop.py": "abcd",
+    "./s/shop.py": "abcd", "__main__": "abcd", "__main__.Order.*": "d", "s.shop": "abcd", "s.shop.Order.add": "d", "s": "", "shop.*.add": "bd", "shop.Cart.*": "bc", "*.inner": "c",
     "shop.Order.add": "d", "shop.Cart.nothing": "", "nowhere.*": "",
 }  # fmt: skip
 
@@ -93,9 +95,7 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_name_modules_files_and_functions(interpreter: str, pattern: str, tmp_path: Path) -> None:
     found = recorded(Session(tmp_path / "s", args=[pattern]), interpreter, CLASSES)
-    # Up to 3.10 a code object does not know its class.
-    by_bare_name = {"shop.*.add": "bd", "shop.Cart.*": "abcd", "shop.Order.add": "bd"} if MINOR[interpreter] < 11 else {}
-    assert {row["name"] for row in found if row["name"] and row["name"] in "abcd"} == set(by_bare_name.get(pattern, PATTERNS[pattern]))
+    assert {row["name"] for row in found if row["name"] and row["name"] in "abcd"} == set(PATTERNS[pattern])
 
 
 def test_of_several_patterns_each_counts(tmp_path: Path) -> None:

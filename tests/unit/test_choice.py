@@ -8,13 +8,15 @@ import pytest
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.choice.choice import Seen, announced, choose
 from pytrace_ebpf.record.choice.foresight import Foreseen
+from pytrace_ebpf.record.choice.price import expected_ns
 from pytrace_ebpf.record.cpython.layout import layout_for
 from pytrace_ebpf.record.process.target import Target, inspect
 
 PROBES = ("function__entry", "function__return", "line")
-CHEAP = Foreseen(0.001, None, 0.02)
-DEAR = Foreseen(0.9, None, 17.1)
-COUNTED = Foreseen(0.9, 1_000_000, 2.45)
+CHEAP = Foreseen(1, 0.001, None, 0.02)
+DEAR = Foreseen(1, 0.9, None, 17.1)
+COUNTED = Foreseen(1, 0.9, 1_000_000, 2.45)
+PRICE = lambda source, target: expected_ns(source, target.python_version)  # noqa: E731
 FILTERED = "process 1 has a seccomp filter"
 
 
@@ -73,19 +75,19 @@ def test_names_that_cannot_be_encoded_forbid_the_probes() -> None:
 
 def test_the_first_line_has_source_reason_cost_estimate_and_alternative() -> None:
     target, seen = python(3, 11, 2), Seen(foreseen=CHEAP)
-    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen, PRICE)
     assert line.startswith("usdt: CPython 3.11.2 fires")
-    assert "about 3.0 µs a call, foreseen to take 2 % of the program's time" in line
+    assert "about 3.0 µs a call, foreseen to take 2 % of a core in process 1, the busiest that belongs to it" in line
     assert line.endswith("--source agent: 0.31 µs a call, from inside")
     target, seen = python(3, 9, 2), Seen(foreseen=COUNTED)
-    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    line = announced(target, choose(target, "auto", launched=False, seen=seen), seen, PRICE)
     assert line.startswith("agent: the probes, which trace from outside, would cost about 245 %")
-    assert "about 0.31 µs a call, foreseen to take 31 % of the program's time" in line
+    assert "about 0.31 µs a call, foreseen to take 31 % of a core" in line
     assert line.endswith("--source usdt: 2.5 µs a call, from outside")
 
 
 def test_an_alternative_that_does_not_serve_is_not_named() -> None:
     target, seen = python(3, 13, 0, probes=()), Seen()
-    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen, PRICE)
     target, seen = python(3, 11, 2), Seen(unencodable="'x'")
-    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen)
+    assert "--source usdt" not in announced(target, choose(target, "auto", launched=False, seen=seen), seen, PRICE)

@@ -31,20 +31,20 @@ def never(target: Target, seconds: float) -> float:
 @pytest.mark.parametrize("version", [(3, 9, 2), (3, 11, 2), (3, 15, 2)])
 def test_a_sleeping_program_is_cheap_and_not_probed(version: tuple[int, ...]) -> None:
     with program(SLEEPS, *version) as target:
-        foreseen = foresee(target, never)
+        foreseen = foresee(target, never, 2500.0)
     assert foreseen.is_cheap and foreseen.calls_per_s is None and foreseen.cpu_share < 0.005
 
 
 def test_a_computing_program_on_3_11_is_expensive_and_not_probed() -> None:
     with program(COMPUTES, 3, 11, 2) as target:
-        foreseen = foresee(target, never)
+        foreseen = foresee(target, never, 2500.0)
     assert not foreseen.is_cheap and foreseen.calls_per_s is None
 
 
 @pytest.mark.parametrize(("seen", "calls", "cheap"), [(1_000, 1_002, True), (200_000, 392_157, False), (10**9, 10**9 / 0.03, False)])
 def test_the_count_is_corrected_for_the_cost_of_counting(seen: float, calls: float, cheap: bool) -> None:
     with program(COMPUTES, 3, 9, 2) as target:
-        foreseen = foresee(target, lambda *_: seen)
+        foreseen = foresee(target, lambda *_: seen, 2450.0)
     assert foreseen.calls_per_s == pytest.approx(calls, rel=0.001)
     assert foreseen.is_cheap == cheap
 
@@ -56,4 +56,4 @@ def test_a_process_that_has_ended() -> None:
     process.kill()
     process.wait()
     with pytest.raises(TargetError, match="ended"):
-        foresee(target, never)
+        foresee(target, never, 2500.0)

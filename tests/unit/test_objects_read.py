@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.rebuild import decoding
 from pytrace_ebpf.record.agent.values import _checked
 from pytrace_ebpf.record.filters import Observed
@@ -55,7 +56,7 @@ def a_function(number: int, qualname: str) -> tuple[int, int, bytes, bytes, byte
 
 def test_what_is_read_before_it_is_decided_is_dropped_or_redacted_here() -> None:
     told: dict[int, int] = {}
-    objects = Objects(Observed(("shop.Cart.*",)), told.__setitem__, False)
+    objects = Objects(Observed(("shop.Cart.*",)), told.__setitem__, False, Mains())
     objects.introduce(np.array([a_function(1, "Cart.login"), a_function(2, "Order.login"), a_function(3, "Cart.token")], FUNCTION))
     assert told == {2: DECIDED | NOT_OBSERVED}
     names = [a_text(func, OBJECT_NAME, position, name) for func in (1, 2, 3) for position, name in enumerate(("user", "Password"))]

@@ -20,11 +20,11 @@ def status(seconds: float, price: Price | None) -> Status:
 @pytest.mark.parametrize(
     ("price", "said", "dear"),
     [
-        (Price(0.031, 0.06), "  tracing takes 3 % of the program's CPU time", False),
-        (Price(0.3, 0.3), "  tracing takes 30 % of the program's CPU time; --budget bounds it", True),
-        (Price(0.3, 0.3, 12, True), "  tracing takes 30 % of the program's CPU time, 12 functions left out", True),
-        (Price(0.1, 0.02, 1, True), "  tracing takes 10 % of the program's CPU time, 1 function left out", False),
-        (Price(0.1, 0.1, 0, True, True), "  tracing takes 10 % of the program's CPU time, paused", False),
+        (Price(0.031, 0.06), "  tracing takes 3 % of the program's CPU time, 6 % of a core", False),
+        (Price(0.3, 0.3), "  tracing takes 30 % of the program's CPU time, 30 % of a core; --budget bounds it", True),
+        (Price(0.3, 0.3, 12, True), "  tracing takes 30 % of the program's CPU time, 30 % of a core, 12 functions left out", True),
+        (Price(0.1, 0.02, 1, True), "  tracing takes 10 % of the program's CPU time, 2 % of a core, 1 function left out", False),
+        (Price(0.1, 0.1, 0, True, True), "  tracing takes 10 % of the program's CPU time, 10 % of a core, paused", False),
         (Price(9.0, 0.02), "  tracing takes under 5 % of a core", False),  # of a program that does nothing
         (None, "", False),
     ],
@@ -78,7 +78,7 @@ def test_no_option_is_named_that_this_recording_would_refuse() -> None:
 def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     with recorded.progress(False, "a hint") as show:
         for second in range(1, 11):
-            show(status(second, Price(1.5, 1.5)))
+            show(status(second, Price(0.9, 1.5)))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "a hint"
-    assert len(lines) == 2 and lines[1].endswith("0 lost  tracing takes 150 % of the program's CPU time; --budget bounds it")
+    assert len(lines) == 2 and lines[1].endswith("0 lost  tracing takes 90 % of the program's CPU time, 150 % of a core; --budget bounds it")

@@ -3,17 +3,20 @@
 import asyncio
 import inspect
 import os
+import subprocess
 import sys
 import textwrap
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from pytrace_ebpf.record.cpython.qualnames import for_process, qualname
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
+from pytrace_ebpf.record.process.program_start import began_ns
 
 SOURCE = textwrap.dedent(
     """
@@ -128,11 +131,92 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     assert qualname(opened, file, 2, "f") == "A.f"
 
 
-def test_a_process_finds_absolute_and_relative_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def begun(folder: Path) -> Iterator[Pinned]:
+    """A process that began just now, in `folder`."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, cwd=folder) as process:
+        yield Pinned(process.pid)
+        process.communicate(b"\n")
+
+
+def change_later(path: Path, change: Callable[[], object], process: Pinned) -> None:
+    """Change something until its time says that it was after the process began: a start is known to a clock tick."""
+    while path.lstat().st_ctime_ns <= (began_ns(process) or 0):
+        change()
+
+
+def test_a_process_finds_absolute_and_relative_files(tmp_path: Path) -> None:
     file = _file(tmp_path, "class A:\n    def f(self): pass\n")
-    monkeypatch.chdir(tmp_path)
-    find = for_process(Pinned(os.getpid()), LIBRARY)
-    assert find(file, 2, "f") == find("source.py", 2, "f") == "A.f"
+    with begun(tmp_path) as process:
+        find = for_process(process, LIBRARY)
+        assert find(file, 2, "f") == find("source.py", 2, "f") == "A.f"
+
+
+def test_a_file_that_changed_since_the_process_began_is_not_believed(tmp_path: Path) -> None:
+    file = Path(_file(tmp_path, "class A:\n    def f(self): pass\n"))
+    with begun(tmp_path) as process:
+        change_later(file, lambda: file.write_text("class B:\n    def f(self): pass\n"), process)
+        find = for_process(process, LIBRARY)
+        assert find(str(file), 2, "f") is None and find("source.py", 2, "f") is None
+        os.utime(file, (0, 0))  # a deploy may set any time of the content
+        assert find(str(file), 2, "f") is None
+        assert find("source.py", 1, "<module>") == "<module>"
+
+
+def test_neither_is_one_that_was_moved_there_or_that_another_link_leads_to(tmp_path: Path) -> None:
+    for name, text in (
+        ("one", "class A:\n    def f(self): pass\n"),
+        ("two", "class B:\n    def f(self): pass\n"),
+        ("three", "class C:\n    def f(self): pass\n"),
+    ):
+        (tmp_path / name).mkdir()
+        _file(tmp_path / name, text)
+    link = tmp_path / "current"
+    link.symlink_to("one")
+
+    def deploy() -> None:
+        (tmp_path / "new").unlink(missing_ok=True)
+        (tmp_path / "new").symlink_to("two")
+        (tmp_path / "new").rename(link)
+
+    with begun(tmp_path) as process:
+        assert for_process(process, LIBRARY)("current/source.py", 2, "f") == "A.f"
+        change_later(link, deploy, process)
+        find = for_process(process, LIBRARY)
+        assert find("current/source.py", 2, "f") is None and find(f"{link}/source.py", 2, "f") is None
+        assert find("two/source.py", 2, "f") == "B.f"
+        there = tmp_path / "three"
+
+        def move() -> None:
+            there.rename(tmp_path / "between")
+            (tmp_path / "between").rename(there)
+
+        change_later(there, move, process)
+        assert find("three/source.py", 2, "f") is None
+
+
+def test_a_forked_process_runs_what_its_creator_began(tmp_path: Path) -> None:
+    file = Path(_file(tmp_path, "class A:\n    def f(self): pass\n"))
+    program = "import os, sys\ninput()\nif os.fork():\n    os.wait()\nelse:\n    print(os.getpid(), flush=True)\n    input()\n"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as creator:
+        assert creator.stdin and creator.stdout
+        change_later(file, lambda: file.write_text("class B:\n    def f(self): pass\n"), Pinned(creator.pid))
+        creator.stdin.write(b"\n")
+        child = Pinned(int(creator.stdout.readline()))
+        assert began_ns(child) is not None
+        assert for_process(child, LIBRARY)(str(file), 2, "f") is None
+        creator.stdin.write(b"\n")
+
+
+def test_of_a_forked_process_whose_creator_is_gone_it_is_not_known_when_its_program_began() -> None:
+    program = "import os\nif os.fork():\n    os._exit(0)\nprint(os.getpid(), flush=True)\ninput()\n"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as creator:
+        assert creator.stdin and creator.stdout
+        creator.wait()
+        orphan = Pinned(int(creator.stdout.readline()))
+        assert began_ns(orphan) is None
+        assert for_process(orphan, LIBRARY)(os.__file__, os._Environ.copy.__code__.co_firstlineno, "copy") is None
+        creator.stdin.write(b"\n")
 
 
 def test_a_frozen_module_is_found_in_the_standard_library() -> None:

@@ -1,16 +1,21 @@
 """Coroutines from hand-made traces: resumes joined, across segments, with parents and tasks; and `report --by task` of them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.tasks.by_task import by_task, longest_hold
-from pytrace_ebpf.trace.schema import CallKind
+from pytrace_ebpf.analyze.tasks.tasks import Tasks
+from pytrace_ebpf.trace.schema import TASKS, CallKind
 from pytrace_ebpf.view import tasks as view
 
 E, R, _, _, UNWIND, RESUME, YIELD, *_ = (int(kind) for kind in CallKind)
@@ -189,3 +194,102 @@ def test_calls_of_a_greenlet_that_was_switched_away_from(tmp_path: Path) -> None
         (4, E, PLAIN, 32), (5, R, PLAIN, 32),
         (8, RESUME, MAIN, 16), (8, RESUME, PLAIN, 24), (9, R, PLAIN, 24), (12, R, MAIN, 16),
     ) == ["main [1, 12] 2: 6+5 complete", "plain [2, 9] 2: 2+5 complete < main1 in main1"]  # fmt: skip
+
+
+def pieces_of(tmp_path: Path, *rows: tuple[int, int, int, int], functions: list[Any], cuts: list[int]) -> tuple[Tasks, list[int], Any]:
+    """What follows coroutines at the end, how many calls it was handed in each segment, and what came out."""
+    events: list[Row] = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
+    made = pytrace_ebpf.open(write_trace(tmp_path, events=events, functions=functions, cuts=cuts))
+    into = tmp_path / "made"
+    into.mkdir()
+    stream, handed = Tasks(made.functions()), []
+    part = stream.part
+    stream.part = lambda calls: (handed.append(len(calls)), part(calls))[1]  # type: ignore[method-assign,assignment]
+    stream.take(made, Growth(made, TASKS, into, partial(shards_of, made, rows=True)), None)
+    return stream, handed, made.tasks()
+
+
+def test_what_began_in_a_call_that_has_ended_is_kept_no_longer(tmp_path: Path) -> None:
+    """A hundred segments of coroutines, each begun in a call of its own of a plain function, and a few in calls that are still open."""
+    rows: list[tuple[int, int, int, int]] = [(1, E, PLAIN, 16), (2, E, HANDLER, 32), (3, YIELD, HANDLER, 32)]
+    cuts = [10]
+    for segment in range(1, 101):
+        at = 10 * segment
+        rows += [
+            (at + 1, E, PLAIN, 48),
+            (at + 2, E, MAIN, 64),
+            (at + 3, YIELD, MAIN, 64),
+            (at + 4, R, PLAIN, 48),
+            (at + 5, RESUME, MAIN, 64),
+            (at + 6, R, MAIN, 64),
+        ]
+        cuts.append(at + 10)
+    rows += [(2000, RESUME, HANDLER, 32), (2001, R, HANDLER, 32), (2002, R, PLAIN, 16)]
+    stream, _, found = pieces_of(tmp_path, *rows, functions=FUNCTIONS, cuts=cuts)
+    assert sum(pairs.shape[1] for each in stream._open.values() for pairs in each) <= 1 and not stream._began  # in the outermost plain call
+    assert len(found) == 101 and (found["parent_id"] == -1).all()
+
+
+def test_of_generators_alone_no_row_is_made_and_beside_coroutines_none_is_kept(tmp_path: Path) -> None:
+    rows = [
+        row
+        for at in range(0, 1000, 10)
+        for row in ((at + 1, E, PLAIN, 16), (at + 2, E, GENERATOR, 32), (at + 3, YIELD, GENERATOR, 32), (at + 4, R, PLAIN, 16))
+    ]
+    cuts = list(range(100, 1000, 100))
+    stream, handed, found = pieces_of(tmp_path / "alone", *rows, functions=FUNCTIONS[:2], cuts=cuts)
+    assert handed == [] and not len(found)
+    rows += [(1001, E, HANDLER, 48), (1002, R, HANDLER, 48)]
+    stream, handed, found = pieces_of(tmp_path / "beside", *rows, functions=FUNCTIONS, cuts=cuts)
+    assert sum(handed) == 101 and len(found) == 1 and not len(stream._suspended) and not stream._open
+
+
+def test_a_greenlet_where_nothing_is_a_coroutine_is_met_late_and_nothing_is_missing(tmp_path: Path) -> None:
+    """A plain call that yields, within a generator within one that yields, too: the generator's calls matter then, also those of segments before."""
+    rows = (
+        (1, E, PLAIN, 16), (2, E, GENERATOR, 32), (3, E, PLAIN, 48), (4, YIELD, PLAIN, 48), (5, YIELD, GENERATOR, 32), (6, YIELD, PLAIN, 16),
+        (20, RESUME, PLAIN, 16), (21, RESUME, GENERATOR, 32), (22, RESUME, PLAIN, 48), (23, R, PLAIN, 48), (24, R, GENERATOR, 32), (25, R, PLAIN, 16),
+    )  # fmt: skip
+    events: list[Row] = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
+    found = []
+    for name, cuts in (("whole", ()), ("cut", (2, 4, 10, 21, 24))):
+        for functions in (FUNCTIONS[:2], FUNCTIONS):  # where a coroutine might have been, all is looked at from the beginning
+            folder = tmp_path / f"{name}-{len(functions)}"
+            found.append(pytrace_ebpf.open(write_trace(folder, events=events, functions=functions, cuts=cuts)).tasks())
+    for each in found[1:]:
+        pd.testing.assert_frame_equal(each, found[0])
+    assert found[0]["parent_id"].tolist() == [-1, found[0]["coroutine_id"][0]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_a_trace_is_cut_changes_nothing(tmp_path: Path, seed: int) -> None:
+    """Coroutines, generators and plain functions that begin within each other at random, on frames that are used again."""
+    rng = np.random.default_rng(seed)
+    rows: list[tuple[int, int, int, int]] = []
+    stack: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int]] = []
+    for ts in range(1, 400):
+        turn = rng.random()
+        taken = {frame for _, frame in stack}
+        if stack and (turn < 0.45 or len(stack) > 6):
+            func, frame = stack.pop()
+            yields = func != PLAIN and rng.random() < 0.6
+            rows.append((ts, YIELD if yields else R, func, frame))
+            waiting += [(func, frame)] if yields else []
+        elif waiting and turn < 0.65:
+            func, frame = waiting.pop(int(rng.integers(len(waiting))))
+            if frame in taken:
+                continue  # its frame was used again: it was abandoned
+            stack.append((func, frame))
+            rows.append((ts, RESUME, func, frame))
+        else:
+            func, frame = int(rng.integers(0, 5)), 16 * int(rng.integers(1, 20))
+            if frame in taken:
+                continue
+            waiting = [each for each in waiting if each[1] != frame]
+            stack.append((func, frame))
+            rows.append((ts, E, func, frame))
+    whole = trace(tmp_path / "whole", *rows).tasks()
+    for number, count in enumerate((1, 7, 100)):
+        cuts = tuple(sorted(set(map(int, rng.integers(2, 399, count)))))
+        pd.testing.assert_frame_equal(trace(tmp_path / str(number), *rows, cuts=cuts).tasks(), whole)

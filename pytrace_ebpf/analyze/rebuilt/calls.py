@@ -31,6 +31,8 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.trace.segments import part_name
 
+_NO_FUNCTIONS = np.zeros(0, np.int64)
+
 
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write the calls of `trace` as Parquet parts into the folder `into`: one for the calls that ended in each segment.
@@ -87,13 +89,14 @@ def calls_of(
     functions: npt.NDArray[np.integer[Any]],
     columns: Sequence[str],
     growth: Growth[Shards] | None = None,
-    taken: Callable[[int], None] = lambda _: None,
+    taken: Callable[[int, Shards], None] = lambda *_: None,
     suspended: bool = False,
+    never: npt.NDArray[np.integer[Any]] = _NO_FUNCTIONS,
 ) -> Iterator[pd.DataFrame]:
     """`columns` of the calls of some functions (func_id), those that ended in a segment at a time: no others are kept. In no order.
 
-    `growth`: of a whole trace, from where that begins. `taken` is called with how many segments have been taken, after each. `suspended`: those
-    of other functions, too, that yielded or were resumed.
+    `growth`: of a whole trace, from where that begins. `taken` is called with how many segments have been taken, after each, and what took them.
+    `suspended`: those of other functions, too, that yielded or were resumed, but for those of the functions `never`.
     """
     if not suspended and not len(functions):
         return
@@ -102,14 +105,15 @@ def calls_of(
     else:
         engine, first, last = within(trace, rows=True)
         engines = Shards([engine])
-    engines.want_rows_of(functions, suspended)
-    wanted, own = pa.array(functions), {engine: list[pa.Table]() for engine in engines.engines}
+    engines.want_rows_of(functions, suspended, never)
+    wanted, unwanted, own = pa.array(functions), pa.array(never), {engine: list[pa.Table]() for engine in engines.engines}
 
     def made(engine: Engine) -> None:
         piece = call_rows.table(engine.rows())
         mask = pc.is_in(piece["func_id"], wanted)
         if suspended:
-            mask = pc.or_(mask, pc.or_(piece["resumed"], piece["yielded"]))
+            other = pc.or_(piece["resumed"], piece["yielded"])
+            mask = pc.or_(mask, pc.and_not(other, pc.is_in(piece["func_id"], unwanted)) if len(unwanted) else other)
         own[engine].append(piece.select(columns).filter(mask))
 
     def found() -> Iterator[pd.DataFrame]:
@@ -122,6 +126,6 @@ def calls_of(
     for count, (events, end_ns) in enumerate(segments(trace.whole, engines, first, last), first + 1):
         engines.take(events, end_ns, PIECE, made)
         yield from found()
-        taken(count)
+        taken(count, engines)
     engines.finish(trace.end_ns, made)
     yield from found()

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.patterns import fitting, nearest
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -70,7 +72,7 @@ def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[st
 
 
 def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
-    """The same for the user's `patterns`: QUALNAME, MODULE:QUALNAME or, with a slash, FILE:QUALNAME."""
+    """The same for the user's `patterns`: NAME, QUALNAME, MODULE.QUALNAME, MODULE:QUALNAME or, with a slash, FILE:QUALNAME."""
     found = [pd.Series(ASKED, _matching(functions, pattern)) for pattern in patterns]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
@@ -82,10 +84,26 @@ def own(functions: pd.DataFrame) -> Bools:
     return python & ~functions["file"].astype("object").map(lambda file: bool(_LIBRARY.match(file))).to_numpy(dtype=bool)
 
 
+def unmet(functions: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
+    """Of patterns as of asked() that fit none of the `functions`, a sentence each, with the nearest names."""
+    python = functions[functions["function_layer"].astype("object") == "python"]
+    known = list(zip(*(python[column].astype("object") for column in ("file", "module", "qualname")), strict=True))
+    wanted = [pattern for pattern in patterns if not len(_matching(functions, pattern))]
+    return [f"{fitting('--request', each, 0, len(known), nearest(each.rpartition(':')[2], known))}." for each in wanted]
+
+
 def _matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
-    where, _, name = pattern.rpartition(":")
+    where, colon, name = pattern.rpartition(":")
     fits = functions["function_layer"].astype("object") == "python"
-    for column, wanted in (("qualname", name), ("file" if "/" in where else "module", where)):
+    qualname, module = functions["qualname"].astype("object"), functions["module"].astype("object")
+    if not colon:  # what people type
+        plain = qualname.str.rpartition(".")[2]
+        return pd.Index(
+            functions["func_id"][
+                fits & pd.concat([each.str.fullmatch(translate(name)) for each in (qualname, plain, module + "." + qualname)], axis=1).any(axis=1)
+            ]
+        )
+    for values, wanted in ((qualname, name), (functions["file"].astype("object") if "/" in where else module, where)):
         if wanted:
-            fits &= functions[column].astype("object").str.fullmatch(translate(wanted))
+            fits &= values.str.fullmatch(translate(wanted))
     return pd.Index(functions["func_id"][fits])

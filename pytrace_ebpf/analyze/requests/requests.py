@@ -94,7 +94,7 @@ def _calls(trace: Trace, others: Ints, named: Ints, growth: Growth[Shards]) -> p
         growth.refuse()
         parts = []
 
-    def taken(segments: int) -> None:
+    def taken(segments: int, _: Shards) -> None:
         if growth.due(segments):
             growth.settle([], {"others": others, "named": named, "most": np.array([most]), "calls": _packed(parts)})
 

@@ -2,11 +2,12 @@
 
 A call of a plain function that yielded is one of a greenlet that was switched away from, and counts as a coroutine that its caller awaits.
 A resume continues the last call on its frame, whose number a coroutine keeps from its creation to its end. The calls
-are read a part at a time; from part to part go the coroutines that are suspended. Memory is bounded by the largest part,
-these, and the table that is made. The same pass keeps the sums of the calls where these are not kept yet.
+are read a part at a time; from part to part go the coroutines that are suspended, and those that began in a call that is still open. Memory is
+bounded by the largest part, these, and the table that is made. Of generators, which are often most of what yields, only the calls of one part
+matter: coroutines may begin within them, and take or leave their frames. Where nothing is a coroutine none of their calls is made a row of.
+The same pass keeps the sums of the calls where these are not kept yet.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ _ROW = np.dtype(
 
 Ints = npt.NDArray[np.int64]
 _Rows = npt.NDArray[Any]
+_NO_IDS = np.zeros(0, np.int64)
 _NO_PAIRS = np.zeros((2, 0), np.int64)
 _STATUS = {status: number for number, status in enumerate(TASK_STATUSES)} | {"repaired": 0}
 
@@ -58,40 +60,57 @@ def derive(trace: Trace, into: Path) -> Settled | None:
         stream.resume(growth.state)
     except (KeyError, ValueError):
         growth.refuse()
-    for calls in stream.parts(trace, growth, keeper if growth.engines is made and not growth.first else None):
-        stream.part(calls)
+    try:
+        stream.take(trace, growth, keeper if growth.engines is made and not growth.first else None)
+    except _GreenletsError:
+        growth.refuse()
+        stream = Tasks(trace.functions(), greenlets=True)
+        stream.take(trace, growth, None)
     rows, parents = stream.finish(trace)
     if len(rows):
         pq.write_table(_table(rows, parents), into / "part-00000.parquet", compression="lz4")
     return growth.settled
 
 
+class _GreenletsError(Exception):
+    """Greenlets were met where nothing was to be a coroutine: generators matter from the beginning."""
+
+
 class Tasks:
     """Coroutines from their resumes, a part of the calls at a time."""
 
-    def __init__(self, functions: pd.DataFrame) -> None:
-        """`functions`: the table schema.FUNCTIONS."""
-        flags = functions["flags"].to_numpy()
-        self._functions = functions["func_id"].to_numpy()[(flags & (GENERATOR | COROUTINE | ASYNC_GENERATOR)) != 0]
-        self._generators = functions["func_id"].to_numpy()[(flags & (GENERATOR | COROUTINE | ASYNC_GENERATOR)) == GENERATOR]
+    def __init__(self, functions: pd.DataFrame, greenlets: bool = False) -> None:
+        """`functions`: the table schema.FUNCTIONS. `greenlets`: there may be some, also where no function is a coroutine's."""
+        ids, flags = functions["func_id"].to_numpy(), functions["flags"].to_numpy() & (GENERATOR | COROUTINE | ASYNC_GENERATOR)
+        self._functions, self._generators = ids[flags != 0], ids[flags == GENERATOR]
+        self._all = greenlets or len(self._generators) < len(self._functions)
         self._suspended = np.zeros(0, _ROW)
         self._finished: list[_Rows] = []
-        self._began: list[Ints] = []  # (2, n): coroutine_id, the call that it began in or one that this lies in
+        # (2, n): coroutine_id, the call that it began in or one that this lies in; new ones, and by that call those of which it is still open.
+        self._began: list[Ints] = []
+        self._open: dict[int, list[Ints]] = {}
         self._parents: list[Ints] = []  # (2, n): coroutine_id, parent_id
 
-    def parts(self, trace: Trace, growth: Growth[Shards], keeper: Keeper | None) -> Iterator[pd.DataFrame]:
-        """The calls of generators and coroutines, and what else yielded, a segment's at a time: no others are kept."""
+    def take(self, trace: Trace, growth: Growth[Shards], keeper: Keeper | None) -> None:
+        """Take in all of a trace, from where `growth` begins. Raises _GreenletsError."""
 
-        def taken(segments: int) -> None:
+        def taken(segments: int, engines: Shards) -> None:
+            if self._began or self._open:
+                self._forget_what_ended(engines.open_calls())
             if keeper:
                 keeper.took(segments - 1, segments == len(trace.segments))
             if growth.due(segments):
                 growth.settle([], self._state())
 
-        return calls_of(trace, self._functions, _CALLS, growth, taken, suspended=True)
+        wanted, never = (self._functions, _NO_IDS) if self._all else (_NO_IDS, self._generators)
+        for calls in calls_of(trace, wanted, _CALLS, growth, taken, suspended=True, never=never):
+            if not self._all and len(calls):
+                raise _GreenletsError
+            self.part(calls)
 
     def _state(self) -> State:
-        pairs = {name: np.concatenate([_NO_PAIRS, *own], axis=1) for name, own in (("began", self._began), ("parents", self._parents))}
+        began = [*self._began, *(each for own in self._open.values() for each in own)]
+        pairs = {name: np.concatenate([_NO_PAIRS, *own], axis=1) for name, own in (("began", began), ("parents", self._parents))}
         return {"suspended": self._suspended, "finished": np.concatenate((np.zeros(0, _ROW), *self._finished)), **pairs}
 
     def resume(self, state: State | None) -> None:
@@ -100,23 +119,27 @@ class Tasks:
             suspended, finished = (checked_rows(state[name], _ROW) for name in ("suspended", "finished"))
             began, parents = (checked_rows(state[name], _NO_PAIRS.dtype, 2) for name in ("began", "parents"))
             self._suspended, self._finished, self._began, self._parents = suspended, [finished], [began], [parents]
+            self._all = self._all or any(map(len, (suspended, finished, began[0])))
 
     def part(self, calls: pd.DataFrame) -> None:
         """Take in calls (_CALLS), in the order of their parts."""
-        rows = np.concatenate((self._suspended, _rows(calls)))
+        new = _rows(calls)
+        rows = np.concatenate((self._suspended, self._beside_coroutines(new)))
         order = np.lexsort((rows["coroutine_id"], rows["start_ns"], rows["frame"], rows["pid"]))
         rows, is_new = rows[order], order >= len(self._suspended)
         begins = _begins(rows)
         joined = _join(rows, np.flatnonzero(begins))
         whose = joined["coroutine_id"][np.cumsum(begins) - 1]
-        self._began.append(np.stack((whose, rows["parent_call"]))[:, begins & is_new])
-        self._find_parents(rows[is_new], whose[is_new])
+        own = self._is_asynchronous(rows)
+        self._began.append(np.stack((whose, rows["parent_call"]))[:, begins & is_new & own])
+        self._find_parents(new, np.stack((rows["coroutine_id"], whose))[:, is_new & own])
         followed = np.append(_same_frame(joined), False)[: len(joined)]
         abandoned = joined["yielded"] & followed
         joined["status"][abandoned] = np.maximum(joined["status"][abandoned], _STATUS["abandoned"])
+        own = self._is_asynchronous(joined)
         goes_on = joined["yielded"] & ~followed
-        self._suspended = joined[goes_on]
-        self._finished.append(self._asynchronous(joined[~goes_on]))
+        self._suspended = joined[own & goes_on]
+        self._finished.append(joined[own & ~goes_on])
 
     def finish(self, trace: Trace) -> tuple[_Rows, Ints]:
         """(coroutines in the order of coroutine_id, the parent_id of each)."""
@@ -126,7 +149,7 @@ class Tasks:
         processes = trace.processes().set_index("pid")
         end = processes["end_ns"].reindex(left["pid"]).fillna(trace.end_ns).to_numpy(np.int64)
         left["end_ns"] = np.where(thrown, left["end_ns"], np.maximum(left["end_ns"], end))
-        rows = np.concatenate((np.zeros(0, _ROW), *self._finished, self._asynchronous(left)))
+        rows = np.concatenate((np.zeros(0, _ROW), *self._finished, left))
         rows = rows[np.argsort(rows["coroutine_id"])]
         if not trace.losses()["class"].isin(CALL_LOSSES).any():  # else the beginning is not known
             start = processes["start_ns"].reindex(rows["pid"]).fillna(trace.start_ns).to_numpy(np.int64)
@@ -136,26 +159,50 @@ class Tasks:
         known = known[:, np.argsort(known[0])]
         return rows, look_up(known[0], known[1], rows["coroutine_id"])
 
-    def _asynchronous(self, rows: _Rows) -> _Rows:
-        return rows[(rows["func_id"] >= 0) & ~np.isin(rows["func_id"], self._generators)]
+    def _is_asynchronous(self, rows: _Rows) -> npt.NDArray[np.bool_]:
+        return (rows["func_id"] >= 0) & ~np.isin(rows["func_id"], self._generators)
+
+    def _beside_coroutines(self, rows: _Rows) -> _Rows:
+        """Those of coroutines, and of generators those on frames that coroutines have or had: these say that one was abandoned."""
+        own = self._is_asynchronous(rows)
+        frames = np.concatenate((rows["frame"][own], self._suspended["frame"]))  # in another process it is another one: then it is a row too many
+        return rows[own | np.isin(rows["frame"], frames)] if len(frames) else rows[:0]
 
     def _find_parents(self, rows: _Rows, whose: Ints) -> None:
-        """Of coroutines that began: whose call it was in; that may end in a later part. `whose`: the coroutine of each row."""
-        order = np.argsort(rows["coroutine_id"])
-        ids, outside = rows["coroutine_id"][order], rows["parent_call"][order]
+        """Of coroutines that began: whose call it was in; that may end in a later part.
+
+        `rows`: all calls that ended in this one. `whose`: (2, n), call and coroutine of those of coroutines.
+        """
+        rows = rows[np.argsort(rows["coroutine_id"])]
+        ids, outside = rows["coroutine_id"], rows["parent_call"]
+        whose = whose[:, np.argsort(whose[0])]
         # What is found in a generator's call, such as __await__, is looked for in the call around it.
-        generator = (rows["func_id"][order] < 0) | np.isin(rows["func_id"][order], self._generators)
-        wanted = np.concatenate(self._began, axis=1)
+        generator = ~self._is_asynchronous(rows)
+        open_ = np.fromiter(self._open, np.int64, len(self._open))
+        ended = open_[look_up(ids, ids, open_) != NONE]
+        wanted = np.concatenate([*self._began, *(pairs for call in ended for pairs in self._open.pop(call))], axis=1)
         while True:
             at = look_up(ids, np.arange(len(ids)), wanted[1])
             through = np.append(generator, False)[at]
             found = (at != NONE) & ~through
-            self._parents.append(np.stack((wanted[0, found], whose[order][at[found]])))
+            self._parents.append(np.stack((wanted[0, found], look_up(whose[0], whose[1], ids[at[found]]))))
             wanted[1, through] = outside[at[through]]
             wanted = wanted[:, ~found & (wanted[1] != NONE)]
             if not through.any():
                 break
         self._began = [wanted]
+
+    def _forget_what_ended(self, open_calls: Ints) -> None:
+        """What began in a call of which no row is to come has no parent: that call was a plain function's."""
+        began = np.concatenate([_NO_PAIRS, *self._began], axis=1)
+        began = began[:, np.isin(began[1], open_calls)]
+        began = began[:, np.argsort(began[1], kind="stable")]
+        calls, first = np.unique(began[1], return_index=True)
+        still = np.isin(np.fromiter(self._open, np.int64, len(self._open)), open_calls)
+        self._open = {call: pairs for (call, pairs), is_open in zip(self._open.items(), still, strict=True) if is_open}
+        for call, pairs in zip(calls.tolist(), np.split(began, first[1:], axis=1), strict=False):
+            self._open.setdefault(call, []).append(pairs)
+        self._began = []
 
 
 def _rows(calls: pd.DataFrame) -> _Rows:

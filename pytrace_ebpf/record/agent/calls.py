@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.functions import Qualify
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
@@ -28,7 +28,6 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
-_ROUNDS = 5
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -86,6 +85,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
+        self._qualifiers = qualnames.Qualifiers()
         self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._passed = 0
@@ -99,13 +99,13 @@ class AgentCalls(CallSource):
 
     def prepare(self, target: Target) -> None:
         """Put the agent where the target finds it, and nobody else does. Raises TargetError."""
-        if self._first is None:
-            self._first = target
+        self._first = self._first or target
         self._directories.prepare(target.process)
 
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
+        self._qualifiers.of(target)
         self._launched = target.pid
 
     def attach(self, target: Target) -> None:
@@ -228,6 +228,10 @@ class AgentCalls(CallSource):
         """By all programs together."""
         return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
 
+    def dropped(self) -> dict[int, int]:
+        """As the living processes count them."""
+        return {traced.ids.pid: traced.arena.counted("dropped") for traced in self._traced}
+
     @property
     def waited_ns(self) -> int:
         """For a place in their arenas; all programs together."""
@@ -282,27 +286,19 @@ class AgentCalls(CallSource):
             self._recording.declare(self._launched, None, why)
         return 0 if self._traced else time.monotonic_ns()
 
-    def cost_per_call(self) -> float | None:
-        """What fib takes in a process with the agent less what it takes without, in the first target's interpreter."""
-        return self._cost_of(self._basics)
+    @property
+    def first(self) -> Target | None:
+        """The first that came."""
+        return self._first
+
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
+        return measured(self._first, self._basics)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        ns = self._cost_of([*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if ns is None or ns_per_call is None else max(0.0, round(ns - ns_per_call, 1))
-
-    def _cost_of(self, options: list[tuple[str, object]]) -> float | None:
-        if self._first is None:
-            return None
-        with suppress(HostError, TargetError):
-            directory = AgentDirectory(options, self._first.process)
-            try:
-                with FibChild(self._first) as plain, FibChild(self._first, directory.environment) as traced:
-                    added = [traced.ns_per_call() - plain.ns_per_call() for _ in range(_ROUNDS)]
-                    return max(0.0, round(float(np.median(added)), 1))
-            finally:
-                directory.remove()
-        return None
+        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
+        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -360,14 +356,13 @@ class AgentCalls(CallSource):
             if replaced:
                 raise TargetError("it has become another program")
             target = processes.targets.get(pid) or inspect(pid)
-            if self._first is None:
-                self._first = target
+            self._first = self._first or target
             processes.add_python(target, self.name, start_ns)
-            return qualnames.for_process(target.process, target.library)
+            return self._qualifiers.of(target)
         except (TargetError, HostError, OSError):  # it has ended already
             version = found.python
             processes.set_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
-            return lambda file, first_line, name: None
+            return self._qualifiers.first
         finally:
             if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
                 came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"

@@ -13,7 +13,8 @@ from pytrace_ebpf.record.agent.arena import Arena, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
-from pytrace_ebpf.record.cpython.functions import Functions, Qualify, grown, no_func_ids, unqualified
+from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids
+from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.namespaces import Ids
@@ -55,7 +56,7 @@ class Traced:
                 self.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
                 continue
             with functions.reading(self.ids.pid) as (user, plain):
-                qualify = self.qualify if not plain else unqualified
+                qualify = self.qualify if not plain else unknown
                 self.func_ids[function.id] = functions.intern(
                     function.file, function.name, function.qualname, function.first_line, function.flags, qualify, user
                 )

@@ -1,4 +1,7 @@
-"""What tracing costs per call, measured on this machine: the target's own interpreter runs fib with and without it."""
+"""What tracing costs per call, measured on this machine: the target's own interpreter runs fib with and without it.
+
+By the CPU time of the thread that calls, and the least of many rounds: time by the clock would be, beside busy processes, mostly the wait for a core.
+"""
 
 import math
 import os
@@ -35,7 +38,7 @@ class FibChild:
         self.pid = self._child.pid
 
     def ns_per_call(self) -> float:
-        """One measurement: the median of its rounds. Raises TargetError where it has none to give in time."""
+        """One measurement, in CPU time: the least of its rounds. Raises TargetError where it has none to give in time."""
         try:
             if self._child.stdin is None or self._child.stdout is None:
                 raise ValueError

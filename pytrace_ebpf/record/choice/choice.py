@@ -1,15 +1,18 @@
 """Which source of function events serves a process, and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.choice.foresight import Foreseen
-from pytrace_ebpf.record.choice.price import expected_ns
 from pytrace_ebpf.record.cpython.layout import known_versions
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.sampling import source as sampled
 
 FUNCTION_PROBES = ("function__entry", "function__return")
+
+
+Price = Callable[[str, Target], float | None]  # ns of a call by a source, None where it is not known
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     if by_probes and (launched or seen.foreseen is None or seen.foreseen.is_cheap):
         return Choice("usdt", why_probes)
     if by_agent and not seen.barred:
-        return Choice("agent", _cost_sentence(seen.foreseen) if by_probes and seen.foreseen else f"{why_probes}, but {why_agent}")
+        return Choice("agent", _cost_sentence(target, seen.foreseen) if by_probes and seen.foreseen else f"{why_probes}, but {why_agent}")
     if by_probes:
         return Choice("usdt", why_probes, f"{_slowing(seen)}, and the agent cannot be used: {seen.barred or why_agent}")
     if by_agent:
@@ -111,24 +114,37 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     raise TargetError(f"{why_probes}, and {why_agent}")
 
 
-def announced(target: Target, choice: Choice, seen: Seen) -> str:
-    """One line: the source, why it was chosen, its cost per call, the estimated slowdown, and the alternative."""
-    version, parts = target.python_version, [f"{choice.source}: {choice.why}"]
+def announced(target: Target, choice: Choice, seen: Seen, price: Price, bound: float | None = None) -> str:
+    """One line: the source, why it was chosen, its cost per call, the estimated slowdown, and the alternative.
+
+    `bound`: the share of the program's CPU time beyond which calls are left out unasked; None where none are.
+    """
+    parts = [f"{choice.source}: {choice.why}"]
     if choice.source == sampled.NAME:
         return parts[0]
-    ns, foreseen = expected_ns(choice.source, version), seen.foreseen
+    ns, foreseen = price(choice.source, target), seen.foreseen
     if ns is not None:
         share = None
         if foreseen is not None and choice.source == "usdt":
             share = foreseen.share
         elif foreseen is not None and foreseen.calls_per_s is not None:
             share = foreseen.calls_per_s * ns / 1e9
-        parts.append(f"about {_duration(ns)} a call" + (f", foreseen to take {percent(share)} of the program's time" if share is not None else ""))
+        parts.append(
+            f"about {_duration(ns)} a call"
+            + (f", foreseen to take {percent(share)} of a core" + _whose(target, foreseen) if share is not None else "")
+        )
     other, way = ("agent", "inside") if choice.source == "usdt" else ("usdt", "outside")
     serves = agent_serves(target)[0] if other == "agent" else probes_serve(target, seen)[0]
-    if serves and (ns := expected_ns(other, version)) is not None:
+    if serves and (ns := price(other, target)) is not None:
         parts.append(f"--source {other}: {_duration(ns)} a call, from {way}")
+    if bound is not None and choice.source == "agent":
+        parts.append(f"calls are left out while they would cost more than {percent(bound)} of its CPU time, which --source agent does not do")
     return "; ".join(parts)
+
+
+def _whose(target: Target, foreseen: Foreseen | None) -> str:
+    """Where the cost of another process of the family, the busiest, decides."""
+    return f" in process {foreseen.pid}, the busiest that belongs to it" if foreseen and foreseen.pid != target.pid else ""
 
 
 def percent(share: float) -> str:
@@ -136,14 +152,14 @@ def percent(share: float) -> str:
     return "under 1 %" if share < 0.01 else f"{share * 100:,.0f} %"
 
 
-def _cost_sentence(foreseen: Foreseen) -> str:
-    return f"the probes, which trace from outside, would cost about {percent(foreseen.share)} of the program's time"
+def _cost_sentence(target: Target, foreseen: Foreseen) -> str:
+    return f"the probes, which trace from outside, would cost about {percent(foreseen.share)} of a core{_whose(target, foreseen)}"
 
 
 def _slowing(seen: Seen) -> str:
     if seen.foreseen is None or seen.foreseen.is_cheap:
         return ""
-    return f"tracing will cost about {percent(seen.foreseen.share)} of the program's time"
+    return f"tracing will cost about {percent(seen.foreseen.share)} of a core"
 
 
 def _duration(ns: float) -> str:

@@ -17,9 +17,10 @@ _MOST_OF_A_LOOK = 0.97  # that the probes can take: then they are all that the p
 class Foreseen:
     """What was measured of a program, and how much its probes would slow it down."""
 
+    pid: int
     cpu_share: float  # cores that it used
     calls_per_s: float | None  # that it made, where they were counted
-    share: float  # seconds that the probes would add to one of the program's; uncounted the most, on 3.11 about so many
+    share: float  # seconds of CPU time that the probes would add to one second; uncounted the most, on 3.11 about so many
 
     @property
     def is_cheap(self) -> bool:
@@ -27,11 +28,12 @@ class Foreseen:
         return self.share <= MOST_SHARE
 
 
-def foresee(target: Target, count: Callable[[Target, float], float]) -> Foreseen:
+def foresee(target: Target, count: Callable[[Target, float], float], ns_per_call: float | None) -> Foreseen:
     """Look at a running process for some tenths of a second, less what has passed since the glance at it.
 
     count  calls a second, by the probes, of a process over so many seconds: only asked where CPU time leaves it open, and
            not on 3.11, where counting would slow every opcode too
+    ns_per_call  the price of one by the probes, None where it is not known
 
     Raises TargetError where the process has ended.
     """
@@ -39,10 +41,10 @@ def foresee(target: Target, count: Callable[[Target, float], float]) -> Foreseen
         cpu_share = glance.cpu_share(target.process.key, _LOOK_S)
     except OSError as error:
         raise TargetError(f"process {target.pid} ended while it was looked at ({os.strerror(error.errno or 0)})") from None
-    share = price.usdt_share(cpu_share, target.python_version)
+    share = price.usdt_share(cpu_share, target.python_version, ns_per_call)
     if share <= MOST_SHARE or target.python_version is None or target.python_version[:2] == (3, 11):
-        return Foreseen(cpu_share, None, share)
+        return Foreseen(target.pid, cpu_share, None, share)
     calls_per_s = count(target, _LOOK_S)
-    taken = min(calls_per_s * (price.expected_ns("usdt", target.python_version) or 0) / 1e9, _MOST_OF_A_LOOK)
+    taken = min(calls_per_s * (ns_per_call or 0) / 1e9, _MOST_OF_A_LOOK)
     # The count was taken with probes, which slow the program: untraced it makes the same calls in less time.
-    return Foreseen(cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))
+    return Foreseen(target.pid, cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))

@@ -1,6 +1,6 @@
 """The expected cost of a call and its return with either source: medians of docs/cost.md, used to choose a source.
 
-The actual cost is measured at the end of each recording (calibrate.py).
+The actual cost is measured beside each recording (calibrate.py), and holds from then on (prices.py).
 """
 
 from pytrace_ebpf.record.parsing.elf import Version
@@ -18,14 +18,14 @@ def expected_ns(source: str, version: Version | None) -> float | None:
     return _TABLES[source].get(version[1]) if source in _TABLES and version and version[0] == 3 else None
 
 
-def usdt_share(cpu_share: float, version: Version | None) -> float:
+def usdt_share(cpu_share: float, version: Version | None, ns_per_call: float | None) -> float:
     """Seconds that the probes may add to a second in which a program computes for `cpu_share` seconds.
 
     On 3.11, where every opcode is slower, about what they do add to Python code; else the most that they can.
     """
     if version and version[:2] == (3, 11):
         return cpu_share * (_SLOWER_ON_3_11 - 1)
-    return cpu_share * (expected_ns("usdt", version) or 0) / _SHORTEST_CALL_NS
+    return cpu_share * (ns_per_call or 0) / _SHORTEST_CALL_NS
 
 
 def slowdown(version: Version | None) -> float:

@@ -1,20 +1,23 @@
 """The recorder of function events: a source for each process, made when the first process needs it."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice.barred import barred, filtered
-from pytrace_ebpf.record.choice.choice import Choice, Seen, choose, truthful
+from pytrace_ebpf.record.choice.changing import change
+from pytrace_ebpf.record.choice.choice import Choice, Seen, agent_serves, choose, truthful
+from pytrace_ebpf.record.choice.families import Families
 from pytrace_ebpf.record.choice.foresight import Foreseen, foresee
-from pytrace_ebpf.record.choice.price import expected_ns
+from pytrace_ebpf.record.cost.prices import Prices
 from pytrace_ebpf.record.cpython import encodable
 from pytrace_ebpf.record.options import Options
+from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process.target import Target, its_own_doing
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -43,10 +46,15 @@ class Sources(Recorder):
             "agent": self._make_agent, "usdt": self._make_usdt, sampled.NAME: lambda: sampled.NoCalls(recording),
         }  # fmt: skip
         self._seen: Seen | None = None  # of the first process
+        self._families, self._looked = Families(), dict[tuple[int, str], Seen]()  # by process
+        self._prices, self._beside = Prices(), ThreadPoolExecutor(1, "price")
+        self._measuring: dict[str, Future[None]] = {}  # by source
+        self._dear: dict[int, tuple[int, float]] = {}  # processes to change, with the one for which, and the share of a core that it took
+        self.unchangeable: set[int] = set()  # processes that must go on with probes, however dear
         self._planned: dict[int, tuple[Target, CallSource, str, Foreseen | None]] = {}
         self._held: dict[int, tuple[Target, CallSource, str]] = {}
         self._began_s, self._busy = 0.0, False
-        self.ns_per_call = 0.0  # expected cost of a call in the first process, ns; 0 where it was not measured
+        self.drained: list[Columns] = []  # events, of the last drain()
 
     def launches(self) -> Mapping[str, str]:
         """Prepare for a program that is about to be launched; returns the variables for its environment. Raises HostError."""
@@ -56,6 +64,16 @@ class Sources(Recorder):
         agent = self._made["agent"] = self._make_agent()
         return agent.environment
 
+    def survey(self, targets: Sequence[Target]) -> None:
+        """Look at processes that are going to be traced together, before a source is chosen for any of them: the busiest of a family decides for all."""
+        self._families.join((target.pid, target.ppid) for target in targets)
+        for target in targets:
+            try:
+                with its_own_doing(target.pid):
+                    self._looked[target.process.key] = self._look(target, self._options.source)
+            except TargetError:
+                continue  # plan() says why
+
     def plan(self, target: Target) -> tuple[Choice, Seen]:
         """Look at a running process for some tenths of a second, choose a source for it and prepare that; add() attaches then. Raises TargetError."""
         with its_own_doing(target.pid):
@@ -64,11 +82,12 @@ class Sources(Recorder):
     def _plan(self, target: Target) -> tuple[Choice, Seen]:
         wish = self._options.source
         with ThreadPoolExecutor(1) as beside:  # what will be needed in any case is loaded while the process is measured
-            preparing = beside.submit(self._source(wish, target).prepare, target) if wish == "usdt" and truthful(target)[0] else None
-            seen = self._look(target, wish)
+            preparing = beside.submit(self._make(wish).prepare, target) if wish == "usdt" and truthful(target)[0] else None
+            seen = self._looked.pop(target.process.key, None) or self._look(target, wish)
+            seen = replace(seen, foreseen=self._families.busiest(target.pid) or seen.foreseen)
             self._seen = self._seen or seen
             choice = choose(target, wish, launched=False, seen=seen, bounded=self._bounded)
-            source = self._source(choice.source, target)
+            source = self._make(choice.source)
             if preparing:
                 preparing.result()
             else:
@@ -83,7 +102,10 @@ class Sources(Recorder):
             return Seen(barred=filtered(target.pid))
         if truthful(target)[0]:
             unencodable = encodable.unencodable(target) or encodable.unencodable_path(target)
-            return Seen(unencodable, None if unencodable else foresee(target, self._count), barred(target))
+            foreseen = None if unencodable else foresee(target, self._count, self.price("usdt", target))
+            if foreseen:
+                self._families.note(foreseen)
+            return Seen(unencodable, foreseen, barred(target))
         confined.searcher.dismiss()  # it may have been started for this process
         return Seen(barred=barred(target))
 
@@ -115,7 +137,7 @@ class Sources(Recorder):
     def choose(self, target: Target, executed: bool = False) -> tuple[CallSource, str]:
         """(source, why) for a process that has just begun, as a copy of its creator or, `executed`, as another program.
 
-        Too young to be measured: the measurement of the first process holds for it. Raises TargetError.
+        Too young to be measured: the measurement of the busiest of its family holds for it. Raises TargetError.
         """
         if self._options.source == sampled.NAME:
             return self._make(sampled.NAME), choose(target, sampled.NAME, self._launches).why
@@ -123,12 +145,10 @@ class Sources(Recorder):
         self._seen = self._seen or Seen()
         if not self._seen.unencodable and self._options.source != "agent" and truthful(target)[0]:
             self._seen = replace(self._seen, unencodable=encodable.unencodable_path(target))
-        choice = choose(target, self._options.source, self._launches, replace(self._seen, barred=keep_out), self._bounded)
-        return self._source(choice.source, target), choice.why
-
-    def _source(self, name: str, target: Target) -> CallSource:
-        self.ns_per_call = self.ns_per_call or expected_ns(name, target.python_version) or 0.0
-        return self._make(name)
+        self._families.join([(target.pid, target.ppid)])
+        seen = replace(self._seen, barred=keep_out, foreseen=self._families.busiest(target.pid))
+        choice = choose(target, self._options.source, self._launches, seen, self._bounded)
+        return self._make(choice.source), choice.why
 
     def _make(self, name: str) -> CallSource:
         if name not in self._made:
@@ -136,12 +156,15 @@ class Sources(Recorder):
         return self._made[name]
 
     def _count(self, target: Target, seconds: float) -> float:
+        return self._usdt().calls_per_s(target, seconds)
+
+    def _usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls
 
         usdt = self._make("usdt")
         if not isinstance(usdt, UsdtCalls):
             raise TypeError
-        return usdt.calls_per_s(target, seconds)
+        return usdt
 
     def __iter__(self) -> Iterator[CallSource]:
         return iter(list(self._made.values()))
@@ -158,6 +181,7 @@ class Sources(Recorder):
         """The rows of all sources."""
         rows = self._taken([source.drain() for source in self])
         filled = sum(len(batch["ts"]) * size for table, size in _ARENA_BYTES.items() for batch in rows.get(table, ()))
+        self.drained = rows.get("events", [])
         self._busy = filled * _BUSY_SHARE > self._options.arena_bytes
         return rows
 
@@ -183,10 +207,80 @@ class Sources(Recorder):
         """Whether it costs less to record no calls of a function."""
         return any(source.by_function for source in self)
 
+    def dropped(self) -> dict[int, int]:
+        """How many events of each process found no room, as far as that is known of single ones."""
+        return {pid: count for source in self for pid, count in source.dropped().items()}
+
+    def slowdown(self, pid: int) -> float:
+        """Factor by which a traced program's code is slowed apart from the cost per call."""
+        return max((source.slowdown(pid) for source in self), default=1.0)
+
+    def price(self, name: str, target: Target | None = None) -> float | None:
+        """Nanoseconds that a call costs by a source: measured on this host, expected until it is, None where neither is known."""
+        source = self._made.get(name)
+        return self._prices.price(name, (source and source.first) or target)
+
+    def measure(self) -> None:
+        """Begin to measure the price of each source that has a process, beside the recording."""
+        for name, source in list(self._made.items()):
+            if name != sampled.NAME and name not in self._measuring and source.first is not None:
+                self._measuring[name] = self._beside.submit(self._measure, source, source.first)
+
+    def is_priced(self, name: str) -> bool:
+        """Whether the price of a source is as well known as it can be."""
+        measuring = self._measuring.get(name)
+        return self._prices.is_measured(name) or (measuring is not None and measuring.done())
+
+    def _measure(self, source: CallSource, first: Target) -> None:
+        if (measured := source.cost_per_call()) is not None:
+            self._prices.learn(source.name, first, measured)
+
+    # -- changed while it records ----------------------------------------------------
+
+    def foreseen(self, pid: int) -> float | None:
+        """Cores that the probes were foreseen to take in a process, or in the busiest of its family; None where that was not looked at."""
+        busiest = self._families.busiest(pid)
+        return busiest.share if busiest else None
+
+    def too_dear(self, pid: int, share: float) -> None:
+        """The probes take this share of a core in a process, by measurement: more than was foreseen. Its family changes to the agent as soon as may be."""
+        before = self._families.busiest(pid)
+        self._families.note(Foreseen(pid, share, None, share) if before is None else replace(before, pid=pid, share=max(share, before.share)))
+        if self._options.source == "auto":
+            self._dear |= {other: (pid, share) for other in self._families.of(pid) if self._recording.source_of(other) == "usdt"}
+
+    def change(self) -> list[str]:
+        """Have the processes whose probes are too dear recorded by the agent from now on; what there is to say of it."""
+        dear, self._dear, said = self._dear, {}, list[str]()
+        for pid, (busiest, share) in dear.items():
+            target = self._recording.processes.targets.get(pid)
+            if target is None:
+                continue
+            why = (
+                f"the probes took {share * 100:,.0f} % of a core" + (f" in process {busiest}" if busiest != pid else "") + ", more than was foreseen"
+            )
+            keep = barred(target) or ("" if agent_serves(target)[0] else agent_serves(target)[1])
+            if not keep:
+                try:
+                    with its_own_doing(pid):
+                        change(target, self._usdt(), self._make("agent"), self._recording)
+                except (TargetError, HostError) as error:
+                    keep = str(error)
+            if keep:
+                self.unchangeable.add(pid)
+                said.append(f"{why}, and process {pid} cannot be traced by the agent instead: {keep}")
+            else:
+                self._recording.declare(pid, "agent", why)
+                said.append(f"process {pid} is traced by agent from now on: {why}")
+        return said
+
     @property
-    def slowdown(self) -> float:
-        """Factor by which the traced programs' code is slowed apart from the cost per call."""
-        return max((source.slowdown for source in self), default=1.0)
+    def boundable(self) -> bool:
+        """Whether calls can be left out of every process: not without a GIL, nor of interpreters beside the main one, which would go on."""
+        rows = self._recording.processes
+        return not any(target.free_threaded for target in rows.targets.values()) and all(
+            (rows.processes[pid]["interpreters"] or 0) <= 1 for pid in rows.living
+        )
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Leave out the calls of exactly these functions from now on; whether that holds in every process by now."""
@@ -220,7 +314,11 @@ class Sources(Recorder):
         """Keys of the manifest's `cost`, for the source of the first process that has one: a program may be started by a shell script."""
         first = next((each["source"] for each in self._recording.chosen if each["source"]), None)
         source = self._made.get(first or "")
-        ns_per_call = source.cost_per_call() if source else None
+        self.measure()
+        for measuring in self._measuring.values():
+            measuring.result()
+        measured = first is not None and self._prices.is_measured(first)
+        ns_per_call = self.price(first) if first and measured else None
         return {
             "source": first,
             "ns_per_call": ns_per_call,
@@ -230,6 +328,7 @@ class Sources(Recorder):
 
     def close(self) -> None:
         """Let go of everything, whatever happened."""
+        self._beside.shutdown(cancel_futures=True)
         for source in self:
             source.close()
 

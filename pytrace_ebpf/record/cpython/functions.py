@@ -11,6 +11,7 @@ import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
 from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
+from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
@@ -21,8 +22,6 @@ _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
 
-# (file, first line, name) -> qualified name, where the code object does not carry one
-Qualify = Callable[[str, int, str], str | None]
 # (pid, addresses of code objects) -> what they say; without those that are gone
 ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 
@@ -123,6 +122,11 @@ class Functions(Recorder):
             rows, self._new = self._new, []
         return {"functions": [columns_of(rows)]}
 
+    def uncut(self) -> list[tuple[str, str, str]]:
+        """(file, module, qualified name) of the Python functions that the next cut() has."""
+        with self._lock:
+            return [(row["file"], row["module"], row["qualname"]) for row in self._new if row["file"]]
+
     def losses(self) -> np.ndarray:
         """Functions for which there was no place."""
         lost = super().losses()
@@ -178,7 +182,7 @@ class ProbeIds:
             if info and info.first_line == first_line and info.file.startswith(file) and info.name.startswith(name):
                 file, name, qualname = info.file, info.name, info.qualname or ""
             with self._functions.reading(pid) as (user, plain):
-                to_qualify = unqualified if plain else qualify(pid)
+                to_qualify = unknown if plain else qualify(pid)
                 self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), to_qualify, user)
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
@@ -209,10 +213,6 @@ def _read_codes(rows: np.ndarray, read: ReadCodes, functions: Functions) -> dict
         with functions.reading(pid) as (_, plain):
             found.update({(pid, code): info for code, info in (read(pid, codes) if not plain else {}).items()})
     return found
-
-
-def unqualified(file: str, first_line: int, name: str) -> None:
-    """Qualify of who knows nothing."""
 
 
 def _text(raw: bytes) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import OpenFrame, read_codes
-from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
+from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import Columns, where
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.trace.schema import CallKind

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.late import pa
+from pytrace_ebpf.patterns import Mains, fits_function
 from pytrace_ebpf.rebuild import triggers
-from pytrace_ebpf.record.filters import Observed
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, SNAP, Condition, Flight
 from pytrace_ebpf.record.flight.held import Segment
 from pytrace_ebpf.record.output.horizon import opened
@@ -45,7 +45,7 @@ class Watch:
 
     def __init__(self, flight: Flight) -> None:
         """Raises HostError where the compiled library is missing."""
-        self._flight = flight
+        self._flight, self._mains = flight, Mains()
         self._conditions = [condition for condition in flight.conditions if condition.word != SNAP]
         self._triggers = triggers.Triggers([(*_WHAT[each.word], each.over_ns, each.span_ns) for each in self._conditions])
         self._of_calls = [(number, each) for number, each in enumerate(self._conditions) if each.word in OF_CALLS]
@@ -59,6 +59,8 @@ class Watch:
     def take(self, segment: Segment) -> list[Trigger]:
         """What came true in the next segment, in the order of time; it is given the calls that are open at its end. Raises HostError."""
         tables = segment.tables
+        for row in tables["processes"].to_pylist() if "processes" in tables else []:
+            self._mains.add(row["command"])
         self._meet(tables.get("functions"))
         self._lose(tables.get("losses"))
         self._triggers.events(tables.get("events"), self._lost_until[CALL_LOSSES] > segment.start_ns)
@@ -83,12 +85,20 @@ class Watch:
         self._wants, self._is_coroutine = _longer(self._wants, count), _longer(self._is_coroutine, count)
         for row in rows:
             for number, condition in self._of_calls:
-                if _is_about(condition, row):
+                if self._is_about(condition, row):
                     self._wants[row["func_id"]] |= 1 << number
                     self._met[number] = True
                     self._names[row["func_id"]] = f"{row['module']}.{row['qualname']}" if row["file"] else row["qualname"]
             self._is_coroutine[row["func_id"]] = bool(row["flags"] & _COROUTINE)
         self._triggers.functions(self._wants, self._is_coroutine)
+
+    def _is_about(self, condition: Condition, function: dict[str, Any]) -> bool:
+        """Whether it is about a function, a row of schema.FUNCTIONS."""
+        if condition.word == "loop":
+            return bool((function["module"], function["qualname"]) == _LOOP or function["flags"] & _COROUTINE)
+        if not function["file"]:  # what is written in C, an operator
+            return fnmatchcase(function["qualname"], condition.pattern)
+        return fits_function(condition.pattern, function["file"], function["module"], function["qualname"], self._mains.have(function["file"]))
 
     def _lose(self, losses: pa.Table | None) -> None:
         for row in losses.to_pylist() if losses is not None else []:
@@ -118,12 +128,3 @@ class Watch:
 
 def _longer(array: Any, count: int) -> Any:
     return np.concatenate((array, np.zeros(count - len(array), array.dtype)))
-
-
-def _is_about(condition: Condition, function: dict[str, Any]) -> bool:
-    """Whether it is about a function, a row of schema.FUNCTIONS."""
-    if condition.word == "loop":
-        return bool((function["module"], function["qualname"]) == _LOOP or function["flags"] & _COROUTINE)
-    if not function["file"]:  # what is written in C, an operator
-        return fnmatchcase(function["qualname"], condition.pattern)
-    return Observed((condition.pattern,)).wants(function["file"], function["module"], function["qualname"], False)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from pytrace_ebpf.record.cpython import frames, lines, running_tasks, thread_names
+from pytrace_ebpf.record.cpython import frames, lines, loaded, running_tasks, thread_names
 from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, elf_file, source_index
 from pytrace_ebpf.record.parsing.shape import encode
 
@@ -41,6 +41,7 @@ disassembly.disassembler()  # a library, which cannot be loaded any more when it
 TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
     "beginnings": _beginnings,
     "binary": _binary,
+    "loaded_functions": loaded.walk_loaded,
     "needed": _needed,
     "open_frames": frames.walk_frames,
     "read_codes": frames.walk_codes,

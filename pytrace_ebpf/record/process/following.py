@@ -75,7 +75,7 @@ class Following:
                 # A forked child has its creator's agent, a launched program its own: either starts by itself, and may have already.
                 if not self._processes.is_recorded(pid, row["ts"]):
                     self._processes.add_python(target, None, row["ts"])
-                if executed and not self.preloaded:
+                if not self.preloaded and (executed or self._processes.had_no_agent(row["other_pid"], row["ts"])):
                     self._starting[pid] = target, source, why
             else:
                 with its_own_doing(pid):

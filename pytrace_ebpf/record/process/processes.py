@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.process.naming import Naming
@@ -34,6 +35,7 @@ class Processes(Recorder):
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
+        self.mains = Mains()
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
         self._alive: Counter[int] = Counter()  # threads per process
@@ -75,6 +77,7 @@ class Processes(Recorder):
     def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
         """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""
         gil_start, gil_end = target.gil_range()
+        self.mains.add(target.command)
         self.targets[target.pid] = target
         self._naming.forget(target.pid)
         self._put_process(
@@ -97,6 +100,11 @@ class Processes(Recorder):
         """Whether the program that `pid` has been since then has a source of function events already."""
         row = self.processes.get(pid)
         return row is not None and row["source"] is not None and self._program_start_ns[pid] >= since_ns
+
+    def had_no_agent(self, pid: int, at_ns: int) -> bool:
+        """Whether a process is known to have had no agent at that moment, which a child that it forked would have with it."""
+        row = self.processes.get(pid)
+        return row is not None and (row["source"] == "usdt" or (row["source"] == "agent" and self._program_start_ns[pid] > at_ns))
 
     def set_source(self, pid: int, source: str, version: str, start_ns: int) -> None:
         """A process that was a Python with recorded calls, as was learned when it had ended already."""

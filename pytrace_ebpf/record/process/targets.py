@@ -10,6 +10,7 @@ from typing import Any
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice.choice import announced
+from pytrace_ebpf.record.choice.foresight import MOST_SHARE
 from pytrace_ebpf.record.choice.glance import glance
 from pytrace_ebpf.record.choice.no_calls import why_no_calls
 from pytrace_ebpf.record.choice.sources import Sources
@@ -73,6 +74,8 @@ class Targets:
         asked: list[tuple[int, Target | Exception | None]] = [(pid, None) for pid in dict.fromkeys(pids)]
         if self._matching:
             asked += [found for found in self._matching.there() if found[0] not in pids]
+        asked = [(pid, found or _inspected(pid)) for pid, found in asked]
+        self._survey([found for _, found in asked if isinstance(found, Target)])
         begun, refused = list[Begun](), list[tuple[int, Exception]]()
         for pid, found in asked:
             if self._is_traced(pid):  # as the child of another one
@@ -108,6 +111,21 @@ class Targets:
             self.launched = Launched(command, environment, self._at_exec)  # calls _at_exec already
         return self.launched.pid
 
+    def _survey(self, asked: Sequence[Target]) -> None:
+        """Look at what is going to be traced together before a source is chosen for any of it: these, and what they have started."""
+        if self._options.source not in ("auto", "usdt"):
+            return
+        found, waiting = {target.pid: target for target in asked}, [target.pid for target in asked] if self._options.follow else []
+        while waiting:
+            started = [child for child in children(waiting.pop()) if child not in found and child != os.getpid()]
+            for child in started:  # so that all of them are looked at together
+                glance(child)
+            for child in started:
+                if isinstance(target := _inspected(child), Target):
+                    found[child] = target
+                    waiting.append(child)
+        self._sources.survey(list(found.values()))
+
     def _attach(self, pid: int, found: Target | Exception | None) -> Begun:
         if isinstance(found, Exception):
             raise found
@@ -121,7 +139,7 @@ class Targets:
             self._asked.pop(pid, None)
             self._record_scheduling(pid, target.ppid, now)  # some of it is there already
             raise
-        return Begun(pid, announced(target, choice, seen), choice.warning)
+        return Begun(pid, announced(target, choice, seen, self._sources.price, MOST_SHARE if self._options.unasked else None), choice.warning)
 
     def _attach_children(self, pid: int) -> None:
         """Attach to what a process had started before it was added itself."""
@@ -212,6 +230,8 @@ class Targets:
         """See how a launched program is; attach to what came to fit the pattern, where nobody follows it already. Raises TargetError."""
         if self.launched is not None:
             self.launched.poll()
+        for sentence in self._sources.change():
+            self._say(sentence)
         if self._matching is None:
             return
         for pid, found in self._matching.newcomers():
@@ -288,6 +308,13 @@ class Targets:
             self.launched.release()
         if self._matching is not None:
             self._matching.close()
+
+
+def _inspected(pid: int) -> Target | Exception:
+    try:
+        return inspect(pid)
+    except (TargetError, HostError) as error:
+        return error
 
 
 def _described(target: Target) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class NoCalls(CallSource):
         """No events."""
         return {"events": []}
 
-    def cost_per_call(self) -> float | None:
+    def cost_per_call(self) -> tuple[float, float] | None:
         """None: no call is recorded."""
         return None
 

@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions, Qualify
+from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
 from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.sampling.native import FRAME_NATIVE, Native, Natives
 

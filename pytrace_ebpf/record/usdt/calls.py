@@ -1,17 +1,18 @@
 """Function events from CPython's USDT probes, by BPF; nothing enters the process."""
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.choice import price
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
-from pytrace_ebpf.record.cpython.functions import ProbeIds, Qualify
+from pytrace_ebpf.record.cpython.functions import ProbeIds
+from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
@@ -22,6 +23,7 @@ from pytrace_ebpf.record.usdt.objects import Objects
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
+_PRICING_PAGES, _PRICING_ROUNDS = 1024, 3  # room for the calls of one measurement: where there is none a call costs less
 _MOST_INTERPRETERS = 16  # each has rings of its own, 84 MiB
 
 
@@ -48,6 +50,7 @@ class UsdtCalls(CallSource):
         self._qualnames: dict[int, Qualify] = {}
         self._unread_frames = 0
         self._paused: dict[int, Target] = {}  # processes whose probes are removed for a while
+        self._let_go: set[int] = set()  # processes that another source records now: what is still in the rings of them is not wanted
 
     def prepare(self, target: Target) -> None:
         """Compile and load the programs for the target's interpreter."""
@@ -113,11 +116,23 @@ class UsdtCalls(CallSource):
             self._resume()
         return not func_ids - {EVERYTHING}
 
-    @property
-    def slowdown(self) -> float:
-        """Of the code of the programs by what is not counted as calls."""
-        on = [price.slowdown(loaded.target.python_version) for loaded in self._loaded.values() if loaded.probes.attached]
+    def slowdown(self, pid: int) -> float:
+        """Of its code by what is not counted as calls."""
+        on = [price.slowdown(loaded.target.python_version) for loaded in self._loaded.values() if pid in loaded.probes.attached]
         return max(on, default=1.0)
+
+    @property
+    def first(self) -> Target | None:
+        """Of the first interpreter that was met."""
+        return next((loaded.target for loaded in self._loaded.values()), None)
+
+    def let_go(self, pid: int) -> Rows:
+        """Record a process no more, which another source does now. Returns the rows until then, of all processes."""
+        for loaded in self._loaded.values():
+            self._drain(loaded)
+            loaded.probes.detach(pid)
+        self._let_go.add(pid)
+        return self._recording.take()
 
     def _pause(self) -> None:
         """Remove the probes for a while. All open calls end, and are reported as open when the probes are back."""
@@ -166,21 +181,23 @@ class UsdtCalls(CallSource):
             loaded.probes.detach_all()
         return 0
 
-    def cost_per_call(self) -> float | None:
-        """Median of rounds with the probes less the one without, in a process of the first interpreter that was met."""
-        first = next(iter(self._loaded.values()), None)
-        if first is None:
+    def cost_per_call(self) -> tuple[float, float] | None:
+        """In a process of the first interpreter that was met, without probes and with programs of its own on them: its calls are none of the recording."""
+        planned, loaded = next(iter(self._loaded.items()), (None, None))
+        if planned is None or loaded is None:
             return None
         try:
-            with FibChild(first.target) as child:
-                plain = child.ns_per_call()
-                try:
-                    first.probes.attach(child.pid, first.target.binary_file.path)
-                    first.probes.record(True)
-                    return max(0.0, round(child.ns_per_call() - plain, 1))
-                finally:
-                    first.probes.detach(child.pid)
-        except TargetError:
+            with closing(UsdtProbes(planned, _PRICING_PAGES, follow=False)) as probes, FibChild(loaded.target) as child:
+                alone, recorded = list[float](), list[float]()
+                for _ in range(_PRICING_ROUNDS):
+                    alone.append(child.ns_per_call())
+                    probes.attach(child.pid, loaded.target.binary_file.path)
+                    probes.record(True)
+                    recorded.append(child.ns_per_call())
+                    probes.detach_now()
+                    probes.drain_calls(np.copy)
+                return min(alone), min(recorded)
+        except (TargetError, HostError, OSError):
             return None
 
     def close(self) -> None:
@@ -201,12 +218,14 @@ class UsdtCalls(CallSource):
                     f"process {target.pid} runs one interpreter more than the {_MOST_INTERPRETERS} whose probes a recording can have; trace it by itself"
                 )
             probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
-            objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None)
+            objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None, self._recording.processes.mains)
             self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects, CallSites(target.layout.version))
         return self._loaded[planned]
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         target.process.check()
+        self._recording.processes.mains.add(target.command)
+        self._let_go.discard(target.pid)
         loaded.probes.attach(target.pid, target.binary_file.path)
         self._qualnames[target.pid] = qualnames.for_process(target.process, target.library)
 
@@ -220,7 +239,7 @@ class UsdtCalls(CallSource):
     def _introduce(self, loaded: _Loaded) -> None:
         read = loaded.probes.drain_objects() if self._observed else None
         sites, introduced = loaded.probes.drain_sites(), loaded.probes.drain_functions()
-        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, _no_qualname), self._recording.processes.read_codes)
+        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, qualnames.unknown), self._recording.processes.read_codes)
         for rows in sites:
             loaded.sites.introduce(rows, loaded.ids)
         if read is not None:
@@ -241,6 +260,8 @@ class UsdtCalls(CallSource):
 
     def _emit(self, loaded: _Loaded, calls: tables.Columns) -> None:
         wanted = None
+        if self._let_go:
+            calls = tables.where(calls, ~np.isin(calls["pid"], list(self._let_go)))
         if self._filters:
             wanted = self._wanted_functions()
             calls = tables.where(calls, wanted[calls["func_id"]])
@@ -249,10 +270,6 @@ class UsdtCalls(CallSource):
 
     def _wanted_functions(self) -> np.ndarray:
         """Of which functions calls are recorded, by func_id."""
-        places = self._recording.functions.places
-        self._wanted += [place is None or self._filters.wants(*place) for place in places[len(self._wanted) :]]
+        places, mains = self._recording.functions.places, self._recording.processes.mains
+        self._wanted += [place is None or self._filters.wants(*place, mains.have(place[0])) for place in places[len(self._wanted) :]]
         return np.array([*self._wanted, True])  # the last for UNKNOWN, which is -1
-
-
-def _no_qualname(file: str, first_line: int, name: str) -> str | None:
-    return None

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
+
+from pytrace_ebpf.patterns import MAIN
 
 _WORDS = 4  # of 64 states: STATE_WORDS
 _BITS = 64 * _WORDS
@@ -15,23 +18,25 @@ _ANY = b""  # in what elements() gives: any number of bytes
 def automaton(patterns: Sequence[str]) -> tuple[np.ndarray, ...]:
     """first, last, steps and stays of struct matcher, uint64; it says yes of all functions that a pattern means, and of some others.
 
-    A pattern has its share of the states, at most those of a word: of a longer one the beginning counts.
+    A way in which a pattern may fit has its share of the states, at most those of a word: of a longer one the beginning counts.
     """
     first, last = (np.zeros(_WORDS, np.uint64) for _ in range(2))
     steps, stays = (np.zeros((256, _WORDS), np.uint64) for _ in range(2))
     stays[0] = ~np.uint64(0)
-    in_word = -(-len(patterns) // _WORDS)
+    ways = [way for pattern in patterns for way in _ways(pattern)]
+    in_word = -(-len(ways) // _WORDS)
     share = max(64 // in_word, 2) if in_word else 64
-    for number, pattern in enumerate(patterns[: _WORDS * (64 // share)]):
+    for number, (behind, elements) in enumerate(ways[: _WORDS * (64 // share)]):
         word, state = number % _WORDS, share * (number // _WORDS)
         end = state + share - 1
         first[word] |= _bit(state)
-        if "/" not in pattern:  # it may begin behind any slash
+        if behind:
             stays[1:, word] |= _bit(state)
-            steps[ord("/"), word] |= _bit(state)
+            steps[ord(behind), word] |= _bit(state)
             state += 1
-            first[word] |= _bit(state)
-        for element in _elements(pattern):
+            if behind == "/":  # or at the beginning
+                first[word] |= _bit(state)
+        for element in elements:
             if state == end:
                 break
             if element == _ANY:
@@ -41,11 +46,33 @@ def automaton(patterns: Sequence[str]) -> tuple[np.ndarray, ...]:
             state += 1
         stays[1:, word] |= _bit(state)
         last[word] |= _bit(state)
-    if len(patterns) > _WORDS * (64 // share):  # some have no states
+    if len(ways) > _WORDS * (64 // share) or any(fnmatchcase(MAIN, pattern) for pattern in patterns):
+        # Some have no states, or may mean the main program, whose file is not known here.
         last[0] |= _bit(0)
         first[0] |= _bit(0)
         stays[1:, 0] |= _bit(0)
     return first, last, steps.ravel(), stays.ravel()
+
+
+def _ways(pattern: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """How a pattern may fit: behind which character it begins ("" for the beginning alone), and its elements."""
+    if "/" in pattern:
+        pattern = pattern.removeprefix("./")
+        yield "" if pattern.startswith("/") else "/", _elements(pattern)
+        return
+    yield "/", _elements(pattern)
+    yield "\n", _name_elements(pattern)
+
+
+def _name_elements(pattern: str) -> Iterator[bytes]:
+    """Those of a function's plain name, which is the last part of all that the pattern may mean."""
+    literal, has_set, _ = pattern.partition("[")
+    last = (literal + "*" * len(has_set)).rpartition(".")[2]
+    parts = re.split(r"[*?]", last)
+    if len(parts) > 1:
+        yield _ANY
+    yield from _bytes(parts[-1])
+    yield b"\n"
 
 
 def _bit(state: int) -> np.uint64:

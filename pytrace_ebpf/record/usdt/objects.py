@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pytrace_ebpf.late import pa
+from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.rebuild import decoding
 from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.record.filters import Observed
@@ -28,9 +29,9 @@ _SLOTS = MOST_OBSERVED + 1  # of a function: its arguments, and what leaves it
 class Objects:
     """Of the programs of one interpreter."""
 
-    def __init__(self, observed: Observed, decide: Callable[[int, int], None], is_bare: bool) -> None:
+    def __init__(self, observed: Observed, decide: Callable[[int, int], None], is_bare: bool, mains: Mains) -> None:
         """`decide(id, decision)` tells the programs; `is_bare`: code objects do not know their class."""
-        self._observed, self._decide, self._is_bare = observed, decide, is_bare
+        self._observed, self._decide, self._is_bare, self._mains = observed, decide, is_bare, mains
         self._wanted: dict[int, bool] = {}  # by the programs' id, of the function's name: whether its result is secret
         self._asked: set[int] = set()  # functions of which the programs know
         self._names: dict[int, str] = {}  # of arguments, by _SLOTS * id + position
@@ -40,7 +41,7 @@ class Objects:
         for row in functions[functions["observable"] == 1]:  # one step per function, not per call
             file, name, qualname = (_text(row[field]) for field in ("file", "name", "qualname"))
             is_bare = self._is_bare or not qualname.endswith(name)
-            if self._observed.wants(file, module_of(file), name if is_bare else qualname, is_bare):
+            if self._observed.wants(file, module_of(file), name if is_bare else qualname, self._mains.have(file), is_bare):
                 self._wanted[int(row["id"])] = self._observed.hides(name)
             else:
                 self._decide(int(row["id"]), DECIDED | NOT_OBSERVED)

@@ -1,0 +1,70 @@
+"""The price of a call and its return by each source, ns of the program's CPU time: expected at first, then measured on this machine, and one for all.
+
+What was measured is kept for the next recordings of that interpreter on this host (kept.py), so that what is foreseen, what the progress says and what the
+report says come from one number. Of the measurements the least hold, of an interpreter alone and with a source: other work only adds to them.
+"""
+
+import json
+import os
+import platform
+from contextlib import suppress
+
+from pytrace_ebpf.record.choice.price import expected_ns
+from pytrace_ebpf.record.kernel import kept
+from pytrace_ebpf.record.process.target import Target
+
+Measured = tuple[float, float]  # a call alone, and with a source
+
+_NAME = "prices"
+_MOST = 200  # interpreters
+_SAME = 3.0  # times as much as before: then it is another machine, or another interpreter in the same place
+
+
+class Prices:
+    """By source, of the first interpreter that is recorded by it."""
+
+    def __init__(self) -> None:
+        self._kept = _load()
+        self._known: dict[str, tuple[str, Measured]] = {}  # by source, with the key of what is kept
+        self._expected: dict[str, float | None] = {}  # by source, until it is measured
+
+    def price(self, source: str, target: Target | None) -> float | None:
+        """Of a call of `target`, or of whatever the source was measured with; None where nobody ever measured it."""
+        if source in self._known:
+            plain, with_source = self._known[source][1]
+            return max(0.0, round(with_source - plain, 1))
+        if target is None or source in self._expected:
+            return self._expected.get(source)
+        if (found := self._kept.get(_key(source, target))) is not None:
+            self._known[source] = _key(source, target), found
+            return self.price(source, target)
+        self._expected[source] = expected_ns(source, target.python_version)
+        return self._expected[source]
+
+    def is_measured(self, source: str) -> bool:
+        """Here, in this recording or one before."""
+        return source in self._known
+
+    def learn(self, source: str, target: Target, measured: Measured) -> None:
+        """Take in what was measured, and keep it."""
+        key = _key(source, target)
+        before = self._kept.get(key)
+        if before and all(1 / _SAME < new / old < _SAME for new, old in zip(measured, before, strict=True)):
+            measured = min(measured[0], before[0]), min(measured[1], before[1])
+        self._known[source] = key, measured
+        if measured != before:
+            self._kept = dict(list(({key: measured} | {other: value for other, value in _load().items() if other != key}).items())[:_MOST])
+            kept.keep(_NAME, json.dumps(self._kept).encode())
+
+
+def _key(source: str, target: Target) -> str:
+    """The interpreter's file and the kernel, on which the price depends; and whose process answered, who might lie."""
+    file = os.fstat(target.process.executable.fileno())
+    return f"{target.process.credentials.owner} {source} {target.version_text} {file.st_dev} {file.st_ino} {file.st_size} {file.st_mtime_ns} {platform.release()}"
+
+
+def _load() -> dict[str, Measured]:
+    with suppress(ValueError, TypeError, AttributeError):
+        found = json.loads(kept.load(_NAME) or b"{}")
+        return {str(key): (float(plain), float(with_source)) for key, (plain, with_source) in found.items() if plain > 0 and with_source > 0}
+    return {}

@@ -1,0 +1,192 @@
+"""What each traced program used of the cores, and what tracing took of that: its calls at their price, or what all of its code is slowed by; never more than it used."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytrace_ebpf.record.choice.price import PASSED_NS
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.source import Recording
+
+_CPU_CLOCK = 2  # CPUCLOCK_SCHED of a process: clock ids of include/linux/posix-timers.h
+_MOST = 1000  # processes whose sums are held apart
+
+
+@dataclass
+class Spent:
+    """Sums over processes, CPU time."""
+
+    seconds: float = 0.0
+    used_ns: float = 0.0  # by the programs, with what tracing took
+    calls: float = 0.0
+    calls_ns: float = 0.0  # of it what calls took
+    spent_ns: float = 0.0  # and what tracing took in all
+    least_ns: float = 0.0  # and what was surely not tracing
+
+    def add(self, other: "Spent") -> None:
+        """Another span of time."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass
+class _Sum:
+    """Of one process and source."""
+
+    source: str
+    events: int = 0
+    used_ns: float = 0.0
+    slowed_ns: float = 0.0  # of that, by what no single call is charged for
+
+    def calls_ns(self, price: float) -> float:
+        return min(self.used_ns, self.events / 2 * price)
+
+    def spent_ns(self, price: float) -> float:
+        return min(self.used_ns, max(self.events / 2 * price, self.slowed_ns))
+
+
+@dataclass
+class _Process:
+    seen_ns: int | None  # of CPU time, when it was looked at last; None: it has ended
+    looked_ns: int
+    slowdown: float = 1.0
+    events: int = 0  # since then
+    lately: _Sum = field(default_factory=lambda: _Sum(""))
+    whole: _Sum = field(default_factory=lambda: _Sum(""))
+
+
+@dataclass(frozen=True)
+class Lately:
+    """One process, at the last look."""
+
+    pid: int
+    source: str
+    seconds: float
+    cores: float  # that tracing took
+    share: float  # of what the program used
+
+
+class Accounts:
+    """Of all processes of a recording, from look to look."""
+
+    def __init__(self, recording: Recording, sources: Sources) -> None:
+        self._recording, self._sources = recording, sources
+        self._processes: dict[int, _Process] = {}
+        self._closed = Spent()  # of processes that are not held apart any more
+        self._passed = self._all_passed = 0
+        self._dropped: dict[int, int] = {}  # events for which there was no room, by process
+        self._seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def add(self, pid: int) -> None:
+        """What it used before does not count."""
+        self._processes.setdefault(pid, _Process(_cpu_ns(pid), time.monotonic_ns()))
+
+    def count(self, batches: Iterable[Columns]) -> None:
+        """Columns of `events`."""
+        for batch in batches:
+            pids = batch["pid"]
+            if len(pids) and pids[0] == pids[-1] and (pids == pids[0]).all():  # nearly always
+                self._of(int(pids[0])).events += len(pids)
+            elif len(pids):
+                for pid, count in zip(*np.unique(pids, return_counts=True), strict=True):
+                    self._of(int(pid)).events += int(count)
+
+    def _of(self, pid: int) -> _Process:
+        if pid not in self._processes:  # it was started while it was recorded: all that it used counts
+            self._processes[pid] = _Process(0, time.monotonic_ns())
+        return self._processes[pid]
+
+    def roughly_ns(self) -> float:
+        """What was spent since the last look, as far as calls take it."""
+        calls_ns = sum(process.events / 2 * self._price(process.whole.source) for process in self._processes.values() if process.events)
+        return calls_ns + max(0, self._sources.passed - self._passed) * PASSED_NS
+
+    def look(self, seconds: float) -> Spent:
+        """What happened since the last look, so many seconds ago."""
+        spent, now_ns = Spent(seconds), time.monotonic_ns()
+        for pid in self._recording.processes.living:
+            self._of(pid)
+        for pid, dropped in self._sources.dropped().items():  # such an event costs its program as much
+            self._of(pid).events += max(0, dropped - self._dropped.get(pid, 0))
+            self._dropped[pid] = dropped
+        for pid, process in self._processes.items():
+            self._look(pid, process, now_ns)
+            lately, price = process.lately, self._price(process.lately.source)
+            spent.add(_of_sum(lately, price, _LEAST_OWN if process.slowdown == 1 else min(_LEAST_OWN, 1 / process.slowdown)))
+        passed, self._passed = max(0, self._sources.passed - self._passed), self._sources.passed
+        self._all_passed += passed
+        spent.spent_ns = min(spent.used_ns, spent.spent_ns + passed * PASSED_NS)
+        self._seconds += seconds
+        self._close_ended()
+        return spent
+
+    def _look(self, pid: int, process: _Process, now_ns: int) -> None:
+        source = self._recording.source_of(pid) or process.whole.source
+        if process.whole.source and source != process.whole.source:
+            self._close(process)
+        process.whole.source = source
+        cpu_ns = _cpu_ns(pid) if process.seen_ns is not None else None
+        lately = _Sum(source, process.events)
+        if cpu_ns is not None and process.seen_ns is not None:
+            lately.used_ns = max(0, cpu_ns - process.seen_ns)
+        elif process.seen_ns is not None:  # it has ended meanwhile, and nobody can say any more what it used
+            lately.used_ns = min(now_ns - process.looked_ns, lately.events / 2 * self._price(source))
+        slowdown = self._sources.slowdown(pid)
+        lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))
+        process.seen_ns, process.looked_ns, process.slowdown, process.events = cpu_ns, now_ns, slowdown, 0
+        process.lately = lately
+        process.whole.events += lately.events
+        process.whole.used_ns += lately.used_ns
+        process.whole.slowed_ns += lately.slowed_ns
+
+    def lately(self, seconds: float) -> Iterator[Lately]:
+        """Each process with recorded calls, at the last look, which was of so many seconds."""
+        for pid, process in self._processes.items():
+            sum_ = process.lately
+            if sum_.source and sum_.used_ns:
+                spent_ns = sum_.spent_ns(self._price(sum_.source))
+                yield Lately(pid, sum_.source, seconds, spent_ns / 1e9 / seconds, spent_ns / sum_.used_ns)
+
+    def whole(self) -> Spent:
+        """All of it until the last look, at the price that is known by now."""
+        whole = Spent(self._seconds)
+        whole.add(self._closed)
+        for process in self._processes.values():
+            whole.add(_of_sum(process.whole, self._price(process.whole.source), _LEAST_OWN))
+        whole.spent_ns = min(whole.used_ns, whole.spent_ns + self._all_passed * PASSED_NS)
+        return whole
+
+    def _price(self, source: str) -> float:
+        return self._sources.price(source) or 0.0
+
+    def _close(self, process: _Process) -> None:
+        self._closed.add(_of_sum(process.whole, self._price(process.whole.source), _LEAST_OWN))
+        process.whole = _Sum("")
+
+    def _close_ended(self) -> None:
+        """A service may start any number of processes."""
+        ended = [pid for pid, process in self._processes.items() if process.seen_ns is None]
+        for pid in ended[: max(0, len(ended) - _MOST)]:
+            self._close(self._processes.pop(pid))
+            self._dropped.pop(pid, None)
+
+
+_LEAST_OWN = 0.1  # of a program's CPU time: never less is counted as its own, whatever its calls are reckoned to cost
+
+
+def _of_sum(sum_: _Sum, price: float, least: float) -> Spent:
+    return Spent(0.0, sum_.used_ns, sum_.events / 2, sum_.calls_ns(price), sum_.spent_ns(price), least * sum_.used_ns)
+
+
+def _cpu_ns(pid: int) -> int | None:
+    """CPU time of all threads of a process; None where it has ended."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
+    except OSError:
+        return None

@@ -1,0 +1,47 @@
+"""Where nobody asked for a source or a budget: what tracing takes is compared with what was foreseen, and more than twice that is not gone on with."""
+
+from collections.abc import Iterable
+
+from pytrace_ebpf.record.choice.foresight import MOST_SHARE
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.cost.spent import Lately
+
+TIMES = 2  # as much as was foreseen, and as MOST_SHARE / TIMES at least: less harms nobody
+_AT_LEAST_S = 0.4  # that it is too much: much may begin for a moment
+_SAID = 3  # processes that are named
+
+
+class Watch:
+    """Judges each look. Of a process's probes too dear, the source is to change; of the agent, or where no source can, calls are to be left out."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._dear: dict[int, float] = {}  # seconds for which a process has been traced at too high a cost
+
+    def look(self, lately: Iterable[Lately]) -> str:
+        """Ask the sources to change what has become too dear. Returns why calls are to be left out from now on, a sentence; "" where they are not."""
+        bound = list[Lately]()
+        dear = dict[int, float]()
+        for each in lately:
+            if each.share <= MOST_SHARE or each.cores <= self._most(each) or not self._sources.is_priced(each.source):
+                continue
+            dear[each.pid] = self._dear.get(each.pid, 0.0) + each.seconds
+            if dear[each.pid] < _AT_LEAST_S:
+                continue
+            if each.source == "usdt" and each.pid not in self._sources.unchangeable:
+                self._sources.too_dear(each.pid, each.cores)
+            else:
+                bound.append(each)
+        self._dear = dear
+        if not bound:
+            return ""
+        bound.sort(key=lambda each: -each.share)
+        named = ", ".join(f"{each.share * 100:.0f} % of the CPU time of process {each.pid}" for each in bound[:_SAID])
+        more = f" and as much of {len(bound) - _SAID} more" if len(bound) > _SAID else ""
+        return f"tracing takes {named}{more}: from now on so many calls are left out that it is {MOST_SHARE * 100:.0f} % (--source agent leaves out none)"
+
+    def _most(self, each: Lately) -> float:
+        """Cores that tracing a process may take."""
+        changes = each.source == "usdt" and each.pid not in self._sources.unchangeable
+        foreseen = self._sources.foreseen(each.pid) if changes else None
+        return TIMES * max(MOST_SHARE / TIMES, foreseen or 0.0)
