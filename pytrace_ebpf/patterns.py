@@ -16,6 +16,7 @@ _WITH_VALUE = "cmWXQ"  # options of Python that take a value; c and m end the op
 _TYPED = re.compile(r"<(stdin|python-input)")
 _FEW, _ALIKE = 3, 0.6
 _MOST_MAINS = 1000
+_MOST_NAMES, _LONGEST = 20_000, 200  # that are compared: each takes some microseconds
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ def nearest(pattern: str, functions: Iterable[tuple[str, str, str]]) -> list[str
     names: dict[str, str] = {}  # in small letters, to what is shown
     for file, module, qualname in functions:
         for name in (qualname, qualname.rpartition(".")[2], module, f"{module}.{qualname}", file.rpartition("/")[2]):
-            names.setdefault(name.lower(), name)
+            if len(name) <= _LONGEST and len(names) < _MOST_NAMES:
+                names.setdefault(name.lower(), name)
     wanted = re.sub(r"[*?\[\]]", "", pattern).lower()
     tries = dict.fromkeys((wanted, wanted.rpartition(".")[2], wanted.rpartition("/")[2]))
     found = dict.fromkeys(names[name] for each in tries if each for name in get_close_matches(each, names, _FEW, _ALIKE))

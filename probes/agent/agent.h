@@ -41,7 +41,7 @@
 
 /* arena.state, written by the agent; REFUSED: `message` says why */
 enum { ARENA_STARTING, ARENA_ACTIVE, ARENA_QUIET, ARENA_REFUSED };
-/* arena.command, written by the tracer; the agent waits for its change by futex, and is woken there for left_out_turn too */
+/* arena.command, written by the tracer; threads that run Python look there from time to time */
 enum { COMMAND_RECORD, COMMAND_STOP };
 #define MOST_LEFT_OUT 512 /* functions at a time */
 #define EVERYTHING UINT32_MAX /* left_out_count: no event at all is wanted; where it can, the source has the interpreter report none */
@@ -218,10 +218,13 @@ static inline uint32_t event_line(uint64_t stamp_line, uint64_t what)
  * Loading it does nothing, unless an `options` file is next to it: then it begins by itself, at the start of
  * the program's own code when it was preloaded (LD_PRELOAD), at once when it was loaded into a running Python. */
 
-/* Begin a session in this process, from a thread of its own; returns at once. For a process that holds the library already. */
+/* Begin a session in this process, soon; returns at once. For a process that holds the library already. */
 int pytrace_begin(const char *directory);
 /* The same with the signature of a pending call of CPython. */
 int pytrace_begin_pending(void *directory);
+/* Have done what arena.command and left_out_turn ask for: threads that run Python look by themselves, and where none does nobody would. */
+void pytrace_look(void);
+int pytrace_look_pending(void *unused);
 /* For the tracer: one moment in both clocks, {stamp, CLOCK_MONOTONIC ns}; `clock` is CLOCK_IS_*. */
 void pytrace_anchor(uint32_t clock, uint64_t moment[2]);
 /* Lines of "struct field type offset count", the types as NumPy writes them (u8, i4, S1), numbers with leading zeros;

@@ -23,10 +23,14 @@
 #define FUNCTIONS_STEP (256 << 10)
 #define SMALL (16 << 20) /* an arena in which names take smaller steps */
 #define WAIT_NS 200000
+#define WINDOW_NS 10000000 /* a thread looks at the clock about so often */
+#define WINDOW 256         /* events, after so many at the latest */
+#define DUE_NS 50000000    /* and so often one thread of all looks whether something is to be done */
 #define LOOK_EVERY 64 /* events, while there is no chunk */
 
 struct arena *arena;
 uint64_t recording;
+bool (*nobody_reads)(void);
 
 static struct writer nobody = {.session = NO_SESSION};
 _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"))) = &nobody;
@@ -283,17 +287,48 @@ static struct chunk *wait_for_chunk(const struct writer *w)
     struct chunk *chunk = NULL;
     /* With the GIL: the program stands still until the tracer has read a chunk, but not again and again for one that does
      * not come. Without one it is this thread alone. */
-    while (may_wait && patient && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
+    while (may_wait && patient && !nobody_reads() && !(chunk = take_chunk_for_calls(w)) && clock_ns() - since < options.wait_ns)
         nanosleep(&pause, NULL);
     patient = chunk != NULL;
     __atomic_fetch_add(&arena->waited_ns, clock_ns() - since, __ATOMIC_RELAXED);
     return chunk;
 }
 
+static void look_at_clock(struct writer *w)
+{
+    static uint64_t due;
+    uint64_t now = clock_ns(), took = now - w->looked, most = w->window ? 2 * w->window : 1;
+    uint64_t fit = (uint64_t)w->window * WINDOW_NS / (took + 1);
+    w->looked = now;
+    w->window = fit < 1 ? 1 : fit < most ? fit : most;
+    if (w->window > WINDOW)
+        w->window = WINDOW;
+    if (now < __atomic_load_n(&due, __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(&due, now + DUE_NS, __ATOMIC_RELAXED);
+    w->session |= DUE;
+}
+
+static void open_window(struct writer *w)
+{
+    look_at_clock(w);
+    w->end = w->stop - w->next > w->window ? w->next + w->window : w->stop;
+}
+
+void writer_looks(void)
+{
+    if (this_writer->session == recording)
+        look_at_clock(this_writer);
+}
+
 bool writer_make_room(struct writer *w)
 {
-    if (w->session != recording) /* writers_close */
+    if (!recording || !(writes_to(w, recording) || w->session == AWAITING)) /* writers_close */
         return false;
+    if (w->next != w->stop) {
+        open_window(w);
+        return true;
+    }
     if (w->chunk) {
         w->before += w->chunk->count;
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
@@ -307,13 +342,14 @@ bool writer_make_room(struct writer *w)
             patient = true;
     }
     if (!w->chunk) {
-        w->next = w->end = NULL;
+        w->next = w->end = w->stop = NULL;
         arena_dropped();
         return false;
     }
     w->turned_away = 0;
     w->next = (struct event *)((char *)arena + events_at(w->chunk - chunk_at(0)));
-    w->end = w->next + options.chunk_records;
+    w->stop = w->next + options.chunk_records;
+    open_window(w);
     return true;
 }
 
@@ -323,7 +359,7 @@ void writers_close(void)
     uint64_t ending = __atomic_exchange_n(&recording, 0, __ATOMIC_SEQ_CST);
     arena_lock();
     for (struct writer *w = writers; w; w = w->link)
-        if (w->session == ending && !w->over && !__atomic_load_n(&w->foreign, __ATOMIC_SEQ_CST))
+        if (writes_to(w, ending) && !w->over && !__atomic_load_n(&w->foreign, __ATOMIC_SEQ_CST))
             w->end = w->next;
     arena_unlock();
 }
@@ -392,7 +428,7 @@ void arena_opcode_added(void)
 void writers_each(void (*act)(struct writer *))
 {
     for (struct writer *w = writers; w; w = w->link)
-        if (w->session == recording && !w->over)
+        if (writes_to(w, recording) && !w->over)
             act(w);
 }
 
@@ -401,7 +437,7 @@ static void thread_ends(void *writer)
     struct writer *w = writer;
     this_writer = &nobody;
     arena_lock();
-    bool good = w->session == recording || w->session == AWAITING;
+    bool good = writes_to(w, recording) || w->session == AWAITING;
     if (good && w->chunk)
         __atomic_store_n(&w->chunk->state, CHUNK_FULL, __ATOMIC_RELEASE);
     if (good && w->values)
@@ -458,7 +494,7 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 {
     arena_lock();
     struct writer *w = writers;
-    while (w && !((thread ? w->thread == thread : w->thread != 0) && w->tid == tid && w->session == recording && !w->over))
+    while (w && !((thread ? w->thread == thread : w->thread != 0) && w->tid == tid && writes_to(w, recording) && !w->over))
         w = w->link;
     arena_unlock();
     return w;
@@ -467,7 +503,7 @@ struct writer *writer_kept(uint32_t tid, uint64_t thread)
 struct writer *writer_of(uint32_t tid)
 {
     for (struct writer *w = writers; w; w = w->link)
-        if (w->tid == tid && (w->session == recording || w->session == AWAITING) && w->chunk && !w->over)
+        if (w->tid == tid && (writes_to(w, recording) || w->session == AWAITING) && w->chunk && !w->over)
             return w;
     return NULL;
 }

@@ -16,8 +16,10 @@
 #include "build.h"
 #include "options.h"
 
+#define PASSED_WINDOW 64 /* events that are not written, until the clock is looked at */
 #define NO_SESSION UINT64_MAX
 #define AWAITING 0xfffffffffffffffeull /* writer.session: open_frame was reported as its thread's innermost frame, and nothing of the thread since */
+#define DUE (1ull << 62) /* in writer.session: before its thread reports the next event it looks whether something is to be done */
 #define LAST_FUNCTION ((1 << 20) - 1)
 
 /* A call of what is written in C: its number among frames, and its function. */
@@ -39,7 +41,9 @@ struct mark {
 /* Where a thread writes. Belongs to the thread. */
 struct writer {
     uint64_t session; /* it is good while this equals `recording` */
-    struct event *next, *end;
+    struct event *next, *end, *stop; /* stop: of the chunk; end: until where it writes before it looks at the clock */
+    uint64_t looked;     /* at the clock, ns */
+    uint32_t window;     /* events from one such look to the next */
     struct chunk *chunk;
     struct chunk *values; /* the one for values; NULL = none yet */
     uint64_t before;     /* records in the chunks that it has filled */
@@ -141,8 +145,15 @@ static inline void writer_awaits(struct writer *writer, uint32_t frame)
     writer->open_frame = frame;
     writer->session = AWAITING;
 }
+/* Whether it writes to that session. */
+static inline bool writes_to(const struct writer *writer, uint64_t session)
+{
+    return (writer->session & ~DUE) == session;
+}
 /* Of each thread of the session. */
 void writers_each(void (*act)(struct writer *));
+/* The tracer is gone, or wants no more: who waits for a chunk asks this. */
+extern bool (*nobody_reads)(void);
 /* Nobody waits for a chunk from now on until the next arena is opened. */
 void arena_wait_no_more(void);
 /* A chunk with room; false: the event is lost, and counted. */
@@ -154,11 +165,14 @@ static inline void arena_dropped(void)
     __atomic_fetch_add(&arena->dropped, 1, __ATOMIC_RELAXED);
 }
 
+/* The calling thread's writer looks at the clock. */
+void writer_looks(void);
+
 /* An event was looked at that is not to be written. */
 static inline void arena_passed(void)
 {
-    if (LIKELY(arena != NULL))
-        arena->passed++;
+    if (LIKELY(arena != NULL) && UNLIKELY(++arena->passed % PASSED_WINDOW == 0))
+        writer_looks();
 }
 
 /* Places for so many values, which belong to the last event that was written; values_written is to follow. NULL: there are not as many

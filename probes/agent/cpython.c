@@ -96,6 +96,7 @@ static bool find_in(void *python)
         *types[i].type = dlsym(python, types[i].name);
     py.true_ = dlsym(python, "_Py_TrueStruct");
     py.false_ = dlsym(python, "_Py_FalseStruct");
+    py.long_type = dlsym(python, "PyLong_Type");
     py.float_type = dlsym(python, "PyFloat_Type");
     py.set_type = dlsym(python, "PySet_Type");
     py.frozenset_type = dlsym(python, "PyFrozenSet_Type");
@@ -186,7 +187,7 @@ bool cpython_is_main(void)
     return state != NULL;
 }
 
-static bool is_thread(uint32_t id)
+bool cpython_is_thread(uint32_t id)
 {
     char path[40];
     snprintf(path, sizeof path, "/proc/self/task/%u", id);
@@ -201,7 +202,7 @@ uint32_t thread_id_of(void *thread_state)
     if (at->thread_native_id >= 0) {
         uint32_t id = *(uint64_t *)((char *)thread_state + at->thread_native_id);
         /* Where C code forks and does not tell Python, as uWSGI, the child's first thread has its creator's id there. */
-        return thread_number_of(thread_state) == FIRST_THREAD && !is_thread(id) ? (uint32_t)getpid() : id;
+        return thread_number_of(thread_state) == FIRST_THREAD && !cpython_is_thread(id) ? (uint32_t)getpid() : id;
     }
     char *thread = pointer_at(thread_state, at->thread_pthread);
     return thread ? *(uint32_t *)(thread + PTHREAD_TID) : 0;

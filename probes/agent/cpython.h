@@ -102,6 +102,8 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(int, PyFrame_GetLineNumber, (PyObject *)) \
     NEEDED(void, Py_IncRef, (PyObject *)) \
     NEEDED(void, Py_DecRef, (PyObject *)) \
+    NEEDED(int, Py_AddPendingCall, (int (*)(void *), void *)) \
+    MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
@@ -137,7 +139,7 @@ struct cpython {
         *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
     void **generator_exit; /* PyExc_GeneratorExit */
     PyObject *true_, *false_;
-    void *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
+    void *long_type, *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */
     uint32_t version; /* PY_VERSION_HEX */
     bool free_threaded; /* built without a GIL; it may have one nevertheless (-X gil=1) */
 };
@@ -196,6 +198,8 @@ bool cpython_finalizing(void);
 uint64_t interpreters_made(void);
 /* GIL held. Whether this thread runs the main interpreter, not a further one. */
 bool cpython_is_main(void);
+/* Whether this process has a thread of that id. */
+bool cpython_is_thread(uint32_t id);
 /* GIL held. A thread's id as the kernel in the process's own namespace numbers it. */
 uint32_t thread_id_of(void *thread_state);
 uint64_t thread_number_of(void *thread_state);

@@ -181,7 +181,7 @@ __attribute__((constructor)) static void loaded(void)
         return;
     }
     if (py.Py_IsInitialized()) {
-        session_begin(directory);
+        session_begin(directory, false);
         return;
     }
     await_program();
@@ -202,12 +202,24 @@ EXPORT void __gmon_start__(void)
 
 EXPORT int pytrace_begin(const char *where)
 {
-    return session_begin(where);
+    return session_begin(where, false) ? 0 : -1;
 }
 
 EXPORT int pytrace_begin_pending(void *where)
 {
-    session_begin(where);
+    session_begin(where, true);
+    return 0;
+}
+
+EXPORT void pytrace_look(void)
+{
+    session_look(false);
+}
+
+EXPORT int pytrace_look_pending(void *unused)
+{
+    (void)unused;
+    session_look(true);
     return 0;
 }
 

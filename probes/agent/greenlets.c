@@ -25,7 +25,7 @@ static PyObject *(*throw_exported)(PyObject *, PyObject *, PyObject *, PyObject 
 static struct writer *writer_switching(void)
 {
     struct writer *w = this_writer;
-    return stacks_switch && frames_known && w->session == recording ? w : NULL;
+    return stacks_switch && frames_known && writes_to(w, recording) ? w : NULL;
 }
 
 static void leave_stack(void)

@@ -1,4 +1,6 @@
 /* Function events from sys.monitoring, CPython 3.12 and later. */
+#include <string.h>
+
 #include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
@@ -10,6 +12,7 @@
 #include "objects.h"
 #include "sources.h"
 #include "threads.h"
+#include "tools.h"
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
  * time, least of 4 runs by turns). It has no recursion check either, so an event cannot raise in the program. */
@@ -47,9 +50,12 @@ static const struct {
     {"LINE", on_line, &options.lines},       {"JUMP", on_jump, &options.lines},
     {"INSTRUCTION", on_instruction, &options.opcodes},
 };
+void (*monitoring_taken)(void);
 static int tool = -1;
 static long all_events, instructions, starts;
 static PyObject *disable;
+static PyObject *last[EVENTS]; /* the callbacks of the session before: CPython may have called one just now, by a reference that it does not hold */
+static bool paused;
 
 static inline void *current_frame(void)
 {
@@ -313,6 +319,19 @@ static PyObject *new_callback(PyObject *type, fast_call call, struct interpreter
     return (PyObject *)callback;
 }
 
+void monitoring_forget(void)
+{
+    memset(last, 0, sizeof last);
+}
+
+static bool keep(int i, PyObject *callback)
+{
+    if (last[i])
+        py.Py_DecRef(last[i]);
+    last[i] = callback;
+    return callback != NULL;
+}
+
 /* Registers all callbacks for a tool, or None for each; of calls alone for an interpreter beside the main one. The events, 0 when something was refused. */
 static long register_callbacks(PyObject *module, PyObject *numbers, int number, bool on, struct interpreter *of)
 {
@@ -325,7 +344,8 @@ static long register_callbacks(PyObject *module, PyObject *numbers, int number, 
             continue;
         long event = long_attribute(numbers, callbacks[i].event);
         PyObject *callback = on ? new_callback(type, callbacks[i].call, of) : py.none;
-        done = callback && event && called(py.PyObject_CallMethod(module, "register_callback", "ilO", number, event, callback));
+        PyObject *before = callback && event ? py.PyObject_CallMethod(module, "register_callback", "ilO", number, event, callback) : NULL;
+        done = on || of ? called(before) : keep(i, before);
         if (on && callback)
             py.Py_DecRef(callback);
         if (callbacks[i].call == on_instruction)
@@ -343,6 +363,7 @@ static long register_callbacks(PyObject *module, PyObject *numbers, int number, 
 
 static void pause(bool on)
 {
+    paused = on;
     PyObject *module = py.PySys_GetObject("monitoring");
     if (module && tool >= 0)
         called(py.PyObject_CallMethod(module, "set_events", "il", tool, on ? 0 : all_events));
@@ -366,8 +387,9 @@ static void give_back(int *number, struct interpreter *of)
         called(py.PyObject_CallMethod(module, "set_events", "ii", *number, 0));
         monitoring_again(); /* who gets this tool's id next shall find no place where nothing is wanted */
         register_callbacks(module, numbers, *number, false, of);
-        called(py.PyObject_CallMethod(module, "free_tool_id", "i", *number));
-        *number = -1;
+        int id = *number;
+        *number = -1; /* first: tools.c tells the program that it is free */
+        called(py.PyObject_CallMethod(module, "free_tool_id", "i", id));
     }
     if (numbers)
         py.Py_DecRef(numbers);
@@ -376,6 +398,7 @@ static void give_back(int *number, struct interpreter *of)
 
 static void stop(void)
 {
+    tools_end();
     if (tool >= 0)
         py.Py_DecRef(disable);
     give_back(&tool, NULL);
@@ -430,8 +453,60 @@ static long take_tool(PyObject *module, PyObject *numbers, int *number, struct i
     return done ? events : 0;
 }
 
+static _Thread_local bool moves __attribute__((tls_model("initial-exec"))); /* it takes another one, and asks for the one that it has, too */
+
+static int ours(void)
+{
+    if (moves)
+        return -1;
+    const struct interpreter *in = cpython_is_main() ? NULL : interpreters_running();
+    return cpython_is_main() ? tool : in ? in->tool : -1;
+}
+
+/* To another id of this interpreter's; false: there is none. */
+static bool move(int *number, struct interpreter *of)
+{
+    PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
+    int before = *number, next = -1;
+    moves = true;
+    bool done = numbers && take_tool(module, numbers, &next, of);
+    moves = false;
+    if (!of && done && paused)
+        called(py.PyObject_CallMethod(module, "set_events", "ii", next, 0));
+    if (done && !of)
+        opcodes_report(false);
+    if (done)
+        *number = next;
+    if (done && !of)
+        opcodes_report(true);
+    give_back(done ? &before : &next, of);
+    if (numbers)
+        py.Py_DecRef(numbers);
+    py.PyErr_Clear();
+    return done;
+}
+
+static void give_way(void)
+{
+    struct interpreter *in = cpython_is_main() ? NULL : interpreters_running();
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    if (settle_child)
+        settle_child();
+    if (in && !move(&in->tool, in)) {
+        in->over = true;
+        monitoring_leaves(in);
+    } else if (!in && !move(&tool, NULL)) {
+        monitoring_taken();
+    }
+    py.PyErr_Restore(type, value, traceback);
+}
+
 static const char *start(bool here)
 {
+    paused = false;
+    for (int i = 0; i < EVENTS; i++)
+        keep(i, NULL);
     (void)here; /* it is for every thread at once, and the agent's own runs no code of the program's */
     PyObject *module = py.PySys_GetObject("monitoring"), *numbers = module ? py.PyObject_GetAttrString(module, "events") : NULL;
     if (!numbers || !positions_readable() || !(disable = py.PyObject_GetAttrString(module, "DISABLE"))) {
@@ -448,6 +523,11 @@ static const char *start(bool here)
         failure = "sys.monitoring refused the agent's callbacks: is another tool or an audit hook in the way?";
     }
     py.Py_DecRef(numbers);
+    if (!failure) {
+        tools_ours = ours;
+        tools_give_way = give_way;
+        tools_begin();
+    }
     return failure;
 }
 

@@ -90,7 +90,7 @@ static __attribute__((noinline)) void on_instruction(PyObject *object, int what)
     if (!function || !function->executes)
         return;
     if (what == TRACE_OPCODE)
-        opcodes_count(this_writer->session == recording ? this_writer : NULL, function, opcodes_unit_of(frame));
+        opcodes_count(writes_to(this_writer, recording) ? this_writer : NULL, function, opcodes_unit_of(frame));
     else
         *((char *)object + at->frame_trace_opcodes) = 1;
 }
@@ -165,7 +165,7 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         on_c_event(frame, what, argument);
     else
         arena_passed();
-    if (UNLIKELY(options.lines || options.opcodes))
+    if (UNLIKELY(options.lines || options.opcodes) && recording)
         watch_tracing(next, what);
     return 0;
 }

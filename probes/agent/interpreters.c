@@ -74,6 +74,16 @@ static struct interpreter *running(void)
     return in;
 }
 
+struct interpreter *interpreters_running(void)
+{
+    void *state = py.PyInterpreterState_Get();
+    int64_t id = py.PyInterpreterState_GetID(state);
+    arena_lock();
+    struct interpreter *in = known(state, id);
+    arena_unlock();
+    return in;
+}
+
 /* The running one is being taken down. What has left may be another's next. */
 static void goes(void)
 {
@@ -378,7 +388,7 @@ static void settle(struct interpreter *in, PyObject *callback)
 struct writer *interpreter_enters(struct interpreter *in, PyObject *callback, void *frame, bool entering)
 {
     struct writer *w = this_writer;
-    if (LIKELY(w->session == in->session))
+    if (LIKELY(writes_to(w, in->session)))
         __atomic_store_n(&w->foreign, true, __ATOMIC_RELAXED);
     __atomic_store_n(&in->within, in->within + 1, __ATOMIC_SEQ_CST); /* before `recording` is looked at */
     if (UNLIKELY(in->session != __atomic_load_n(&recording, __ATOMIC_SEQ_CST) || settle_child)) {

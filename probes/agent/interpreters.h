@@ -24,6 +24,8 @@ void interpreters_end(void);
 bool interpreters_left(void);
 /* There are none: in a forked child, and where the main one was finalized. */
 void interpreters_forget(void);
+/* The running one; NULL = it is the main one, or reports nothing. */
+struct interpreter *interpreters_running(void);
 /* An audit event, on a thread that runs Python. */
 void interpreters_hear(const char *event);
 /* It may be heard. */

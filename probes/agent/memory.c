@@ -91,7 +91,7 @@ static bool take_out(const void *memory, struct block *block)
 static inline struct writer *counting(void)
 {
     struct writer *w = this_writer;
-    return memory_on && w->session == recording && !w->allocating ? w : NULL;
+    return memory_on && writes_to(w, recording) && !w->allocating ? w : NULL;
 }
 
 static void allocated(struct writer *w, void *memory, size_t size)

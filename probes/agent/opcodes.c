@@ -288,6 +288,13 @@ void opcodes_flush(void)
         writers_each(go_on_here);
 }
 
+void opcodes_report(bool on)
+{
+    for (size_t i = 0; report && functions && i <= functions->mask; i++)
+        if (functions->slot[i] && functions->slot[i]->executed)
+            report(functions->slot[i]->code, on);
+}
+
 void opcodes_stop(void)
 {
     for (size_t i = 0; functions && i <= functions->mask; i++) {

@@ -13,6 +13,8 @@ void opcodes_begin(report_instructions report);
 void opcodes_begin_child(void);
 /* GIL held. A session ends: nothing is reported any more. */
 void opcodes_stop(void);
+/* All code whose instructions are counted reports them no more, or again: to another tool. */
+void opcodes_report(bool on);
 /* GIL held, while it is recorded: the time until now is that of the instructions at which the threads are. */
 void opcodes_flush(void);
 /* A frame of the function, whose number of that instruction is `unit` (two bytes each), executes it. `w` NULL: its thread has no writer yet. */

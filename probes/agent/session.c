@@ -1,21 +1,15 @@
-/* Begins a session, watches for its end, and takes everything down again; a forked child begins one of its own. */
+/* Begins a session, looks for its end, and takes everything down again; a forked child begins one of its own. */
 #define _GNU_SOURCE
 #include "session.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "build.h"
+#include "errands.h"
 #include "frames.h"
 #include "functions.h"
 #include "greenlets.h"
@@ -32,14 +26,14 @@
 #include "threads.h"
 #include "world.h"
 
-#define LOOK_MS 500
-#define ENDING_MS 200 /* that the watching thread may take to see an interpreter's end */
+#define LOOK_NS 500000000 /* from one look whether the tracer is there to the next */
 
 /* INHERITED: a forked child whose parent had hooks on; its first event, or a new session, settles it. */
 enum { IDLE, STARTING, ACTIVE, ENDING, INHERITED };
 static int phase = IDLE;
-static bool hooks_on, parent_was_ending, watches_interpreter;
-static uint64_t sessions;
+static bool hooks_on, parent_was_ending, watches_interpreter, looking;
+static uint64_t sessions, tracer_seen;
+static char next_directory[PATH_MAX]; /* of the session that is asked for; "" = none */
 static PyObject *exit_function;
 static const struct source *hooks;
 void (*session_interpreter_gone)(const char *directory);
@@ -138,22 +132,55 @@ static void stop_counting(void)
     stop_recording();
 }
 
-/* The interpreter ends: from here on its lock must not be asked for, so this thread, which has it, does all. */
+/* The arena's last word. From then on the next session may begin: a tracer that has read it may ask for one at once. */
+static void last_word(uint32_t state, const char *message)
+{
+    struct ended ended = arena_detach();
+    __atomic_store_n(&phase, IDLE, __ATOMIC_SEQ_CST);
+    arena_end(ended, state, message);
+}
+
+/* Other interpreters, each of which may wait for the GIL. */
+static bool others_left(void)
+{
+    if (interpreters_made() <= 1)
+        return true;
+    void *state = py.PyEval_SaveThread();
+    bool left = interpreters_left();
+    py.PyEval_RestoreThread(state);
+    return left;
+}
+
+/* GIL held, hooks on. `down`: what takes the hooks off; why: where the program has it leave, else NULL. */
+static void end(bool tracer_gone, void (*down)(void), const char *why)
+{
+    int active = ACTIVE;
+    if (!__atomic_compare_exchange_n(&phase, &active, ENDING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    arena_wait_no_more();
+    world_claim();
+    world_stopped(stop_counting);
+    stop_recording();
+    down();
+    world_release();
+    if (tracer_gone)
+        remove_session_files();
+    if (others_left())
+        last_word(why ? ARENA_REFUSED : ARENA_QUIET, why);
+    else /* a thread may still be writing its last event: it stays mapped */
+        arena_say(arena, ARENA_QUIET);
+}
+
+static void no_tool_left(void)
+{
+    end(false, take_down, "The program has taken every tool id of sys.monitoring for itself: from then on its calls are not recorded.");
+}
+
 static PyObject *at_exit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)arguments, (void)count;
-    world_claim();
-    if (hooks_on && arena && phase != INHERITED) {
-        uint32_t *watched = &arena->command;
-        world_stopped(stop_counting);
-        stop_recording();
-        arena_say(arena, ARENA_QUIET);
-        unhook(); /* from here on the watching thread may unmap the arena */
-        syscall(SYS_futex, watched, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-        if (tracer_is_gone()) /* what that thread may have no time left to see */
-            remove_session_files();
-    }
-    world_release();
+    if (hooks_on && arena)
+        end(tracer_is_gone(), unhook, NULL);
     py.Py_IncRef(py.none);
     return py.none;
 }
@@ -166,18 +193,11 @@ static void interpreter_gone(void)
     watches_interpreter = false;
     exit_function = NULL;
     interpreters_forget();
+    monitoring_forget();
     functions_end();
     qualnames_forget();
     if (!tracer_is_gone())
         session_interpreter_gone(options.directory);
-}
-
-/* The arena's last word. From then on the next session may begin: a tracer that has read it may ask for one at once. */
-static void last_word(uint32_t state, const char *message)
-{
-    struct ended ended = arena_detach();
-    __atomic_store_n(&phase, IDLE, __ATOMIC_SEQ_CST);
-    arena_end(ended, state, message);
 }
 
 static void begin_recording(void)
@@ -225,143 +245,70 @@ static const char *switch_on(bool here)
     return NULL;
 }
 
-/* What this thread, the agent's own, has Python do is seen by no tool of the program's: a debugger takes a thread for one of the program's once it
- * sees code run there. Up to 3.10 tools are of single threads, and there is no such function. */
-static void unseen(bool begins)
+/* Whether Python has a new thread, or a new state for an old one, as where C code calls it (mod_wsgi): the newest state is the first. */
+static bool threads_came(void)
 {
-    void (*act)(void *) = begins ? py.PyThreadState_EnterTracing : py.PyThreadState_LeaveTracing;
-    if (act)
-        act(py.PyThreadState_Get());
-}
-
-static void end(bool tracer_gone)
-{
-    __atomic_store_n(&phase, ENDING, __ATOMIC_SEQ_CST);
-    arena_wait_no_more();
-    bool sure = !cpython_finalizing();
-    if (sure) {
-        int state = py.PyGILState_Ensure();
-        unseen(true);
-        world_claim();
-        if (hooks_on)
-            world_stopped(stop_counting);
-        stop_recording();
-        if (hooks_on)
-            take_down();
-        world_release();
-        unseen(false);
-        py.PyGILState_Release(state);
-    }
-    stop_recording();
-    if (tracer_gone)
-        remove_session_files();
-    if (sure && interpreters_left())
-        last_word(ARENA_QUIET, NULL);
-    else /* a thread may still be writing its last event: it stays mapped */
-        arena_say(arena, ARENA_QUIET);
-}
-
-/* Sum of the ids of the threads; read without malloc, whose lock another thread may have held at the moment of a fork. */
-static uint64_t threads_now(void)
-{
-    struct {
-        uint64_t inode, offset;
-        unsigned short length;
-        unsigned char type;
-        char name[];
-    } *entry;
-    char buffer[4096] __attribute__((aligned(8)));
-    uint64_t sum = 0;
-    int fd = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (long got; fd >= 0 && (got = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0;)
-        for (long i = 0; i < got; i += entry->length) {
-            entry = (void *)(buffer + i);
-            sum += strtoul(entry->name, NULL, 10);
-        }
-    if (fd >= 0)
-        close(fd);
-    return sum;
-}
-
-/* The newest thread's state, which is the first; not to be looked into, for which it takes the GIL. NULL once the interpreter may be gone:
- * at its end it has the hooks taken off first, under the same lock. */
-static void *newest_state(void)
-{
-    arena_lock();
-    void *interpreter = hooks_on && !cpython_finalizing() ? py.PyInterpreterState_Main() : NULL;
-    void *first = interpreter ? py.PyInterpreterState_ThreadHead(interpreter) : NULL;
-    arena_unlock();
-    return first;
-}
-
-/* Those of the program, and whether Python has a new state for one that was there before, as where C code calls it (mod_wsgi). */
-static void look_for_threads(void)
-{
-    static uint64_t before;
     static void *newest;
-    uint64_t now = threads_now();
-    void *first = newest_state();
-    if (!first || (now == before && first == newest))
-        return;
-    before = now;
-    int state = py.PyGILState_Ensure();
-    if (hooks_on)
-        hooks->look();
-    py.PyGILState_Release(state);
+    static uint64_t number;
+    void *first = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
+    if (first == newest && thread_number_of(first) == number)
+        return false;
     newest = first;
+    number = thread_number_of(first);
+    return true;
 }
 
-static void leave_out(void)
+/* Asks the tracer's lock but twice a second. */
+static bool is_over(bool *gone)
 {
-    if (cpython_finalizing())
-        return;
-    int state = py.PyGILState_Ensure();
-    if (hooks_on)
-        left_out_follow(hooks);
-    py.PyGILState_Release(state);
-}
-
-static void tell_interpreters(void)
-{
-    if (cpython_finalizing())
-        return;
-    int state = py.PyGILState_Ensure();
-    unseen(true); /* to add an audit hook calls the program's */
-    if (hooks_on)
-        interpreters_look();
-    unseen(false);
-    py.PyGILState_Release(state);
-}
-
-static void watch(void)
-{
-    while (hooks_on) {
-        struct timespec timeout = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000000};
-        syscall(SYS_futex, &arena->command, FUTEX_WAIT, COMMAND_RECORD, &timeout, NULL, 0);
-        bool stop = __atomic_load_n(&arena->command, __ATOMIC_ACQUIRE) == COMMAND_STOP, gone = tracer_is_gone();
-        if (!hooks_on)
-            break;
-        if (stop || gone) {
-            end(gone);
-            return;
-        }
-        if (left_out_asked() && !py.free_threaded) /* which the tracer does not ask for, then */
-            leave_out();
-        if (hooks->look)
-            look_for_threads();
-        if (interpreters_came())
-            tell_interpreters();
+    bool stop = __atomic_load_n(&arena->command, __ATOMIC_ACQUIRE) == COMMAND_STOP;
+    uint64_t now = clock_ns();
+    if (stop || now - tracer_seen >= LOOK_NS) {
+        tracer_seen = now;
+        *gone = tracer_is_gone();
     }
-    if (interpreters_left())
-        last_word(ARENA_QUIET, NULL); /* ended at the interpreter's exit */
+    return stop || *gone;
 }
 
-static void *watching(void *unused)
+static bool nobody_there(void)
 {
-    (void)unused;
-    prctl(PR_SET_NAME, "pytrace-agent");
-    watch();
-    return NULL;
+    bool gone = false;
+    return is_over(&gone);
+}
+
+/* The main interpreter's GIL held, on a thread of the program's or within errands.c. */
+static void look(void)
+{
+    bool gone = false;
+    if (!hooks_on || __atomic_load_n(&phase, __ATOMIC_SEQ_CST) != ACTIVE || __atomic_exchange_n(&looking, true, __ATOMIC_SEQ_CST))
+        return;
+    if (is_over(&gone)) {
+        end(gone, take_down, NULL);
+    } else {
+        if (left_out_asked() && !py.free_threaded) /* which the tracer does not ask for, then */
+            left_out_follow(hooks);
+        if (hooks->look && threads_came())
+            hooks->look();
+        if (interpreters_came())
+            interpreters_look();
+    }
+    __atomic_store_n(&looking, false, __ATOMIC_SEQ_CST);
+}
+
+/* Within a callback. */
+static void look_here(void)
+{
+    PyObject *type, *value, *traceback;
+    bool gone = false;
+    if (owner_here) { /* the GIL is another interpreter's */
+        if (is_over(&gone))
+            errands_ask();
+        return;
+    }
+    py.PyErr_Fetch(&type, &value, &traceback);
+    look();
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
 }
 
 /* GIL held. A child's hooks without a session. */
@@ -371,46 +318,6 @@ static void drop_inherited(void)
     take_down();
 }
 
-static void *beginning(void *unused)
-{
-    (void)unused;
-    prctl(PR_SET_NAME, "pytrace-agent");
-    if (cpython_finalizing() || tracer_is_gone()) {
-        phase = IDLE;
-        return NULL;
-    }
-    int state = py.PyGILState_Ensure();
-    unseen(true);
-    world_claim();
-    if (hooks_on)
-        drop_inherited();
-    bool open = arena_open(py.version, 0);
-    const char *failure = open ? switch_on(false) : NULL;
-    world_release();
-    unseen(false);
-    py.PyGILState_Release(state);
-    if (!open)
-        phase = IDLE;
-    else if (failure)
-        last_word(ARENA_REFUSED, failure);
-    else
-        watch();
-    return NULL;
-}
-
-static bool spawn(void *(*function)(void *))
-{
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &before);
-    bool done = pthread_create && !pthread_create(&thread, NULL, function, NULL);
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    if (done)
-        pthread_detach(thread);
-    return done;
-}
-
 static void settle_inherited(void);
 
 static void child_of_fork(void)
@@ -418,10 +325,18 @@ static void child_of_fork(void)
     recording = 0;
     parent_was_ending = phase == ENDING;
     phase = hooks_on ? INHERITED : IDLE;
+    looking = false;
+    errands_after_fork();
     settle_child = hooks_on ? settle_inherited : NULL;
     world_after_fork();
     interpreters_forget();
     writers_after_fork();
+}
+
+static void before_fork(void)
+{
+    errands_before_fork();
+    arena_lock();
 }
 
 /* To STARTING, from where a session may begin. */
@@ -433,21 +348,24 @@ static bool claim(void)
         !__atomic_compare_exchange_n(&phase, &inherited, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return false;
     if (!watches_forks)
-        watches_forks = __register_atfork && !__register_atfork(arena_lock, arena_unlock, child_of_fork, &__dso_handle);
+        watches_forks = __register_atfork && !__register_atfork(before_fork, arena_unlock, child_of_fork, &__dso_handle);
     return watches_forks;
 }
 
-/* GIL held, on a thread of the program. A forked child has its hooks already. */
-static bool begin_here(uint32_t forked_from)
+/* GIL held; here: on a thread of the program's. A forked child has its hooks already. */
+static bool begin(uint32_t forked_from, bool here)
 {
-    static const char no_thread[] = "The agent could not start its thread: the process may have no more.";
     const char *failure = NULL;
+    look_around = look_here;
+    nobody_reads = nobody_there;
+    monitoring_taken = no_tool_left;
     if (tracer_is_gone() || !arena_open(py.version, forked_from)) {
         phase = IDLE;
         return false;
     }
+    tracer_seen = clock_ns();
     if (!forked_from)
-        failure = switch_on(true);
+        failure = switch_on(here);
     else if (!(failure = functions_begin())) {
         left_out_begin(hooks);
         opcodes_begin_child();
@@ -458,11 +376,8 @@ static bool begin_here(uint32_t forked_from)
         interpreters_begin();
         arena_say(arena, ARENA_ACTIVE);
     }
-    if (!failure && !spawn(watching)) {
-        failure = no_thread;
-        stop_recording();
+    if (failure && forked_from)
         take_down();
-    }
     if (failure)
         last_word(ARENA_REFUSED, failure);
     return !failure;
@@ -476,34 +391,65 @@ static void settle_inherited(void)
     uint32_t parent = arena->pid;
     phase = STARTING;
     arena_forget();
-    if (!parent_was_ending && options.follow && begin_here(parent))
+    if (!parent_was_ending && options.follow && begin(parent, true))
         return;
     if (hooks_on)
         take_down();
     phase = IDLE;
 }
 
-void session_begin_here(const char *directory)
+static void begin_in(const char *directory, bool here)
 {
-    struct timespec pause = {0, 1000000};
-    if (!cpython_find())
-        return;
-    for (int n = 0; !claim(); n++, nanosleep(&pause, NULL))
-        if (phase != ACTIVE || hooks_on || n == ENDING_MS) /* else the session of the interpreter before this one is just ending */
-            return;
+    world_claim();
+    if (hooks_on)
+        drop_inherited();
     if (options_read(directory))
-        begin_here(0);
+        begin(0, here);
     else
         phase = IDLE;
+    world_release();
 }
 
-int session_begin(const char *directory)
+void session_begin_here(const char *directory)
 {
-    if (!cpython_find() || !claim())
-        return -1;
-    if (!options_read(directory) || !spawn(beginning)) {
-        phase = IDLE;
-        return -1;
-    }
-    return 0;
+    if (cpython_find() && claim())
+        begin_in(directory, true);
+}
+
+/* What was asked for. A session whose tracer is gone makes way for the next one. */
+static void do_errands(bool here)
+{
+    char directory[PATH_MAX];
+    if (cpython_finalizing() || !cpython_is_main())
+        return;
+    arena_lock();
+    memcpy(directory, next_directory, sizeof directory);
+    *next_directory = 0;
+    arena_unlock();
+    if (*directory)
+        tracer_seen = 0;
+    look();
+    if (*directory && claim())
+        begin_in(directory, here);
+}
+
+bool session_look(bool pending)
+{
+    errands_do = do_errands;
+    if (!cpython_find())
+        return false;
+    if (!pending)
+        return errands_ask();
+    errands_now();
+    return true;
+}
+
+bool session_begin(const char *directory, bool pending)
+{
+    if (__atomic_load_n(&phase, __ATOMIC_SEQ_CST) == ACTIVE && !tracer_is_gone())
+        return false;
+    arena_lock();
+    snprintf(next_directory, sizeof next_directory, "%s", directory);
+    arena_unlock();
+    return session_look(pending);
 }

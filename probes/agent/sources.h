@@ -20,7 +20,12 @@ struct source {
 };
 extern const struct source monitoring, profile;
 
+/* The interpreter is gone, and all objects with it. */
+void monitoring_forget(void);
+
 struct interpreter;
+/* The program takes every id of sys.monitoring: there is none left for the agent, which is to leave at once. */
+extern void (*monitoring_taken)(void);
 /* On a thread of an interpreter beside the main one, whose GIL it has: its calls are reported from now on, no more, or again from where it was
  * said that none is wanted. False: they cannot be. */
 bool monitoring_enters(struct interpreter *in);

@@ -12,7 +12,7 @@
 #include "whose.h"
 #include "world.h"
 
-void (*settle_child)(void);
+void (*settle_child)(void), (*look_around)(void);
 
 static struct writer *find_writer(void *frame, bool entering)
 {
@@ -52,9 +52,21 @@ struct writer *writer_for_event(void *frame, bool entering)
     return w;
 }
 
+struct writer *writer_once_looked(void *frame, bool entering)
+{
+    uint64_t session = recording;
+    if (session && writes_to(this_writer, session)) {
+        this_writer->session = session;
+        look_around();
+        if (this_writer->session == recording)
+            return this_writer;
+    }
+    return writer_for_event(frame, entering);
+}
+
 struct writer *writer_within_frame(void)
 {
-    if (LIKELY(this_writer->session == recording))
+    if (LIKELY(writes_to(this_writer, recording)))
         return this_writer;
     void *state = py._PyThreadState_UncheckedGet();
     if ((settle_child && options.follow) || (recording && writer_kept(syscall(SYS_gettid), thread_number_of(state))))

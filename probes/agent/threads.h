@@ -12,11 +12,15 @@ extern void (*settle_child)(void);
  * NULL = write nothing. `frame` is the event's, NULL = not known; with `entering`, frames outside it are open. */
 struct writer *writer_for_event(void *frame, bool entering);
 
+/* What is to be done from time to time, before an event is reported; it may end the session. */
+extern void (*look_around)(void);
+struct writer *writer_once_looked(void *frame, bool entering);
+
 static inline struct writer *writer_here(void *frame, bool entering)
 {
     struct writer *w = this_writer;
     if (UNLIKELY(w->session != recording))
-        return writer_for_event(frame, entering);
+        return writer_once_looked(frame, entering);
     return w;
 }
 

@@ -1,5 +1,6 @@
 """How many functions each pattern fits, soon after a recording began, and for none what somebody may have meant."""
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
 
-_SOON_S = 1.0  # the program of a `run` has imported its modules by then
+_LOOKS_S = (0.4, 1.4)  # after the begin
+_PATIENCE_S = 2.0
 _MOST_PROCESSES = 3
 _OF_MODULES = ("--include", "--exclude")
 Known = Sequence[tuple[str, str, str]]  # functions: file, module, qualified name
@@ -30,35 +32,46 @@ def fits(option: str, pattern: str, known: Known, mains: Mains) -> list[tuple[st
 
 
 class Fits(Recorder):
-    """Looks once at what the first processes have loaded."""
+    """Looks twice at what the first processes have loaded, in a thread of its own: at what fitted nothing again, as a program may just have begun to import."""
 
     def __init__(self, recording: Recording, asked: Iterable[tuple[str, str]]) -> None:
         """`asked`: patterns, each with its option."""
         self._recording, self._asked = recording, list(asked)
-        self._began_s, self._said = time.monotonic(), list[str]()
-        self._found: list[dict[str, Any]] | None = None
+        self._began_s, self._looks, self._said = time.monotonic(), 0, list[str]()
+        self._found: dict[tuple[str, str], dict[str, Any]] = {}
+        self._looker: threading.Thread | None = None
 
     def drain(self) -> Rows:
         """No rows."""
-        if self._found is None and time.monotonic() - self._began_s >= _SOON_S and self._recording.processes.targets:
-            known: dict[tuple[str, str, str], None] = {}
-            for target in list(self._recording.processes.targets.values())[:_MOST_PROCESSES]:
-                known |= dict.fromkeys(loaded(target))
-            self._look([*known] or self._recording.functions.uncut())
+        targets = list(self._recording.processes.targets.values())[:_MOST_PROCESSES]
+        idle = self._looker is None or not self._looker.is_alive()
+        if self._looks < len(_LOOKS_S) and time.monotonic() - self._began_s >= _LOOKS_S[self._looks] and targets and idle:
+            self._looks += 1
+            self._looker = threading.Thread(target=self._look, args=(targets, self._looks == len(_LOOKS_S)), name="patterns", daemon=True)
+            self._looker.start()
         return {}
 
-    def stop(self) -> None:
-        """Of a program that has ended before, what it called counts."""
-        if self._found is None:
-            self._look(self._recording.functions.uncut())
+    def cost(self) -> dict[str, Any]:
+        """Nothing. As all is drained now: of a program that has ended before it was looked at, what it called counts."""
+        if self._looker is not None:
+            self._looker.join(_PATIENCE_S)
+        if self._looks < len(_LOOKS_S) and (self._looker is None or not self._looker.is_alive()):
+            self._looks = len(_LOOKS_S)
+            self._look([], True)
+        return {}
 
-    def _look(self, known: Known) -> None:
-        mains, self._found = self._recording.processes.mains, []
+    def _look(self, targets: Sequence[Target], is_last: bool) -> None:
+        known: dict[tuple[str, str, str], None] = {}
+        for target in targets:
+            known |= dict.fromkeys(loaded(target))
+        known |= dict.fromkeys(self._recording.functions.uncut())
         for option, pattern in self._asked:
-            count = len(fits(option, pattern, known, mains))
-            like = [] if count else nearest(pattern, known)
-            self._found.append({"option": option, "pattern": pattern, "fits": count, "known": len(known), "nearest": like})
-            self._said.append(fitting(option, pattern, count, len(known), like))
+            if (option, pattern) not in self._found:
+                count = len(fits(option, pattern, [*known], self._recording.processes.mains))
+                if count or is_last:
+                    like = [] if count else nearest(pattern, known)
+                    self._said.append(fitting(option, pattern, count, len(known), like))
+                    self._found[option, pattern] = {"option": option, "pattern": pattern, "fits": count, "known": len(known), "nearest": like}
 
     def take_said(self) -> list[str]:
         """How many functions each pattern fits."""
@@ -67,4 +80,4 @@ class Fits(Recorder):
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `patterns`."""
-        return {"patterns": self._found} if self._found else {}
+        return {"patterns": list(self._found.values())} if self._found else {}

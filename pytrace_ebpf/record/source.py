@@ -114,6 +114,15 @@ class CallSource(Recorder):
     def prepare(self, target: Target) -> None:
         """Do what takes its time before the recording of `target` begins. Raises TargetError."""
 
+    @property
+    def arena_bytes(self) -> int:
+        """That a process may fill before it has to wait, or events are lost."""
+        return 256 << 20
+
+    def remark(self, _pid: int) -> str:
+        """What a person should know of a process that was prepared for, 0: of programs that are started; "" for nothing."""
+        return ""
+
     def begin(self, target: Target) -> None:
         """Record a program that stands at its first instruction. Raises TargetError."""
         raise NotImplementedError

@@ -15,7 +15,6 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.conftest import PATIENCE_S, Target
 
 COMMAND = [sys.executable, "-m", "pytrace_ebpf"]
-FUTEX, WAIT = "202", "0x0"  # as /proc/PID/task/TID/syscall has them; CPython waits by other operations of it
 
 
 class Recorder:
@@ -105,19 +104,8 @@ def traced_by(directory: Path, source: str) -> set[int]:
 
 
 def has_agent(pid: int) -> bool:
-    """Whether the agent's thread runs in a process."""
-    return bool(agent_threads(pid))
-
-
-def agent_records(pid: int) -> bool:
-    """Whether the agent's thread has put its hooks in place, and waits for commands."""
-    calls = (of_thread(task, "syscall").split() for task in agent_threads(pid))
-    return any(call[:1] + call[2:3] == [FUTEX, WAIT] for call in calls)
-
-
-def agent_threads(pid: int) -> list[Path]:
-    """The agent's threads in a process, as /proc/PID/task/TID."""
-    return [task for task in Path(f"/proc/{pid}/task").iterdir() if of_thread(task, "comm") == "pytrace-agent\n"]
+    """Whether an agent is at work in a process: has its arena."""
+    return ".arena" in of_thread(Path(f"/proc/{pid}"), "maps")
 
 
 def of_thread(thread: Path, file: str) -> str:

@@ -74,15 +74,15 @@ def raised(pid: int) -> int:
     return sum(struct.unpack("<H", target.memory.read(address, 2))[0] != 0 for address in addresses)
 
 
-def agent_threads(pid: int) -> int:
-    return sum((task / "comm").read_text() == "pytrace-agent\n" for task in Path(f"/proc/{pid}/task").iterdir())
+def arenas(pid: int) -> int:
+    return sum(".arena" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
 
 
 def settled(pid: int) -> dict[str, int]:
     """What is left in the process a few seconds later."""
     deadline = time.monotonic() + 60
     while True:
-        left = {"semaphores": raised(pid), "agents": agent_threads(pid)}
+        left = {"semaphores": raised(pid), "agents": arenas(pid)}
         if not any(left.values()) or time.monotonic() > deadline:
             return left
         time.sleep(0.1)
@@ -130,8 +130,10 @@ def kill_many(kind: str, source: str, kills: int, seed: int, python: list[str]) 
         os.kill(pid, signal.SIGKILL)
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
     ends_early = target.poll()
-    left = settled(target.pid) if ends_early is None else {}
+    left = settled(target.pid) if ends_early is None and kind != "idle" else {}
     after = os.waitstatus_to_exitcode(os.waitpid(attach(target.pid, source, kills + 1), 0)[1])  # the next start of a command
+    if ends_early is None and kind == "idle":  # where no Python runs the next recording ends those before
+        left = settled(target.pid)
     files = left_behind(target.pid) if target.poll() is None else []
     target.stdin.close()
     return {

@@ -10,7 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.record.process.target import inspect
-from tests.bpf.conftest import COMMAND, Recorder, agent_records, has_agent, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
 from tests.bpf.test_detach import semaphores
 from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target
 
@@ -146,7 +146,7 @@ def test_exec_of_a_program_that_probes_would_harm(
         file.write(WORKS)
     assert process.stdout.readline() == "ready\n"
     if source == "auto":
-        wait_until(lambda: agent_records(process.pid))
+        wait_until(lambda: has_agent(process.pid))
     ends_well(process)
     last = pytrace_ebpf.open(recorder.finish()).manifest["sources"][-1]
     if source == "auto":

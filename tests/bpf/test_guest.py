@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.conftest import HOST_PYTHON, Python, built_pythons
+from tests.bpf.conftest import Recorder
+from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 
 Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
+WARNS = [python for python in built_pythons() if python.minor >= 12]  # of a fork beside threads
 PYTHONS = [Python(HOST_PYTHON), *built_pythons()]
 
 
@@ -28,3 +30,61 @@ def test_a_code_object_at_the_address_of_one_that_died_has_its_own_name(interpre
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
     assert calls[calls["name"].str.startswith("made_")].groupby("name").size().to_dict() == counts
+
+
+@pytest.mark.parametrize("strict", [[], ["-W", "error"]], ids=["", "strict"])
+@pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
+def test_a_program_that_forks_says_what_it_says_untraced(interpreter: Python, strict: list[str], run: Run) -> None:
+    first, *rest = interpreter.command("forking", "20")
+    command = [first, *strict, *rest]
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    _, traced = run(command, "-q", "--source", "agent")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert (traced.returncode, traced.stdout, traced.stderr) == (0, plain.stdout, "")
+
+
+@pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
+@pytest.mark.parametrize("threads", [[], ["threads"]], ids=["", "threads"])
+def test_a_program_that_forks_all_the_time_goes_on_while_agents_come_and_go(
+    interpreter: Python, threads: list[str], target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("forking", "60", *threads, python=interpreter)
+    for _ in range(4):
+        recorder = attach(process.pid, "--source", "agent", "--no-follow")
+        if recorder.process.poll() is None:
+            recorder.process.send_signal(2)
+        recorder.finish()
+        if process.process.poll() is not None:
+            break
+    assert process.done()["failed"] == 0
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
+def test_an_idle_program_is_left_at_once_by_an_agent_that_has_no_thread(
+    interpreter: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("sleeper", "--wait", python=interpreter)
+    recorder = attach(process.pid, "--source", "agent")
+    assert "pytrace-agent" not in [name.read_text().strip() for name in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+    trace = pytrace_ebpf.open(recorder.stop())
+    assert trace.manifest["state"] == "complete"
+    assert ".arena" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--opcodes", "exact")], ids=["", "opcodes"])
+@pytest.mark.parametrize("ids", ["4", "3 4", "0 1 2 3 5", "5 4 3 2 1", "all"])
+@pytest.mark.parametrize("interpreter", WARNS, ids=str)
+def test_a_program_gets_every_id_of_a_tool_that_it_asks_for(interpreter: Python, ids: str, options: tuple[str, ...], run: Run) -> None:
+    command = interpreter.command("tool_ids", *ids.split())
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert json.loads(plain.stdout.partition("done ")[2])["errors"] == []
+    directory, traced = run(command, "-q", "--source", "agent", *options)
+    assert (traced.returncode, traced.stdout, traced.stderr) == (0, plain.stdout, "")
+    trace = pytrace_ebpf.open(directory)
+    counts = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id").groupby("name").size()
+    assert counts["before"] == 100
+    if ids == "all":
+        assert "every tool id" in trace.manifest["sources"][-1]["why"]
+    else:
+        assert counts["after"] == 100 and counts["step"] == 200 + 10 * len(ids.split())

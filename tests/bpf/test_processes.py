@@ -10,7 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, agent_records, traced_by, wait_until
+from tests.bpf.conftest import Recorder, has_agent, traced_by, wait_until
 from tests.conftest import HOST_PYTHON, SOURCES, TARGETS, Python, Target
 
 
@@ -107,7 +107,7 @@ def test_exec_ends_the_open_calls_and_the_next_program_is_traced(
     process.go()
     process.ready()
     if source == "agent":  # the agent is injected once the program runs its own code; probes are attached before
-        wait_until(lambda: agent_records(process.pid))
+        wait_until(lambda: has_agent(process.pid))
     process.go()
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())

@@ -16,7 +16,9 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.record.agent.arena import CHUNK_TABLE, CHUNKS_START, FUNCTIONS_START, WRITING
+from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.process.namespaces import Ids, Shared
+from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
 from tests.conftest import PATIENCE_S, links_of
@@ -221,6 +223,20 @@ def test_whoever_ends_what_opens_the_files_ends_the_recording_of_that_user_alone
     process.ask("", str(STEPS_AT_LEAST))
     (source,) = pytrace_ebpf.open(recorder.finish()).manifest["sources"]
     assert "ended, so the calls of its programs are recorded no further" in source["why"]
+
+
+def test_whoever_stops_what_opens_the_files_holds_up_nobody(start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytrace_ebpf.record.agent.keeping._PATIENCE_S", 1.0)
+    directory = AgentDirectory([("arena_bytes", 1 << 20)], Pinned(start(STEPS).pid))
+    assert list(directory.arenas()) == []
+    as_user("kill -STOP $1", str(directory.keeper))
+    looks = 0
+    while directory.is_kept:  # until it is given up
+        began = time.monotonic()
+        assert list(directory.arenas()) == []
+        looks += time.monotonic() - began < 0.5
+    assert looks > 2
+    directory.remove()
 
 
 def test_what_stands_in_an_arenas_place_is_not_opened(start: Callable[..., Process], traced: Callable[..., Recorder], tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Ends as soon as the agent's thread has had its turn, or at once: before the tracer could look again."""
-import os
+"""Ends as soon as the agent has had its turn, or at once: before the tracer could look again."""
+import gc
 import time
 
 from ready import ready
@@ -9,16 +9,8 @@ def step():
     pass
 
 
-def agent():
-    for task in os.listdir("/proc/self/task"):
-        with open("/proc/self/task/%s/comm" % task) as name:
-            if name.read() == "pytrace-agent\n":
-                return True
-    return False
-
-
 def wait():
-    while not agent():
+    while not gc.callbacks:  # the agent has one there
         time.sleep(0.001)
     time.sleep(0.002)
 

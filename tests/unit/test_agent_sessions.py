@@ -48,7 +48,8 @@ for _ in range(3):
 leaves()
 """
 TRACES_LEFT = (
-    "[sys.monitoring.get_tool(i) for i in range(6) if sys.monitoring.get_tool(i)] if hasattr(sys, 'monitoring') else "
+    # get_tool() says of the agent's id that it is free.
+    "__import__('gc').callbacks + [i for i in range(6) if sys.monitoring.get_tool(i)] if hasattr(sys, 'monitoring') else "
     "[hook for hook in (sys.getprofile(), threading._profile_hook) if hook]"
 )
 
@@ -75,7 +76,7 @@ def test_two_sessions_one_after_another(interpreter: str, tmp_path: Path) -> Non
             assert program.ask(TRACES_LEFT) == "[]"
             stacks = opened(arena)
             assert ["_bootstrap", "_bootstrap_inner", "run", "waits", "wait", "wait"] in stacks
-            assert ["<module>", "main", "serve"] in stacks
+            assert ["<module>", "main", "serve"] in [stack[:3] for stack in stacks]  # which is within ctypes where that loads the agent
             assert sum(stack[:4] == ["_bootstrap", "_bootstrap_inner", "run", "work"] for stack in stacks) == 3
             assert any(stack[:1] == ["work"] for stack in stacks), "a thread that threading does not know"
             assert arena.counts()["<string>:leaf:18"] > 0

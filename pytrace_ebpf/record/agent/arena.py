@@ -8,12 +8,9 @@ event (17 to send, 5 to receive, half a million events at a time), where reading
 (scripts/bench/collector.py). The contract is probes/agent/agent.h.
 """
 
-import ctypes
-import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,7 +19,6 @@ import numpy as np
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.rebuild.decoding import Rows
 from pytrace_ebpf.record.agent.library import MONOTONIC, TSC, Clock
-from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.trace.schema import LAYERS
@@ -51,7 +47,6 @@ _BUSY = 4096  # events of one thread at once from which on it gets columns of it
 _MOST_COUNTED = 1 << 48  # a larger count is not believed
 _DIGITS = 19  # of an int64
 _NOT_PYTHON = {LAYERS.index(name) for name in ("gc", "import", "c")}
-_FUTEX, _FUTEX_WAKE = 202, 1  # x86-64; shared, not private
 
 
 class NotYet(Exception):  # noqa: N818 - the field's word
@@ -140,7 +135,6 @@ class Arena:
     def stop(self) -> None:
         """Ask the agent to leave."""
         self._write(self._offset("command"), STOP)
-        self._wake()
 
     def leave_out(self, functions: np.ndarray | None) -> bool:
         """Ask the agent to write no calls of these functions, ids of which the first few hundred count, None: none at all; and those of all others.
@@ -155,8 +149,17 @@ class Arena:
             self._put(self._offset("left_out"), functions[:room].astype(np.uint32).tobytes())
         self._write(self._offset("left_out_count"), EVERYTHING if functions is None else min(room, len(functions)))
         self._write(self._offset("left_out_turn"), self._turn)
-        self._wake()
         return True
+
+    @property
+    def used(self) -> int:
+        """About how many bytes of it have memory."""
+        functions = max(0, min(int(self._header["functions_end"]), CHUNKS_START) - FUNCTIONS_START)
+        return functions + min(int(self._header["chunks"]), self._most) * self._chunk_bytes
+
+    def grant(self, size: int) -> None:
+        """Let so many bytes of it have memory."""
+        self._put(self._offset("granted"), size.to_bytes(8, "little"))
 
     @property
     def follows(self) -> bool:
@@ -165,15 +168,6 @@ class Arena:
 
     def _offset(self, field: str) -> int:
         return int(self._dtypes["arena"].fields[field][1])  # type: ignore[index]
-
-    def _wake(self) -> None:
-        offset = self._offset("command")
-        # The kernel finds the word that the agent waits for by an address. The kernel does not access it: where the file has been truncated
-        # it says EFAULT, and the agent looks for itself twice a second.
-        with suppress(ValueError, OSError), mmap.mmap(self.file.fileno(), _PAGE) as page:
-            word = ctypes.c_uint32.from_buffer(page, offset)
-            libc.syscall(_FUTEX, ctypes.c_void_p(ctypes.addressof(word)), _FUTEX_WAKE, 1 << 30, None, None, 0)
-            del word
 
     def new_functions(self) -> Iterator[Function]:
         """The functions reported since the last call. Call it after `news`: then all functions of those events are known."""

@@ -12,6 +12,7 @@ from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
+from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
@@ -81,14 +82,13 @@ class AgentCalls(CallSource):
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._traced: list[Traced] = []
-        self._claims = Claims(recording.processes)
+        self._claims, self._errands = Claims(recording.processes), Errands(recording.processes.targets)
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
         self._qualifiers = qualnames.Qualifiers()
-        self._launched = 0
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = 0
+        self._waited_ns = self._passed = self._launched = 0
         self._left_out = frozenset[int]()
         self._directories = Directories(self._options, launches)
 
@@ -102,6 +102,15 @@ class AgentCalls(CallSource):
         self._first = self._first or target
         self._directories.prepare(target.process)
 
+    def remark(self, pid: int) -> str:
+        """That it has little memory."""
+        return self._directories.remark(pid)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the smallest arena may take."""
+        return self._directories.arena_bytes
+
     def begin(self, target: Target) -> None:
         """The agent came with the program, and begins when the program's own code does."""
         self._recording.processes.add_python(target, None, time.monotonic_ns())
@@ -112,17 +121,19 @@ class AgentCalls(CallSource):
         """Inject the agent and wait until it records."""
         from pytrace_ebpf.record.agent import inject  # imported here: a launched program does not need it, and waits for all imports
 
-        self.prepare(target)
-        directory = self._directories.of(target.process)
+        directory = self._directories.prepare(target.process)
+        assert directory is not None  # a launched program has the agent, and is not attached to
         self._read()
         self._given_up.pop(target.pid, None)  # of the program that it was before
         if not self._has_begun(target.pid):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if self._has_begun(target.pid):  # and ended, before it was seen to
-                    return
-                raise
+                while not self._has_begun(target.pid):  # and ended, before it was seen to
+                    if not self._claims:
+                        raise
+                    time.sleep(0.01)
+                return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -189,6 +200,7 @@ class AgentCalls(CallSource):
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
         self._discover()
+        self._directories.grow()
         drained: list[tuple[Traced, bool, list[Piece]]] = []
         for traced in list(self._traced):
             with self._of(traced):
@@ -199,6 +211,7 @@ class AgentCalls(CallSource):
             with self._of(traced):
                 if news:
                     self._emit(traced, news)
+                self._errands.listen_to(traced, bool(news))
                 if ended:
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
@@ -253,7 +266,7 @@ class AgentCalls(CallSource):
     def _follows(self, traced: Traced) -> bool:
         """Whether a process's agent leaves out what it should; it is asked to where it was not, or has met such a function since."""
         if not traced.unasked:
-            return traced.arena.follows
+            return self._errands.have_done(traced, traced.arena.follows)
         wanted = None if EVERYTHING in self._left_out else np.flatnonzero(np.isin(traced.func_ids, list(self._left_out)))
         if wanted is traced.left_out or (wanted is not None and traced.left_out is not None and np.array_equal(wanted, traced.left_out)):
             traced.unasked = False
@@ -276,8 +289,9 @@ class AgentCalls(CallSource):
         deadline = time.monotonic() + _LEAVE_S
         while time.monotonic() < deadline:
             self._read()
-            if not self._traced and not self._claims:
+            if not self._traced and not self._claims and not self._directories.owe:
                 break
+            self._errands.have_left(self._traced)
             time.sleep(0.002)
         nothing = (row := self._recording.processes.processes.get(self._launched)) is not None and row["source"] is None and not self._lost.any()
         if nothing and any(each["pid"] == self._launched and each["source"] for each in self._recording.chosen):
@@ -307,7 +321,9 @@ class AgentCalls(CallSource):
 
     def _discover(self) -> None:
         for directory in self._directories.unkept():
-            self._say_unkept(directory)
+            for pid, target in self._recording.processes.targets.items():
+                if directory.serves(target.process):
+                    self._warn(pid, directory.why_unkept)
         for directory in self._directories:
             for name, file in directory.arenas():
                 if isinstance(file, Unfit):
@@ -322,6 +338,7 @@ class AgentCalls(CallSource):
                     directory.forget(name)
                     continue
                 directory.forget(name)
+                directory.found(found)
                 self._claims.add(found, Shared.of(f"/{directory.arenas_name}/{name}", file.fileno()), self._start_ns(found))
         for found, start_ns, ids in self._claims.decide():
             replaced_ns = self._claims.replaced_ns(ids.pid, start_ns)
@@ -330,12 +347,6 @@ class AgentCalls(CallSource):
             self._given_up.pop(ids.pid, None)
             know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
             self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
-
-    def _say_unkept(self, directory: AgentDirectory) -> None:
-        why = f"the process that opens files with the rights of user {directory.user.uid} ended, so the calls of its programs are recorded no further"
-        for pid, target in self._recording.processes.targets.items():
-            if directory.serves(target.process):
-                self._warn(pid, why)
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent.arena import CHUNKS_START, sentence
+from pytrace_ebpf.record.agent.allowance import Allowance
+from pytrace_ebpf.record.agent.arena import CHUNKS_START, Arena, sentence
 from pytrace_ebpf.record.agent.keeping import Keeping, Rights
 from pytrace_ebpf.record.agent.leftovers import PREFIX, PROGRAM_PLACES
 from pytrace_ebpf.record.agent.library import agent_library
@@ -73,12 +74,15 @@ class AgentDirectory:
         process: Pinned | None = None,
         path: str | None = None,
         library: Path | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """`process`: one that it is for, the programs that this process starts where it is None.
 
         path     where the target looks for it, if that is settled
         library  the agent, where it is another than the built one
+        allowance  what the agents may take, where there is little memory
         """
+        self.allowance = allowance
         self.user = FileSystemUser.of(process) if process else FileSystemUser.of_a_launch()
         self._waiting: dict[str, Descriptor] = {}  # arenas that were neither taken nor refused yet
         self._refused = 0
@@ -90,7 +94,7 @@ class AgentDirectory:
         except OSError as error:
             raise HostError(f"the agent cannot be put where the target would find it ({error.strerror or error})") from error
         try:
-            self._make(options, path)
+            self._make([*options, *(allowance.options if allowance else ())], path)
         except (OSError, EOFError, HostError) as error:
             self.remove()
             if isinstance(error, HostError):
@@ -119,6 +123,21 @@ class AgentDirectory:
         """Whether new arenas are still told of; else the agents find nobody there, and leave."""
         return self._keeper.is_there
 
+    @property
+    def owes(self) -> bool:
+        """Whether it is not known yet what arenas there are."""
+        return self._keeper.owes
+
+    @property
+    def why_unkept(self) -> str:
+        """What to say then."""
+        return f"the process that opens files with the rights of user {self.user.uid} ended, so the calls of its programs are recorded no further"
+
+    def found(self, arena: Arena) -> None:
+        """An arena of it is read from now on."""
+        if self.allowance is not None:
+            self.allowance.add(arena)
+
     def serves(self, process: Pinned) -> bool:
         """Whether that is one of the processes it is for."""
         return process.credentials.owner is not None and FileSystemUser.of(process) == self.user
@@ -131,11 +150,11 @@ class AgentDirectory:
     def arenas(self) -> Iterator[tuple[str, Descriptor | Unfit]]:
         """(name, open file) of each arena that is there, or why it is none; of so many that it takes no time."""
         with suppress(OSError, EOFError):
-            lost, self._lost = self._lost, []
-            told, files = self._keeper.ask("look", again=lost)
-            self._lost = told["names"][len(files) :]
-            self._waiting |= dict(zip(told["names"], files, strict=False))
-            yield from ((name, Unfit(why)) for name, why in told["unfit"].items())
+            if (answer := self._keeper.ask_soon("look", again=self._lost)) is not None:
+                told, files = answer
+                self._lost = told["names"][len(files) :]
+                self._waiting |= dict(zip(told["names"], files, strict=False))
+                yield from ((name, Unfit(why)) for name, why in told["unfit"].items())
         for name, file in list(self._waiting.items()):
             yield name, _unfit(file, self.user.uid) or file
 

@@ -7,9 +7,11 @@ to be in the kernel's memory or on a disk.
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from pytrace_ebpf.record.process.pinned import Descriptor
 
 _PATIENCE_S = 10.0
 _ENDING_S = 2.0
+_SOON_S = 0.05
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from pytrace_ebpf.record.agent import keeper; keeper.main(*sys.argv[2:])"
 
 
@@ -50,6 +53,8 @@ class Keeping:
             )  # fmt: skip
         ours.settimeout(_PATIENCE_S)
         self._connection: socket.socket | None = ours
+        self._since: float | None = None  # when it was asked what it has not answered
+        self._early: tuple[dict[str, Any], list[Descriptor]] | None = None  # an answer that nobody has had
 
     @property
     def pid(self) -> int:
@@ -61,18 +66,52 @@ class Keeping:
         """Whether it answers, as far as is known."""
         return self._connection is not None
 
+    @property
+    def owes(self) -> bool:
+        """Whether there is an answer yet to come."""
+        return self._connection is not None and self._since is not None
+
     def ask(self, what: str, source: Descriptor | None = None, **given: Any) -> tuple[dict[str, Any], list[Descriptor]]:
         """What it answers. Raises OSError as the keeper met it, EOFError where there is no keeper, or no answer in time."""
+        if self._since is not None:
+            self._early = self._received()  # of ask_soon()
+        self._send(what, source, given)
+        return self._received()
+
+    def ask_soon(self, what: str, **given: Any) -> tuple[dict[str, Any], list[Descriptor]] | None:
+        """The same, but None where the answer takes longer than a moment: then the next call has it. Nobody is held up by a keeper that its user stopped."""
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
+        if self._since is None:
+            self._send(what, None, given)
+        if self._connection is not None and not select.select([self._connection], [], [], _SOON_S)[0]:
+            if self._since is not None and time.monotonic() > self._since + _PATIENCE_S:
+                self._give_up()
+            return None
+        return self._received()
+
+    def _send(self, what: str, source: Descriptor | None, given: dict[str, Any]) -> None:
         if self._connection is None:
             raise EOFError
         try:
             socket.send_fds(self._connection, [json.dumps([what, given]).encode()], [source.fileno()] if source else [])
+        except OSError:
+            self._give_up()
+            raise EOFError from None
+        self._since = time.monotonic()
+
+    def _received(self) -> tuple[dict[str, Any], list[Descriptor]]:
+        if self._connection is None:
+            raise EOFError
+        try:
             content, files, _, _ = socket.recv_fds(self._connection, LONGEST, MOST_AT_A_LOOK, socket.MSG_CMSG_CLOEXEC)
             opened = [Descriptor(file) for file in files]
             answer = json.loads(content)
         except (OSError, ValueError):
             self._give_up()
             raise EOFError from None
+        self._since = None
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         return answer, opened

@@ -22,6 +22,19 @@ def barred(target: Target) -> str:
     return filtered(target.pid)
 
 
+def too_small(target: Target, counts_memory: bool) -> str:
+    """Why there is too little memory for the agent, one sentence; "" where there is enough."""
+    from pytrace_ebpf.record.agent.allowance import allowance
+
+    try:
+        allowance(target.pid, target.process.read("cgroup").decode(errors="replace"), 0, counts_memory)
+    except TargetError as error:
+        return str(error)
+    except OSError:  # it has ended
+        return ""
+    return ""
+
+
 def filtered(pid: int) -> str:
     """One sentence where a thread of a process runs under a seccomp filter; "" where none does."""
     for tid in living_threads(pid):

@@ -22,6 +22,7 @@ class Seen:
     unencodable: str = ""  # a name at which the probes' own code would raise, quoted
     foreseen: Foreseen | None = None  # what the probes would cost it
     barred: str = ""  # why the agent must not be injected
+    too_small: str = ""  # why there is no memory for it
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     if bounded and target.free_threaded:
         raise TargetError(f"the cost for {_name(target)} cannot be bounded yet, as no function is left out without a GIL: leave out --budget")
     by_probes, why_probes = probes_serve(target, seen)
-    by_agent, why_agent = agent_serves(target)
+    by_agent, why_agent = (False, seen.too_small) if seen.too_small else agent_serves(target)
     if wish == "usdt":
         if by_probes:
             return Choice("usdt", why_probes, _slowing(seen))

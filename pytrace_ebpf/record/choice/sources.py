@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice.barred import barred, filtered
+from pytrace_ebpf.record.choice.barred import barred, filtered, too_small
 from pytrace_ebpf.record.choice.changing import change
 from pytrace_ebpf.record.choice.choice import Choice, Seen, agent_serves, choose, truthful
 from pytrace_ebpf.record.choice.families import Families
@@ -64,6 +64,11 @@ class Sources(Recorder):
         agent = self._made["agent"] = self._make_agent()
         return agent.environment
 
+    @property
+    def remark(self) -> str:
+        """What a person should know of the programs that are started; "" for nothing."""
+        return "".join(source.remark(0) for source in self)
+
     def survey(self, targets: Sequence[Target]) -> None:
         """Look at processes that are going to be traced together, before a source is chosen for any of them: the busiest of a family decides for all."""
         self._families.join((target.pid, target.ppid) for target in targets)
@@ -92,12 +97,17 @@ class Sources(Recorder):
                 preparing.result()
             else:
                 source.prepare(target)
+        if remark := source.remark(target.pid):
+            choice = replace(choice, why=f"{choice.why}; {remark}")
         self._planned[target.pid] = target, source, choice.why, seen.foreseen
         return choice, seen
 
     def _look(self, target: Target, wish: str) -> Seen:
         if wish == sampled.NAME:
             return Seen()
+        return replace(self._look_for_all(target, wish), too_small=too_small(target, self._options.memory))
+
+    def _look_for_all(self, target: Target, wish: str) -> Seen:
         if wish == "agent":
             return Seen(barred=filtered(target.pid))
         if truthful(target)[0]:
@@ -182,7 +192,7 @@ class Sources(Recorder):
         rows = self._taken([source.drain() for source in self])
         filled = sum(len(batch["ts"]) * size for table, size in _ARENA_BYTES.items() for batch in rows.get(table, ()))
         self.drained = rows.get("events", [])
-        self._busy = filled * _BUSY_SHARE > self._options.arena_bytes
+        self._busy = filled * _BUSY_SHARE > min([self._options.arena_bytes, *(source.arena_bytes for source in self)])
         return rows
 
     def cut(self) -> Rows:

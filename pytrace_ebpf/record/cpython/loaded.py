@@ -51,7 +51,8 @@ def walk_loaded(given: dict[str, Any], files: list[int]) -> Any:
     walk = _Walk(Objects(BudgetedMemory(given["pid"], files[0], _BUDGET_S), layout), layout)
     complete = False
     with suppress(MemoryFault, SpentError, struct.error):
-        complete = walk.modules(given["runtime"])
+        walk.modules(given["runtime"])
+        complete = True
     return encode(Loaded(walk.found, complete))
 
 
@@ -65,8 +66,8 @@ class _Walk:
         self._text = 0
         self.found: list[tuple[str, str, int]] = []
 
-    def modules(self, runtime: int) -> bool:
-        """Look through all modules, the main program first and then those imported last; whether that came to an end."""
+    def modules(self, runtime: int) -> None:
+        """Look through all modules, the main program first and then those imported last. Raises SpentError where there is more than it may read."""
         interpreter = self._memory.u64(runtime + self._layout.runtime_main_interpreter)
         modules = list(self._objects.items(self._memory.u64(interpreter + self._layout.interpreter_modules)))[::-1]
         with suppress(MemoryFault):
@@ -74,9 +75,6 @@ class _Walk:
         for _, module in modules:
             with suppress(MemoryFault, struct.error):  # it changes while it is read
                 self._values(self._objects.items(self._objects.module_dict(module)), "", 0)
-            if len(self.found) >= _MOST or self._text > _MOST_TEXT:
-                return False
-        return True
 
     def _values(self, items: Iterator[tuple[int, int]], prefix: str, depth: int) -> None:
         for key, value in items:
@@ -115,3 +113,5 @@ class _Walk:
         name = info.qualname or f"{prefix}{info.name}"
         self.found.append((info.file, name, info.first_line))
         self._text += len(info.file) + len(name)
+        if len(self.found) >= _MOST or self._text > _MOST_TEXT:
+            raise SpentError

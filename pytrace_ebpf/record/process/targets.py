@@ -105,6 +105,7 @@ class Targets:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
         self._following.preloaded = True
         environment = self._sources.launches()
+        self._said += filter(None, [self._sources.remark])
         if self._options.rootless:
             self.launched = Started(command, environment, lambda started: self._begin_with_other(started.pid, command))
         else:

@@ -8,14 +8,14 @@ from pytrace_ebpf.record.rights import thread_rights
 
 _READ, _DROP, _AMBIENT, _CLEAR_ALL, _LAST = 23, 24, 47, 4, 63  # PR_CAPBSET_READ and _DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
 NUMBERS = {
-    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "SYS_CHROOT": 18, "SYS_PTRACE": 19, "SYS_ADMIN": 21,
+    "DAC_OVERRIDE": 1, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "SYS_CHROOT": 18, "SYS_PTRACE": 19, "SYS_ADMIN": 21,
     "PERFMON": 38, "BPF": 39,
 }  # fmt: skip
-# Each of these was taken away by itself, and something failed: probes (SYS_ADMIN, which covers BPF and PERFMON), the agent's directories (CHOWN, FOWNER),
+# Each of these was taken away by itself, and something failed: probes (SYS_ADMIN, which covers BPF and PERFMON),
 # looking into processes (SYS_PTRACE, DAC_OVERRIDE), processes with fewer rights (SETUID, SETGID, SETPCAP, SYS_CHROOT) and ending those (KILL).
-LOADING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT", "SYS_PTRACE", "SYS_ADMIN")
+LOADING = ("DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT", "SYS_PTRACE", "SYS_ADMIN")
 _INSTEAD = ("PERFMON", "BPF")  # of SYS_ADMIN, in a container that was not given that
-RECORDING = ("DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_PTRACE")  # where nothing new is to be attached to
+RECORDING = ("DAC_OVERRIDE", "KILL", "SETGID", "SETUID", "SYS_PTRACE")  # where nothing new is to be attached to
 
 
 def keep(names: Collection[str]) -> None:

@@ -22,7 +22,7 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.inject import pep768, seccomp
 from pytrace_ebpf.record.agent.inject.blocked import Blocked, blocked_threads, wanting_to_run
 from pytrace_ebpf.record.agent.inject.library import agent_functions, is_loaded, loader
-from pytrace_ebpf.record.agent.inject.pending_call import pending_call
+from pytrace_ebpf.record.agent.inject.pending_call import make_pending, pending_call
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
 from pytrace_ebpf.record.agent.inject.remote_call import Course, NoRoom, call
 from pytrace_ebpf.record.agent.inject.why_not import exhausted, why_not
@@ -74,6 +74,29 @@ def begin(target: Target, session: Session, started: Callable[[], bool], patienc
     # The kernel lets every stopped thread go when the thread that stopped it ends.
     with ThreadPoolExecutor(1, "injector") as executor:
         return executor.submit(_Attempt(target, session, started, patience_s).begin).result()
+
+
+def look(target: Target, library: Descriptor) -> None:
+    """Have the agent in the target, which was built as `library`, do at once what its arena asks for, whether or not Python runs there.
+
+    Raises TargetError, HostError or OSError where that cannot be.
+    """
+    with ThreadPoolExecutor(1, "injector") as executor:
+        executor.submit(_look, target, library).result()
+
+
+def _look(target: Target, library: Descriptor) -> None:
+    refuse_what_is_debugged(target.process)
+    code, agent = loader(target), agent_functions(target, library)
+    if not agent:
+        raise TargetError(f"process {target.pid} has no agent")
+    for candidate in blocked_threads(target, code):
+        with suppress(NotStopped, NoRoom), Stopped(target.process, candidate.tid) as thread:
+            if candidate.still(thread.registers()):
+                call(thread, target.memory, agent["pytrace_look"], (), code.sigreturn, _LOADING_ROOM)
+                return
+    with suppress(NotStopped, NoRoom):
+        make_pending(target, agent["pytrace_look_pending"], 0, code)
 
 
 class _Attempt:

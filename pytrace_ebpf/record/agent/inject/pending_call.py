@@ -28,16 +28,21 @@ def pending_call(target: Target, session: str, loader: Loader, agent: Mapping[st
         function, text = agent["pytrace_begin_pending"], session.encode() + b"\0"
     else:
         function, text = _python(target, "PyRun_SimpleString"), one_line(session).encode() + b"\0"
-    add = _python(target, "Py_AddPendingCall")
     address = spare_memory(target, len(text))
     write(target.memory, address, text)
     try:
-        with Stopped(target.process, target.pid) as thread:
-            call(thread, target.memory, add, (function, address), loader.sigreturn, _ROOM)
-        yield thread.stop_ns
+        yield make_pending(target, function, address, loader)
     finally:
         write(target.memory, address, bytes(1))
         write(target.memory, address, bytes(len(text)))
+
+
+def make_pending(target: Target, function: int, argument: int, loader: Loader) -> int:
+    """Have the main thread call `function(argument)` at its next safe point; returns how long it was stopped, in ns. Raises as pending_call()."""
+    add = _python(target, "Py_AddPendingCall")
+    with Stopped(target.process, target.pid) as thread:
+        call(thread, target.memory, add, (function, argument), loader.sigreturn, _ROOM)
+    return thread.stop_ns
 
 
 def _python(target: Target, name: str) -> int:

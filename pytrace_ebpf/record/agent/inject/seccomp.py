@@ -44,7 +44,7 @@ _CLOEXEC, _CREATE = 0o2000000, 0o2000302  # O_RDONLY; O_RDWR | O_CREAT | O_EXCL
 _PRIVATE, _SHARED, _ANONYMOUS, _STACK = 0x802, 0x4001, 0x22, 0x20022  # flags of mmap
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _THREAD = 0x3D0F00  # flags of pthread_create
-# Of loading the library, of the agent's own thread, of a thread of the program that writes events, and of leaving.
+# Of loading the library, of the agent's thread while it joins, of a thread of the program that writes events, and of leaving.
 CALLS = (
     Call("openat", 257, (_HERE, _ADDRESS, _CLOEXEC)),
     Call("read", 0, (_FD, _ADDRESS, 832)),
@@ -77,7 +77,6 @@ CALLS = (
     Call("getpid", 39, (), _ANY),
     Call("fcntl", 72, (_FD, 36, _ADDRESS)),
     Call("openat", 257, (_HERE, _ADDRESS, 0o2200000), _ANY),
-    Call("getdents64", 217, (_FD, _ADDRESS, 4096), _ANY),
     Call("clock_nanosleep", 230, (0, 0, _ADDRESS, 0), _ANY),
     Call("sched_yield", 24, (), _ANY),
     Call("unlink", 87, (_ADDRESS,), _ANY),

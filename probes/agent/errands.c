@@ -1,0 +1,147 @@
+/* Has threads of the program's do what the agent has to do.
+ *
+ * While Python runs, a thread does it between two instructions: as a pending call, which any thread of the main interpreter makes from 3.12 on, and
+ * the main thread before. Where none runs, a thread of the agent's takes the GIL, does it, and ends: it lives for a millisecond. A program that
+ * goes on meanwhile comes to the pending call first, and waits there for the end of that thread: so it is not there when the program forks. */
+#define _GNU_SOURCE
+#include "errands.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "build.h"
+#include "cpython.h"
+
+#define PAUSE_NS 50000
+#define PATIENCE 20000 /* pauses: a second or more */
+
+void (*errands_do)(bool here);
+
+static bool asked;       /* it is not done yet */
+static uint32_t runner;  /* id of the thread that lives for it; 0 = there is none, STARTING = it has none yet */
+static bool leaves;      /* it wants no GIL any more */
+#define STARTING UINT32_MAX
+
+/* What the agent has Python do is seen by no tool of the program's: a debugger takes a thread for one of the program's once it sees code run
+ * there. Up to 3.10 tools are of single threads, and there is no such function. */
+static void unseen(bool begins)
+{
+    void (*act)(void *) = begins ? py.PyThreadState_EnterTracing : py.PyThreadState_LeaveTracing;
+    if (act)
+        act(py.PyThreadState_Get());
+}
+
+/* Once: who comes later finds nothing to do. */
+static void act(bool here)
+{
+    if (!__atomic_exchange_n(&asked, false, __ATOMIC_SEQ_CST))
+        return;
+    PyObject *type, *value, *traceback;
+    py.PyErr_Fetch(&type, &value, &traceback);
+    unseen(true);
+    errands_do(here);
+    unseen(false);
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, traceback);
+}
+
+static void *run(void *unused)
+{
+    (void)unused;
+    __atomic_store_n(&runner, (uint32_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
+    prctl(PR_SET_NAME, "pytrace-agent");
+    if (!cpython_finalizing() && __atomic_load_n(&asked, __ATOMIC_SEQ_CST)) {
+        int state = py.PyGILState_Ensure();
+        act(false);
+        py.PyGILState_Release(state);
+    }
+    __atomic_store_n(&leaves, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Whether there is one; it is gone when the kernel counts it no more. */
+static bool is_there(void)
+{
+    uint32_t id = __atomic_load_n(&runner, __ATOMIC_SEQ_CST);
+    if (!id)
+        return false;
+    if (id == STARTING || cpython_is_thread(id))
+        return true;
+    __atomic_compare_exchange_n(&runner, &id, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return false;
+}
+
+static void wait_for_its_end(void)
+{
+    struct timespec pause = {0, PAUSE_NS};
+    for (int n = 0; n < PATIENCE && is_there(); n++)
+        nanosleep(&pause, NULL);
+}
+
+static void start_one(void)
+{
+    uint32_t none = 0;
+    sigset_t all, before;
+    pthread_t thread;
+    if (!pthread_create || is_there() || !__atomic_compare_exchange_n(&runner, &none, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    leaves = false;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    bool done = !pthread_create(&thread, NULL, run, NULL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (done)
+        pthread_detach(thread);
+    else
+        __atomic_store_n(&runner, 0, __ATOMIC_SEQ_CST);
+}
+
+/* At a place where the interpreter lets other threads go first. */
+static int on_pending(void *unused)
+{
+    (void)unused;
+    act(true);
+    if (!is_there() || runner == (uint32_t)syscall(SYS_gettid)) /* where Python runs on that thread, it makes the call itself */
+        return 0;
+    void *state = py.PyEval_SaveThread();
+    wait_for_its_end();
+    py.PyEval_RestoreThread(state);
+    return 0;
+}
+
+static bool leave_pending(void)
+{
+    if (py.version >= 0x030c0000 && py._PyEval_AddPendingCall)
+        return !py._PyEval_AddPendingCall(py.PyInterpreterState_Main(), on_pending, NULL, 0);
+    return !py.Py_AddPendingCall(on_pending, NULL);
+}
+
+bool errands_ask(void)
+{
+    __atomic_store_n(&asked, true, __ATOMIC_SEQ_CST);
+    bool pending = leave_pending();
+    start_one();
+    return pending || is_there();
+}
+
+void errands_now(void)
+{
+    __atomic_store_n(&asked, true, __ATOMIC_SEQ_CST);
+    on_pending(NULL);
+}
+
+void errands_before_fork(void)
+{
+    if (__atomic_load_n(&leaves, __ATOMIC_SEQ_CST))
+        wait_for_its_end();
+}
+
+void errands_after_fork(void)
+{
+    runner = 0;
+    leaves = asked = false;
+}
