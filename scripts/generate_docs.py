@@ -26,6 +26,8 @@ A line of `segments.jsonl` is one of two objects. A segment: `index`, `start_ns`
 that is not there) and `calls` (how many were entered or open). Or it says that the parts of a small table have become one:
 `{{"merged": TABLE, "first": I, "last": J, "rows": N}}` stands for `TABLE/part-I-J.parquet` (`part-I.parquet` where I is J) in the place of
 what these segments had. A later such line replaces those within its range. Tables that are merged: {", ".join(f"`{name}`" for name in MERGED_TABLES)}.
+Checksums are CRC-32: `sums` of a segment's parts by table, `sum` of a merged part, and `check`, the last field of each line and of the manifest, of
+all bytes before it. They are compared as a part is read; `pytrace-ebpf info TRACE --verify` reads all. A trace from before has none, and opens.
 
 With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
 length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins

@@ -7,6 +7,7 @@ from typing import Any
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION, MANIFEST
+from pytrace_ebpf.trace.sealed import holds
 from pytrace_ebpf.trace.segments import SEGMENT, read_segments
 from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, List, Maybe, One, fits
 
@@ -87,6 +88,7 @@ def read_manifest(files: Files) -> tuple[dict[str, Any], float]:
     try:
         content, written_at = files.read(MANIFEST, _MOST_BYTES)
         manifest = json.loads(content.decode(), parse_constant=_refuse)
+        is_sealed = holds(content)
     except FileNotFoundError:
         raise TraceError(f"{directory} is not a trace: it has no {MANIFEST}; name the directory that run or attach wrote.") from None
     except OSError as error:
@@ -95,6 +97,9 @@ def read_manifest(files: Files) -> tuple[dict[str, Any], float]:
         raise TraceError(f"{path} is damaged: it is not JSON; record the trace again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise TraceError(f"{directory} is not a trace of {FORMAT}: its {MANIFEST} was written by something else.")
+    if is_sealed is False:
+        raise TraceError(f"{path} is damaged: it is not what was written (its checksum); record the trace again.")
+    manifest.pop("check", None)
     version = manifest.get("format_version")
     if type(version) is not int or version > FORMAT_VERSION:
         raise TraceError(f"{directory} has trace format {json.dumps(version)[:20]}, this {FORMAT} reads up to {FORMAT_VERSION}: upgrade it.")

@@ -1,6 +1,7 @@
 """Read the Parquet parts of a table: values that no recorder writes are found here, so that analyses never meet them."""
 
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Part:
     name: str
     rows: int | None = None
     fleeting: bool = False
+    sum: int | None = None  # its checksum by that list; None where it has none
 
     def __str__(self) -> str:
         return str(self.files.directory / self.folder / self.name)
@@ -167,6 +169,8 @@ def opened(part: Part, stack: ExitStack) -> ds.ParquetFileFragment:
 def _source(part: Part, stack: ExitStack) -> tuple[int, pa.NativeFile]:
     descriptor = part.files.folder(part.folder).open(part.name)
     stack.callback(os.close, descriptor)
+    if part.sum is not None:
+        _check_sum(part.sum, descriptor)
     pinned = Path(f"/proc/self/fd/{descriptor}")
     # By this path Arrow reads the very file that was opened, without Python.
     file = pa.OSFile(str(pinned)) if pinned.exists() else pa.PythonFile(stack.enter_context(os.fdopen(os.dup(descriptor), "rb")))
@@ -176,6 +180,30 @@ def _source(part: Part, stack: ExitStack) -> tuple[int, pa.NativeFile]:
 def _check_rows(part: Part, rows: int, descriptor: int) -> None:
     if not 0 <= rows <= _ROWS_A_BYTE * os.fstat(descriptor).st_size or part.rows not in (None, rows):
         raise pa.ArrowInvalid(f"{rows} rows")
+
+
+_CHUNK = 1 << 20
+_MOST_KNOWN = 1 << 16
+_BLOCK, _NO_HOLES = 512, 64 << 20
+_known: dict[tuple[int, ...], int] = {}  # files of which the checksum is known, as they were then
+
+
+def _check_sum(expected: int, descriptor: int) -> None:
+    """Read it once, which it is about to be anyway. Raises pa.ArrowInvalid where its bytes are not those that were written."""
+    status = os.fstat(descriptor)
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if key not in _known:
+        if status.st_size > _NO_HOLES and getattr(status, "st_blocks", status.st_size) * _BLOCK < status.st_size // 8:
+            raise pa.ArrowInvalid("it is nearly nothing but holes")  # of which somebody may make terabytes
+        sum_, left = 0, status.st_size
+        while left > 0 and (content := os.read(descriptor, min(_CHUNK, left))):
+            sum_, left = zlib.crc32(content, sum_), left - len(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = sum_
+    if _known[key] != expected:
+        raise pa.ArrowInvalid("its checksum is another")
 
 
 def _filled(spec: Table, table: pa.Table) -> pa.Table:

@@ -298,7 +298,7 @@ class Trace(Logs):
         listed = self.manifest["segments"] if segments is None else segments
         parts = parts_of(name, listed, self.manifest["merged"].get(name, []), whole=segments is None)
         fleeting = self.manifest["state"] == "recording" and bool(self.manifest.get("dropped"))
-        return [Part(self._files, name, part, rows, fleeting) for part, rows in parts]
+        return [Part(self._files, name, part, rows, fleeting, sum_) for part, rows, sum_ in parts]
 
     def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
         spec, segments = TABLES[name], self.manifest["segments"]

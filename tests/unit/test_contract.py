@@ -137,6 +137,7 @@ def test_the_numbers_of_the_library() -> None:
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
     assert c["NO_ANSWER"] == rebuild.NO_ANSWER
+    assert (c["ROWS_OF_SUSPENDED"], c["ROWS"], c["NO_ROWS"]) == (0, engine._ROWS, engine._NO_ROWS)
     assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
     assert c["THREAD_BITS"] == call_rows.THREAD_BITS

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.trace.schema import SEGMENTS
+from pytrace_ebpf.trace.sealed import sealed_line
 
 Line = Mapping[str, Any]
 
@@ -54,7 +55,7 @@ class Journal:
 
 
 def _content(lines: Iterable[Line]) -> bytes:
-    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    return b"".join(sealed_line(json.dumps(line, separators=(",", ":")).encode()) + b"\n" for line in lines)
 
 
 def _write(file: BinaryIO, content: bytes) -> None:

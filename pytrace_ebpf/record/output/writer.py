@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from pytrace_ebpf.record.output.keeping import Group, Groups
 from pytrace_ebpf.record.output.merging import SmallParts
 from pytrace_ebpf.record.rights.user import become_caller
 from pytrace_ebpf.trace import schema
+from pytrace_ebpf.trace.sealed import Summed, sealed_manifest
 from pytrace_ebpf.trace.segments import merged_line, part_name, put_merged
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class Writer:
             tables if self._next else _empty() | tables
         )  # a table that stays empty has a part too, so that its folder opens with the right columns
         try:
-            size = self._write_parts(parts, part)
+            size, sums = self._write_parts(parts, part)
+            line["sums"] = {name: sums[name] for name in line["rows"]}
             self._journal.add([line])
             self.manifest |= news
             self._write_manifest()
@@ -168,26 +170,28 @@ class Writer:
         self._listed += [line] if len(self._listed) < _MOST_LISTED else []
         self._groups.open.add(line, parts, part, size)
         try:
-            self._update_groups(line["index"], tables)
+            self._update_groups(line, tables)
         except OSError as error:
             self._fail(error)
         else:
             self._judge_size()
 
-    def _write_parts(self, tables: Mapping[str, pa.Table], part: str) -> int:
-        """Write a part of each table; returns their bytes. Raises OSError, with none of them left."""
-        size, made = 0, list[str]()
+    def _write_parts(self, tables: Mapping[str, pa.Table], part: str) -> tuple[int, dict[str, int]]:
+        """Write a part of each table; returns their bytes, and the checksum of each. Raises OSError, with none of them left."""
+        size, made, sums = 0, list[str](), dict[str, int]()
         try:
             for name, table in tables.items():
                 with self._output.create(name, part) as file:
                     made.append(name)
-                    _write_part(file, name, table)
+                    summed = Summed(file)
+                    _write_part(cast(BinaryIO, summed), name, table)
                     size += file.tell()
+                    sums[name] = summed.sum
         except OSError:
             self._undo(made, part)
             raise
         self._bytes += size
-        return size
+        return size, sums
 
     def _undo(self, tables: Iterable[str], part: str) -> None:
         """Remove what is not listed, as far as it is still there: the owner of the directory may have put something else in its place."""
@@ -195,11 +199,12 @@ class Writer:
             with suppress(OSError):
                 self._output.remove(name, part)
 
-    def _update_groups(self, index: int, tables: dict[str, pa.Table]) -> None:
+    def _update_groups(self, line: dict[str, Any], tables: dict[str, pa.Table]) -> None:
         """Merge the small parts of a group of segments that is whole, and drop groups that need not be kept. Raises OSError."""
+        index = line["index"]
         self._small.add(index, tables)
         if _FUNCTIONS in tables:
-            self._functions.append(merged_line(_FUNCTIONS, index, index, tables[_FUNCTIONS].num_rows))
+            self._functions.append(merged_line(_FUNCTIONS, index, index, tables[_FUNCTIONS].num_rows) | {"sum": line["sums"][_FUNCTIONS]})
         if self._horizon is not None:
             self._horizon.take(tables)
             self._groups.meet(tables)
@@ -207,11 +212,12 @@ class Writer:
             return
         group = self._groups.open
         for merge in self._small.close_group():
-            size = self._write_parts({merge.table: merge.rows}, merge.part)
-            self._journal.add([merge.line])
+            size, sums = self._write_parts({merge.table: merge.rows}, merge.part)
+            merged = merge.line | {"sum": sums[merge.table]}
+            self._journal.add([merged])
             freed = self._remove({(merge.table, old) for old in merge.olds})
             if merge.table == _FUNCTIONS:
-                put_merged(self._functions, merge.line)
+                put_merged(self._functions, merged)
             else:
                 group.merge(merge, size - freed)
         if self._horizon is not None:
@@ -225,7 +231,8 @@ class Writer:
         last, part = groups[-1], part_name(self._next)
         tables = {name: table for name, table in last.beginning.items() if table.num_rows}
         beginning = _line(self._next, last.end_ns, last.end_ns, tables)
-        self._write_parts(_empty() | tables, part)
+        _, sums = self._write_parts(_empty() | tables, part)
+        beginning["sums"] = {name: sums[name] for name in beginning["rows"]}
         self._next += 1
         kept = [line for group in [*list(self._groups.closed)[len(groups) :], self._groups.open] for line in group.lines]
         self._journal.replace([*self._functions, beginning, *kept])
@@ -270,7 +277,7 @@ class Writer:
             self._fail(error)
 
     def _write_manifest(self, reserve_space: bool = True) -> None:
-        content = json.dumps(self.manifest, indent=1).encode()
+        content = sealed_manifest(json.dumps(self.manifest, indent=1).encode())
         if reserve_space:
             self._output.reserve_space(2 * len(content) + _ROOM)
         self._output.replace(schema.MANIFEST, content)
