@@ -82,6 +82,9 @@ struct long_call_site_event {
 #define SCHED_EXEC 5    /* tid replaced its program */
 #define SCHED_EXIT 6    /* tid ended */
 
+#define EXIT_FOR_MEMORY 0x10000 /* bits of an exit's state: the kernel killed it for want of memory */
+#define EXIT_KNOWN 0x20000
+
 #define HOLDER_UNKNOWN (-1)
 
 /* Of sched_event.address. No futex is at such addresses, and objects are at multiples of 16. */
@@ -97,7 +100,8 @@ struct sched_event {
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
     __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for, or PAUSED) */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
-                        FORK: 1 = the child shares its creator's memory (thread, vfork) */
+                        FORK: 1 = the child shares its creator's memory (thread, vfork)
+                        EXIT: 0, or EXIT_KNOWN and the status that wait() gives of the process */
     __u16 cpu;
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */
@@ -277,6 +281,9 @@ struct stack_event {
 #define LOSS_BLOCK_RING 14       /* ring of sampled blocks full */
 #define LOSS_BLOCK_MAP 15        /* too many sampled blocks at a time: that this one is freed is not seen */
 #define LOSS_OPCODE_TABLE 16     /* instructions that were not counted. The agent counts these itself */
-#define LOSS_CLASSES 17
+#define LOSS_SCHED_IN 17         /* the kernel reported no switch to a thread. User space finds these three by what follows (rebuild/states.c) */
+#define LOSS_SCHED_OUT 18        /* nor one away from it */
+#define LOSS_SCHED_WAKING 19     /* nor its wake-up */
+#define LOSS_CLASSES 20
 
 #endif

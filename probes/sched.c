@@ -17,7 +17,12 @@ struct settings {
     __u32 parked_near;    /* of a thread that waits for a lock of CPython's: record/cpython/parking.py */
     __u32 parked_lock;
     __u32 parked_node;
-    __u32 pad;
+    __u32 ends_known;     /* the next five are */
+    __u32 task_exit_code;
+    __u32 task_leader;
+    __u32 task_signal;
+    __u32 signal_flags;   /* offsets in struct signal_struct */
+    __u32 signal_exit_code;
 };
 LAYOUT(settings);
 
@@ -49,6 +54,9 @@ struct gil {
     __u64 interpreters;      /* address of how many it has made */
 };
 BPF_HASH(gils, __u32, struct gil, 16384);
+
+/* Processes that the kernel is killing for want of memory. */
+BPF_TABLE("lru_hash", __u32, __u32, victims, 1024);
 
 /* Interrupt handlers that run on this core in the current thread's context: then that thread is not the waker. */
 BPF_PERCPU_ARRAY(interrupts, __u32, 1);
@@ -505,6 +513,32 @@ TRACEPOINT(sched_process_exec)
     return 0;
 }
 
+/* Since Linux 6.9 the task, before its id. */
+TRACEPOINT(mark_victim)
+{
+    __u64 of = ctx->args[0];
+    __u32 tid = of >> 32 ? FIELD(of, SETTINGS->task_pid) : of, pid = process_of(tid);
+
+    if (pid)
+        victims.update(&pid, &tid);
+    return 0;
+}
+
+#define GROUP_EXIT 4 /* include/linux/sched/signal.h: SIGNAL_GROUP_EXIT */
+
+/* What wait() gives of the current process, as it stands now: the last of its threads to end has the last word. */
+static __always_inline __u32 exit_status(__u32 pid)
+{
+    __u64 task = bpf_get_current_task(), leader = 0, signal = 0;
+    __u32 status;
+
+    if (!SETTINGS->ends_known || bpf_probe_read_kernel(&leader, sizeof(leader), (void *)(task + SETTINGS->task_leader)) ||
+        bpf_probe_read_kernel(&signal, sizeof(signal), (void *)(task + SETTINGS->task_signal)))
+        return 0;
+    status = FIELD(signal, SETTINGS->signal_flags) & GROUP_EXIT ? FIELD(signal, SETTINGS->signal_exit_code) : FIELD(leader, SETTINGS->task_exit_code);
+    return (status & 0xffff) | EXIT_KNOWN | (victims.lookup(&pid) ? EXIT_FOR_MEMORY : 0);
+}
+
 TRACEPOINT(sched_process_exit)
 {
     __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
@@ -513,11 +547,15 @@ TRACEPOINT(sched_process_exit)
     if (!pid)
         return 0;
     event = reserve(pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
-    if (event)
+    if (event) {
+        event->state = exit_status(pid);
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+    }
     threads.delete(&tid);
-    if (tid == pid)
+    if (tid == pid) {
         gils.delete(&pid);
+        victims.delete(&pid);
+    }
     return 0;
 }
 

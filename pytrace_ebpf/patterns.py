@@ -140,7 +140,7 @@ def fitting(sentence_of: str, pattern: str, count: int, known: int, like: Sequen
     if count:
         return f"{sentence_of} {pattern} fits {count:,} function{'s' if count > 1 else ''} so far"
     near = f"; the nearest names: {', '.join(like)}" if like else ""
-    return f"{sentence_of} {pattern} fits none of the {known:,} functions known so far{near}"
+    return f"{sentence_of} {pattern} fits none of the {known:,} function{'s' if known > 1 else ''} known so far{near}"
 
 
 def _and_above(module: str) -> list[str]:

@@ -13,6 +13,7 @@ from pytrace_ebpf.cli import applies
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.flight.conditions import OF_CALLS
+from pytrace_ebpf.view import ended
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
     from pytrace_ebpf.record.process.targets import Begun
@@ -111,8 +112,11 @@ def cost(status: "Status", cheaper: str = BUDGET) -> str:
     return f"  tracing takes {share}{left_out}{dear}"
 
 
-def closing(session: "Session", quiet: bool) -> None:
-    """Print what was recorded, why it ended early if it did, and how to look at it. Raises HostError where the trace could not be written."""
+def closing(session: "Session", quiet: bool, started: bool = False) -> None:
+    """Print what was recorded, why it ended early if it did, how to look at it, and how the processes ended. Raises HostError where the trace could not be written.
+
+    `started`: the program was, so its end is passed on, and said only where the kernel killed a process for want of memory.
+    """
     status, traces = session.status(), session.traces
     if not quiet:
         say(line(status))
@@ -129,6 +133,9 @@ def closing(session: "Session", quiet: bool) -> None:
             say(f"the recording ended early: {session.ended_early}")
         for trace in traces[-1:]:
             say(where(trace))
+    for sentence in ended.sentences([row for row in session.ended if row["oom_killed"] or not started], _SENTENCES):
+        if not quiet or "out of memory" in sentence:
+            say(sentence)
 
 
 def where(trace: Path) -> str:

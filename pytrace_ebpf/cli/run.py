@@ -85,6 +85,6 @@ def run(args: argparse.Namespace) -> int:
 def _close(session: "Session", quiet: bool) -> None:
     """The closing lines; that the trace could not be written is said too, but the exit code is the program's."""
     try:
-        recorded.closing(session, quiet)
+        recorded.closing(session, quiet, started=True)
     except HostError as error:
         recorded.say(f"pytrace-ebpf: {error}")

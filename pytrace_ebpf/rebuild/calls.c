@@ -312,7 +312,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .line = end->line,
         .call_line = call->line,
         .status = status_of(flags),
-        .known = (uint8_t)(split->known | ended->known_self << 4),
+        .known = (uint8_t)(split->known | (ended->known_self & OF_TIMES) << 4),
     };
     rows_put(rows, slot, &row);
     thread->ended = slot;
@@ -322,6 +322,14 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
 void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
 {
     sums->wall += wall;
+    if (known & KNOWN_IN_PART) {
+        sums->unknown_wall += wall;
+        for (int k = 0; k < PARTS; k++) {
+            sums->part[k] += part[k];
+            sums->unknown_wall -= part[k];
+        }
+        return;
+    }
     if (!(known & HAS_ON_CPU)) {
         sums->unknown++;
         sums->unknown_wall += wall;
@@ -376,15 +384,27 @@ static bool add_to_site(struct engine *engine, struct thread *thread, struct cal
     return true;
 }
 
+/* Which parts its caller does not know of itself for want of them. */
+uint8_t calls_unknown(const struct split *split)
+{
+    uint8_t unknown = (uint8_t)(~split->known & OF_TIMES);
+    return unknown && !(split->known & KNOWN_IN_PART) ? unknown | NOTHING_BELOW : unknown;
+}
+
 /* What it had by itself, of `split`. */
 void calls_own(const struct call *call, struct ended *ended)
 {
     uint8_t unknown_below = call->unknown_below | call->unknown_below >> 4;
+    int64_t rest = ended->wall - call->children_wall;
     ended->known_self = ended->split.known & ~unknown_below & OF_TIMES;
     for (int part = 0; part < PARTS; part++) {
         ended->self[part] = ended->split.part[part] - call->children[part];
         ended->self[part] = ended->self[part] < 0 ? 0 : ended->self[part];
+        rest -= ended->self[part];
     }
+    bool whole = (ended->split.known & OF_TIMES) == OF_TIMES || ended->split.known & KNOWN_IN_PART;
+    if (ended->known_self != OF_TIMES && whole && !(unknown_below & NOTHING_BELOW) && rest >= 0)
+        ended->known_self |= KNOWN_IN_PART;
 }
 
 /* Of the innermost call, which ends. */
@@ -456,7 +476,7 @@ bool calls_leave(struct engine *engine, struct thread *thread, struct when when,
         caller->children_wall += ended.wall;
         for (int part = 0; part < PARTS; part++)
             caller->children[part] += ended.split.part[part];
-        caller->unknown_below |= (uint8_t)((~ended.split.known & OF_TIMES) << (was_open ? 4 : 0));
+        caller->unknown_below |= (uint8_t)(calls_unknown(&ended.split) << (was_open ? 4 : 0));
     }
     thread->depth--;
     if (thread->stamped > thread->depth)

@@ -59,7 +59,7 @@ OFFERED void rebuild_close(struct engine *engine)
         free(thread);
     }
     void *arrays[] = {
-        engine->losses, engine->blind, engine->process, engine->layer, engine->module, engine->open_of_function,
+        engine->losses, engine->blind, engine->unseen, engine->process, engine->layer, engine->module, engine->open_of_function,
         engine->open_of_module, engine->thread, engine->numbers.slot, engine->steps, engine->older, engine->seen.slot,
         engine->sched, engine->to, engine->edges.edge, engine->due, engine->row_of, engine
     };
@@ -97,6 +97,14 @@ OFFERED bool rebuild_losses(struct engine *engine, const struct window *calls, s
     engine->loss_count = call_count;
     engine->blind_count = sched_count;
     return true;
+}
+
+/* Once, before anything is taken: by key and start. */
+OFFERED bool rebuild_unseen(struct engine *engine, const struct unseen *unseen, size_t count)
+{
+    engine->unseen = copy_of(unseen, count, sizeof *unseen);
+    engine->unseen_count = engine->unseen ? count : 0;
+    return engine->unseen || failed(engine, NO_MEMORY);
 }
 
 /* Once, before anything is taken. Layers and modules by func_id, numbers from 0. */

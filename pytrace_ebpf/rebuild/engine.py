@@ -84,6 +84,11 @@ class Engine:
         calls, sched = (np.ascontiguousarray(windows, np.int64) for windows in (calls, sched))
         self._check(self._library.losses(self._engine, calls.ctypes.data, len(calls), sched.ctypes.data, len(sched)))
 
+    def unseen(self, rows: Ints) -> None:
+        """What was not reported: an array (n, 4), pid << 32 | tid, since when and up to when, and the kind of event that showed it, in this order."""
+        rows = np.ascontiguousarray(rows, np.int64)
+        self._check(self._library.unseen(self._engine, rows.ctypes.data, len(rows)))
+
     def functions(self, layer: npt.NDArray[np.int32], module: npt.NDArray[np.int32]) -> None:
         """The number of each function's layer (schema.LAYERS) and of its module, by func_id. Has to be called, also with no function."""
         layer, module = (np.ascontiguousarray(numbers, np.int32) for numbers in (layer, module))

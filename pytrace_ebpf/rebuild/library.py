@@ -93,7 +93,7 @@ NO_ANSWER = -2
 CHARGES = 10
 """Kinds of amounts: struct charged is one of each."""
 GONE_SINCE, PEAK, LEVEL = 8, 9, 10
-SPENT = (*NAMES, "off", "unknown", "calls")
+SPENT = (*NAMES, "off", "unknown", "ready", "slept", "unseen", "calls")
 """Columns of rebuild_spent()."""
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -101,13 +101,14 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "close": (None, [c_void_p]),
     "error": (c_int, [c_void_p]),
     "losses": (c_bool, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t]),
+    "unseen": (c_bool, [c_void_p, c_void_p, c_size_t]),
     "functions": (c_bool, [c_void_p, c_void_p, c_void_p, c_uint32, c_uint32]),
     "has_call_lines": (None, [c_void_p]),
     "processes": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "threads": (c_bool, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "switches": (c_bool, [c_void_p, POINTER(Switches), c_int64]),
     "cputimes": (c_bool, [c_void_p, POINTER(CpuTimes), c_bool, c_int64, c_int64]),
-    "states": (c_bool, [POINTER(Switches), c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p]),
+    "states": (c_bool, [POINTER(Switches), c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
     "segment": (None, [c_void_p, c_int64]),
     "events": (c_bool, [c_void_p, POINTER(Events), c_bool]),
     "take": (c_int64, [c_void_p, c_size_t, POINTER(c_bool)]),

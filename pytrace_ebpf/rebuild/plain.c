@@ -134,7 +134,7 @@ static inline void add_to_core(const struct stretch *now, int32_t func, uint8_t 
 /* Whether a call that ends so has a row for that. */
 static inline bool suspends(const struct engine *engine, int32_t func, int8_t kind)
 {
-    return engine->rows_of_suspended && kind == YIELD && engine->row_of[func] != NO_ROWS;
+    return engine->rows_of_suspended && kind == YIELD && engine->row_of[function_of(engine, func)] != NO_ROWS;
 }
 
 /* The event `row` begins a call. Returns how many events were taken: two if the next one ends it, none if it is not plain. */

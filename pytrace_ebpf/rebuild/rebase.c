@@ -257,7 +257,7 @@ static void carry(struct change_above *above, int64_t *wall, int64_t part[PARTS]
 
 static uint8_t unknown_before(const struct call *call, const struct change_above *above)
 {
-    return (uint8_t)(((call->unknown_below | call->unknown_below >> 4 | above->unknown) & OF_TIMES) << 4);
+    return (uint8_t)(((call->unknown_below | call->unknown_below >> 4 | above->unknown) & OF_BELOW) << 4);
 }
 
 /* The call at `depth` ended: sum it up as `fresh` has it. */
@@ -268,13 +268,13 @@ static bool end_again(struct engine *fresh, struct thrice *of, size_t depth, str
     sum(was, &of->before->stamps[depth], gone, &old);
     swap_children(was, is, &gone->children_wall, gone->children);
     carry(above, &gone->children_wall, gone->children);
-    gone->unknown_below = (uint8_t)((gone->unknown_below & OF_TIMES) | unknown_before(is, above));
+    gone->unknown_below = (uint8_t)((gone->unknown_below & OF_BELOW) | unknown_before(is, above));
     shift(of, &gone->went);
     sum(is, &of->fresh->stamps[depth], gone, &now);
     above->wall = now.ended.wall - old.ended.wall;
     for (int k = 0; k < PARTS; k++)
         above->part[k] = now.ended.split.part[k] - old.ended.split.part[k];
-    above->unknown = ~now.ended.split.known & OF_TIMES;
+    above->unknown = calls_unknown(&now.ended.split);
     return put_right_of(fresh, of->fresh, depth, gone, &old, &now);
 }
 
@@ -329,7 +329,7 @@ static bool go_on(struct engine *fresh, struct engine *before, struct engine *af
         struct change_above none = {0}, *below = k + 1 == of->stay ? &above : &none;
         swap_children(&was->calls[k], here, &call->children_wall, call->children);
         carry(below, &call->children_wall, call->children);
-        call->unknown_below = (uint8_t)((call->unknown_below & OF_TIMES) | unknown_before(here, below));
+        call->unknown_below = (uint8_t)((call->unknown_below & OF_BELOW) | unknown_before(here, below));
         call->start_ns = here->start_ns;
         call->sequence = here->sequence;
         call->flags = here->flags;

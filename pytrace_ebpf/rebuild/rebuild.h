@@ -59,12 +59,13 @@ enum { IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT, SCHED_KINDS };
 #define STATES(STATE) \
     STATE(ON_CPU, on_cpu, HAS_ON_CPU) STATE(RUNQ, runq_wait, HAS_RUNQ) STATE(GIL, gil_wait, HAS_WAITS) STATE(BLOCKED, blocked, HAS_WAITS)
 
-/* OFF: without a core, and not recorded why (source perf). */
+/* OFF: without a core, and not recorded why (source perf). Where the kernel did not report an event: READY, it had a core or waited for one; SLEPT, it was
+ * blocked and from some moment on waited for a core; UNSEEN, any of these. */
 enum {
 #define STATE(number, name, known) number,
     STATES(STATE)
 #undef STATE
-    OFF, UNKNOWN, GONE, PARTS = OFF, TIMED = GONE
+    OFF, UNKNOWN, READY, SLEPT, UNSEEN, GONE, PARTS = OFF, TIMED = GONE
 };
 
 /* Of a call: those of its entry and of its end. OF_LINE: it is none but the time at a line, see lines.c. */
@@ -167,6 +168,8 @@ enum known {
 };
 
 #define OF_TIMES (HAS_ON_CPU | HAS_RUNQ | HAS_WAITS)
+/* Of the parts some time is missing that was not reported, and no other: they count as far as they are known. */
+#define KNOWN_IN_PART 128
 
 /* Where the time of an interval went. */
 struct split {
@@ -181,7 +184,7 @@ struct ended {
     int64_t wall, self[PARTS];
     struct split split;
     int32_t func; /* an entry without a name takes its return's */
-    uint8_t known_self; /* enum known: of the first three */
+    uint8_t known_self; /* enum known: of the first three, and KNOWN_IN_PART */
     uint8_t outermost;
 };
 
@@ -226,7 +229,19 @@ struct sched_row {
 };
 enum { LOST = SCHED_KINDS, DROPPED = 0xff };
 
-void states_decide(const struct sched_row *rows, size_t count, uint8_t known, int64_t gil_start, int64_t gil_end, uint8_t *to);
+/* By row: which kinds of events (bits 1 << IN and so on) did not come between it and the one that began the state before it, and when that was. */
+struct missing {
+    uint8_t *what;
+    int64_t *since;
+};
+
+/* A thread's state that began at `start` turned out to have been another one, by an event of the kind `next` at `end`. */
+struct unseen {
+    int64_t key, start, end, next;
+};
+
+uint8_t states_turned_out(uint8_t state, uint8_t next);
+void states_decide(struct sched_row *rows, size_t count, uint8_t known, int64_t gil_start, int64_t gil_end, uint8_t *to, const struct missing *missing);
 
 bool timeline_add(struct timeline *line, const struct sched_row *rows, size_t count, const uint8_t *to);
 void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp);
@@ -247,6 +262,9 @@ void curve_between(const struct stamp *came, const struct stamp *went, bool has_
 
 /* --- calls.c --- */
 
+#define NOTHING_BELOW 8 /* of some child not even the parts are known that were reported */
+#define OF_BELOW (OF_TIMES | NOTHING_BELOW)
+
 struct call {
     int64_t start_ns, sequence, frame;
     int64_t children_wall, children[PARTS];
@@ -255,7 +273,7 @@ struct call {
     int32_t line; /* of its caller's; -1 not known */
     uint32_t node, site;
     uint32_t newest; /* node of the call that it made last; 0 none */
-    uint8_t flags, unknown_below; /* enum known: what some child does not know; four bits up, one that this tree has only the end of */
+    uint8_t flags, unknown_below; /* enum known: what some child does not know; four bits up, one that this tree has only the end of; NOTHING_BELOW */
     uint8_t outermost;            /* 1: of its function, 2: of its module */
     uint8_t outermost_of_site;
     /* cores.c */
@@ -346,6 +364,7 @@ void calls_stamp_at(const struct engine *engine, const struct timeline *line, in
 bool calls_plant(struct engine *engine, struct thread *thread);
 bool calls_place(struct engine *engine, struct thread *thread);
 bool calls_site(struct engine *engine, const struct call *caller, int32_t line, int32_t func, uint32_t *site);
+uint8_t calls_unknown(const struct split *split);
 void calls_own(const struct call *call, struct ended *ended);
 
 /* --- window.c, moments.c --- */
@@ -634,6 +653,8 @@ struct engine {
     /* of the trace */
     struct window *losses, *blind; /* of function events and of scheduling, disjoint and in the order of time */
     size_t loss_count, blind_count, blind_passed;
+    struct unseen *unseen;
+    size_t unseen_count;
     size_t passed, passed_before; /* losses that ended before the end of this segment, and of the one before */
     struct process *process;
     size_t processes;

@@ -97,7 +97,29 @@ static bool sort_by_thread(struct engine *engine, const int32_t *pid, const int3
     return fine || failed(engine, NO_MEMORY);
 }
 
-static bool switches_of(struct engine *engine, struct thread *thread, const struct switches *all, const size_t *order, size_t count, size_t lost_from)
+/* The last state of the thread in the segment up to `end_ns`, of which only a later segment shows what it was. */
+static void foresee(struct engine *engine, const struct thread *thread, size_t rows, int64_t end_ns)
+{
+    while (rows && engine->to[rows - 1] == DROPPED)
+        rows--;
+    if (!rows)
+        return;
+    int64_t ts = engine->sched[rows - 1].ts;
+    size_t low = 0, high = engine->unseen_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const struct unseen *at = &engine->unseen[middle];
+        if (at->key < thread->key || (at->key == thread->key && at->start < ts))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (const struct unseen *at = engine->unseen + low; low < engine->unseen_count && at->key == thread->key && at->start == ts; low++, at++)
+        if (at->end >= end_ns)
+            engine->to[rows - 1] = states_turned_out(engine->to[rows - 1], (uint8_t)at->next);
+}
+
+static bool switches_of(struct engine *engine, struct thread *thread, const struct switches *all, const size_t *order, size_t count, size_t lost_from, int64_t end_ns)
 {
     size_t lost = engine->blind_passed - lost_from, made = 0;
     if (!room(&engine->sched, &engine->sched_capacity, count + lost, sizeof *engine->sched) ||
@@ -119,7 +141,8 @@ static bool switches_of(struct engine *engine, struct thread *thread, const stru
     }
     in_order(engine->sched, made);
     thread->is_late |= made && engine->sched[0].ts < engine->tree_ns;
-    states_decide(engine->sched, made, thread->line.decided, thread->line.gil_start, thread->line.gil_end, engine->to);
+    states_decide(engine->sched, made, thread->line.decided, thread->line.gil_start, thread->line.gil_end, engine->to, NULL);
+    foresee(engine, thread, made, end_ns);
     return timeline_add(&thread->line, engine->sched, made, engine->to) || failed(engine, NO_MEMORY);
 }
 
@@ -143,7 +166,7 @@ static bool take_switches(struct engine *engine, const struct switches *all, int
             fine = calls_stamp(engine, thread);
         timeline_forget(engine, thread);
         if (fine && (count || lost_from < engine->blind_passed))
-            fine = switches_of(engine, thread, all, by.order + by.begin[k], count, lost_from);
+            fine = switches_of(engine, thread, all, by.order + by.begin[k], count, lost_from, end_ns);
         if (fine && thread->line.count)
             fine = engine_due(engine, thread);
     }

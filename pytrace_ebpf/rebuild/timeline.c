@@ -5,8 +5,8 @@
  * length. Switches wait in a queue until the thread has an event at or after them, so the two never cross. A call within one
  * state needs no stamp: calls_stamp() is called before the state changes, and stamps what is open then.
  *
- * Where no wake-ups were recorded (source perf), what follows a sleep is time off the core of unknown kind: of an
- * interval with any, only its time on a core is known.
+ * Where no wake-ups were recorded (source perf), or one was not reported, what follows a sleep is time off the core of unknown kind: of an
+ * interval with any, only its time on a core is known. Where it was not reported that a thread got its core, only its waits are.
  *
  * Function events may arrive a segment late. The switches of the newest segment and of the one before are therefore kept in the
  * queue; the state at a moment before that is reported as unknown. */
@@ -31,10 +31,10 @@ static void count(struct timeline *line, const struct change *change)
 {
     struct stamp *now = &line->now;
     if (now->state != GONE && change->ts > line->since)
-        now->spent[now->state] += change->ts - line->since;
+        now->spent[states_turned_out(now->state, change->kind)] += change->ts - line->since; /* of a state that began in an earlier segment */
     if (change->kind == OUT) {
-        now->preemptions += change->to == RUNQ;
-        now->waits += change->to != RUNQ;
+        now->preemptions += change->to == RUNQ || change->to == READY;
+        now->waits += change->to != RUNQ && change->to != READY;
     }
     now->migrations += change->kind == IN && now->cpu >= 0 && now->cpu != change->cpu;
     now->slices += change->to == ON_CPU;
@@ -130,18 +130,31 @@ static void nothing_is_known(struct split *split)
     *split = (struct split){.first_cpu = -1, .last_cpu = -1};
 }
 
+static bool is_nowhere(uint8_t state)
+{
+    return state == UNKNOWN || state == GONE;
+}
+
+/* What is known of an interval with so much time in each state. Where a switch was not reported, none is counted. */
+static uint8_t known_of(const int64_t spent[TIMED])
+{
+    bool off = spent[OFF] || spent[SLEPT] || spent[UNSEEN], ready = spent[READY] || spent[UNSEEN], partly = (off && !spent[OFF]) || ready;
+    for (int part = 0; part < PARTS; part++)
+        partly &= spent[part] >= 0; /* else the end of a wait showed that it had been none */
+    return (ready ? 0 : HAS_ON_CPU | HAS_COUNTS) | (off ? 0 : HAS_WAITS) | (off || ready ? 0 : HAS_RUNQ) | (partly ? KNOWN_IN_PART : 0);
+}
+
 /* Of a call that began after the last switch that was taken, and ends before the next. */
 void timeline_within(const struct timeline *line, int64_t start, int64_t end, struct split *split)
 {
     nothing_is_known(split);
     uint8_t state = line->now.state;
-    if (state >= UNKNOWN || start < line->since)
+    if (is_nowhere(state) || start < line->since)
         return;
-    split->known = HAS_ON_CPU | HAS_COUNTS;
-    for (uint8_t part = 0; part < PARTS; part++)
-        split->part[part] = part == state ? end - start : 0;
-    if (state != OFF || end == start)
-        split->known |= HAS_RUNQ | HAS_WAITS;
+    int64_t spent[TIMED] = {[ON_CPU] = 0};
+    spent[state] = end - start;
+    split->known = known_of(spent);
+    memcpy(split->part, spent, sizeof split->part);
     if (state == ON_CPU)
         split->first_cpu = split->last_cpu = line->now.cpu;
 }
@@ -152,20 +165,16 @@ void timeline_between(const struct stamp *came, const struct stamp *went, int64_
     nothing_is_known(split);
     int64_t sum = 0, spent[TIMED];
     for (int state = 0; state < TIMED; state++)
-        spent[state] = went->spent[state] - came->spent[state];
-    for (int state = 0; state < UNKNOWN; state++)
-        sum += spent[state];
-    bool nowhere = !wall && came->state >= UNKNOWN;
+        sum += spent[state] = went->spent[state] - came->spent[state];
+    bool nowhere = !wall && is_nowhere(came->state);
     if (came->unknown || went->unknown || spent[UNKNOWN] || sum != wall || nowhere)
         return; /* as is time after the thread's exit, which counts nowhere */
-    split->known = HAS_ON_CPU | HAS_COUNTS;
+    split->known = known_of(spent);
     memcpy(split->part, spent, sizeof split->part);
-    if (!spent[OFF])
-        split->known |= HAS_RUNQ | HAS_WAITS;
     split->preemptions = (int32_t)(went->preemptions - came->preemptions);
     split->waits = (int32_t)(went->waits - came->waits);
     split->migrations = (int32_t)(went->migrations - came->migrations);
-    if (came->state == ON_CPU || went->slices != came->slices) {
+    if (split->known & HAS_COUNTS && (came->state == ON_CPU || went->slices != came->slices)) {
         split->first_cpu = came->first_cpu;
         split->last_cpu = went->cpu;
     }

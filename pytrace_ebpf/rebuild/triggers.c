@@ -411,7 +411,7 @@ static bool take_run(struct triggers *all, struct thread_watched *thread, const 
             .kind = (uint8_t)rows->kind[row]
         };
     }
-    states_decide(all->sched, count, thread->state, gil[0], gil[1], all->to);
+    states_decide(all->sched, count, thread->state, gil[0], gil[1], all->to, NULL);
     for (size_t k = 0; k < count; k++)
         if (all->to[k] != DROPPED) {
             pass(all, thread, all->sched[k].ts);

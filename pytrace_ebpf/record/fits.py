@@ -15,6 +15,7 @@ from pytrace_ebpf.record.source import Recording
 _LOOKS_S = (0.4, 1.4)  # after the begin
 _PATIENCE_S = 2.0
 _MOST_PROCESSES = 3
+_MODULE = "<module>"  # code that is no function to who counts them
 _OF_MODULES = ("--include", "--exclude")
 Known = Sequence[tuple[str, str, str]]  # functions: file, module, qualified name
 
@@ -64,7 +65,7 @@ class Fits(Recorder):
         known: dict[tuple[str, str, str], None] = {}
         for target in targets:
             known |= dict.fromkeys(loaded(target))
-        known |= dict.fromkeys(self._recording.functions.uncut())
+        known |= dict.fromkeys(each for each in self._recording.functions.uncut() if each[2] != _MODULE)
         for option, pattern in self._asked:
             if (option, pattern) not in self._found:
                 count = len(fits(option, pattern, [*known], self._recording.processes.mains))

@@ -192,6 +192,12 @@ class Session:
         """The traces that are there after finish()."""
         return list(self._written().traces)
 
+    @property
+    def ended(self) -> list[dict[str, Any]]:
+        """Rows of `processes` of what was asked for, and of what the kernel killed for want of memory, that ended."""
+        asked = self._targets.asked
+        return [row for pid, row in self._processes.processes.items() if row["end_ns"] is not None and (pid in asked or row["oom_killed"])]
+
     def snap(self, ts: int) -> None:
         """Where it is held in memory: write a trace of what is held and of what comes, as somebody asked for at `ts` (CLOCK_MONOTONIC)."""
         self._written().snap(ts)

@@ -26,7 +26,7 @@ from pytrace_ebpf.trace.parts import Part, batches, read, sizes
 from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 12  # one more with each change of what analyze/ makes of a trace
+DERIVATION = 13  # one more with each change of what analyze/ makes of a trace
 _AT_ONCE = 1 << 17  # rows that a query is given
 _SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns")  # columns by whose bounds row groups are found
 

@@ -87,7 +87,7 @@ SCHED = Table(
         _TID,
         Column("kind", "int8", "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
         Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
-        Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork)"),
+        Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork); exit: the process's status as wait() gives it, + 0x20000, and 0x10000 where the kernel killed it for want of memory; 0 not known"),
         Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
         Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause, and where it is the own GIL of an interpreter beside the main one that GIL's address and 5; of read the descriptor; 0 for none"),
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
@@ -156,6 +156,10 @@ PROCESSES = Table(
         _ts("start_ns", "when its function events were first recorded"),
         _ts("end_ns", "exit; null while it ran on", nullable=True),
         Column("interpreters", "int32", "", "how many interpreters it had made when it was last looked at, the main one included; 0 not known", absent=0),
+        Column("exit_code", "int32", "", "what it returned at its end; null while it ran on, where a signal ended it, and where that is not known (without eBPF, but for the program that was started)", True),
+        Column("exit_signal", "int32", "", "number of the signal that ended it; 0 none; null while it ran on, and where that is not known", True),
+        Column("oom_killed", "bool", "", "the kernel killed it for want of memory; null while it ran on, and where that is not known (without eBPF)", True),
+        Column("memory_limit_bytes", "int64", "bytes", "of one that was killed for want of memory: the least limit of its control groups; null for none", True),
     ),
 )
 
@@ -268,7 +272,7 @@ WAITS = Table(
         Column("call_id", "int64", "", "innermost call open on the thread when the wait began; -1 none"),
         Column("func_id", "int32", "", "function of that call, in functions; -1 none or unknown"),
         _ts("start_ns", "it left its core (or was created, or recording began)"),
-        _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. end_ns where that was not seen, start_ns of a preempted one", nullable=True),
+        _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. start_ns of a preempted one; end_ns where it was still blocked then; null where the wake-up was not reported", nullable=True),
         _ts("end_ns", "it got a core; else when events were lost or the recording ended"),
         Column("kind", _DICTIONARY, "", "gil; without a GIL stop-the-world (until all threads, which one of them stops, have stopped or may go on) and object-lock (an object's own lock, as of a list or dict); lock (any other futex); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
         Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),

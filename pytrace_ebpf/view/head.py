@@ -11,8 +11,8 @@ from rich.text import Text
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
-from pytrace_ebpf.trace.losses import PARTLY
-from pytrace_ebpf.view import text
+from pytrace_ebpf.trace.losses import NOT_REPORTED, PARTLY
+from pytrace_ebpf.view import ended, text
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -20,6 +20,7 @@ _NAMES_A_PROCESS = re.compile(r"^process \d+( \([^)]*\))?")
 _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
+_ENDS_SHOWN = 3
 _MUCH, _LITTLE = (
     0.2,
     0.05,
@@ -30,6 +31,9 @@ LOST = {
     "function_ring": "function names: requested again at the next call",
     "function_map": "functions: their calls are shown as unknown",
     "sched_ring": "scheduling events: the split of that time is unknown",
+    "sched_in": "switches to a thread that the kernel did not report: how long it had the core, or waited for it, is not known there",
+    "sched_out": "switches away from a thread that the kernel did not report: what it did is not known there",
+    "sched_waking": "wake-ups that the kernel did not report: how long the thread was blocked, and how long in the run queue, is not known there",
     "sched_missed": "switches that the kernel did not report to the tracer: the split of that time is unknown",
     "thread_map": "threads whose scheduling was not seen, or events of which it is not known whose they are",
     "stack_depth": "frames too deep to be read",
@@ -72,6 +76,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         about[2] = window_words(facts["window"])
     lines = [
         *trigger_lines(facts, width),
+        *killed_lines(facts, width),
         *wrong_lines(facts, width),
         *loss_lines(facts, width),
         *unserved_lines(facts, width),
@@ -82,6 +87,7 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
         *native_lines(facts, width),
         Text(text.fit(traced(facts), width), "bold"),
         *(Text(line) for line in _in_lines(about, width)),
+        *ended_lines(facts, width),
         *cost_lines(facts, calls, width),
         *left_out_lines(facts, width),
     ]
@@ -101,6 +107,20 @@ def window_words(window: dict[str, Any]) -> str:
     of = "".join(f", {name} {window[name]} alone" for name in ("pid", "tid") if window[name] is not None)
     when = f"all of {whole}" if not window["from_ns"] and window["to_ns"] == window["of_ns"] else f"from {start} to {end} of {whole}"
     return when + of
+
+
+def killed_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """Which processes the kernel killed for want of memory: before all else."""
+    killed = [row for row in facts.get("ends", []) if row["oom_killed"]]
+    return [Text(line, "bold red") for sentence in ended.sentences(killed, _ENDS_SHOWN) for line in _wrap(f"{sentence}.", width)]
+
+
+def ended_lines(facts: dict[str, Any], width: int) -> list[Text]:
+    """How the targets ended, but for those."""
+    targets = {each.get("pid") for each in facts.get("targets") or [facts["target"]]}
+    others = [row for row in facts.get("ends", []) if not row["oom_killed"] and row["pid"] in targets]
+    sentences = ended.sentences(others, _ENDS_SHOWN)
+    return [Text(line, "yellow" if " signal " in sentence else "") for sentence in sentences for line in _wrap(f"{sentence}.", width)]
 
 
 def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
@@ -125,12 +145,14 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
     lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
     lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
+        windows = [w for w in facts["losses"] if w["class"] == name]
         if name in PARTLY:
+            of = f", within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if name in NOT_REPORTED.values() and windows else ""
             lines += [
-                Text(line, "yellow") for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}).", width)
+                Text(line, "yellow")
+                for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}{of}).", width)
             ]
             continue
-        windows = [w for w in facts["losses"] if w["class"] == name]
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
         meaning = LOST.get(name, "events")
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]

@@ -11,7 +11,17 @@ from rich.text import Text
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.view import text
-from pytrace_ebpf.view.head import loss_lines, native_lines, scheduling_lines, traced, unmeasured, unserved_lines, waited_sentence
+from pytrace_ebpf.view.head import (
+    ended_lines,
+    killed_lines,
+    loss_lines,
+    native_lines,
+    scheduling_lines,
+    traced,
+    unmeasured,
+    unserved_lines,
+    waited_sentence,
+)
 from pytrace_ebpf.view.sampled import cost_sentence, words
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -45,8 +55,8 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("size", f"{text.size(facts['bytes'])}   {what}"),
         ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
     ]
-    parts: list[RenderableType] = [*trigger_lines(facts, width), *loss_lines(facts, width), *_windows(facts["losses"])]
-    parts += [*unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
+    parts: list[RenderableType] = [*trigger_lines(facts, width), *killed_lines(facts, width), *loss_lines(facts, width), *_windows(facts["losses"])]
+    parts += [*ended_lines(facts, width), *unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
         parts += _labelled(label, value, width)
     empty = [name for name, table in facts["tables"].items() if not table["rows"]]

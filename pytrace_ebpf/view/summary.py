@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.functions import checks
 from pytrace_ebpf.analyze.functions.left_out import left_out
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
+from pytrace_ebpf.view.ended import COLUMNS
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,8 +30,8 @@ def state(trace: Any) -> str:
 
 def losses(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The windows of the `losses` table as plain rows."""
-    rows = table[["class", "start_ns", "end_ns", "count"]].astype({"class": "object"})
-    return [{k: v if k == "class" else int(v) for k, v in row.items()} for row in rows.to_dict("records")]
+    rows = table.astype(object).where(table.notna(), None)
+    return [{k: v if k == "class" or v is None else int(v) for k, v in row.items()} for row in rows.to_dict("records")]
 
 
 def lost(manifest: dict[str, Any], windows: list[dict[str, Any]]) -> dict[str, int]:
@@ -50,6 +51,12 @@ def interpreters(processes: pd.DataFrame, threads: pd.DataFrame) -> list[dict[st
     recorded = several["pid"].map(ids).fillna(0).astype("int64")
     rows = several.assign(others=several["interpreters"] - 1, recorded=recorded)[["pid", "source", "python_version", "others", "recorded"]]
     return [{k: v if isinstance(v, str) else int(v) for k, v in row.items()} for row in rows.astype(object).to_dict("records")]
+
+
+def ends(processes: pd.DataFrame) -> list[dict[str, Any]]:
+    """How processes ended of which that is known: view.ended's columns."""
+    rows = processes.loc[processes["exit_signal"].notna(), list(COLUMNS)].astype(object)
+    return [{k: int(v) if isinstance(v, np.integer) else v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
 
 
 def left_out_rows(trace: Any) -> list[dict[str, Any]]:
@@ -175,6 +182,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),
         "processes": len(trace.processes()),
+        "ends": ends(trace.processes()),
         "interpreters": interpreters(trace.processes(), trace.threads()),
         "threads": len(trace.threads()),
         "ended": manifest.get("ended"),

@@ -65,7 +65,7 @@ class Call:
 
 def windows_of(losses: Sequence[Row], classes: tuple[str, ...]) -> list[list[int]]:
     merged: list[list[int]] = []
-    for _, start, end, _ in sorted((r for r in losses if r[0] in classes), key=lambda r: r[1]):
+    for _, start, end, *_ in sorted((r for r in losses if r[0] in classes), key=lambda r: r[1]):
         if merged and start <= merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], end)
         else:
@@ -96,9 +96,39 @@ def timeline(rows: Sequence[Row], segments: list[tuple[int, int]], windows: list
             mine.append((max(pending.pop(0)[0], low), 0, ()))
         mine.sort(key=lambda m: m[:2])
         alive = [m for m in mine if not m[1] or m[2][3] != SchedKind.MIGRATE]
+        first, woken = len(out), False  # while it had its core
         for place, (ts, _, row) in enumerate(alive):
+            if row:
+                woken = _turn_out(out, first, SchedKind(row[3]), woken, row)
+            else:
+                woken = False
             _switch(out, ts, row, [m[2] for m in alive[place + 1 :]], gil)
     return out
+
+
+def _turn_out(out: list[Switch], first: int, kind: SchedKind, woken: bool, row: Row) -> bool:
+    """Change what the last state was by what follows it. `first`: the first switch of the segment. Returns whether the thread was woken on its core."""
+    last, here = out[-1], len(out) > first
+    if last.state == "gone":
+        return woken
+    waited = last.state in ("gil_wait", "blocked")
+    leaves = kind in (SchedKind.OUT, SchedKind.EXIT)
+    if waited and woken and (leaves or kind == SchedKind.IN):
+        out.append(Switch(last.ts, "runq_wait", SchedKind.WAKING, last.cpu))
+        last, waited = out[-1], False
+    if kind == SchedKind.IN and waited:
+        last.state = "slept"
+    elif kind == SchedKind.IN and last.state == "on_cpu":
+        last.state = "unseen"
+    elif leaves and last.state == "runq_wait":
+        last.state = "ready"
+    elif leaves and (waited or last.state == "off_cpu"):
+        last.state = "unseen"
+    if kind == SchedKind.WAKING and last.state == "runq_wait" and last.kind == SchedKind.WAKING and here:
+        last.state = "unseen"
+    if kind == SchedKind.WAKING:
+        return last.state == "on_cpu"
+    return woken and kind in (SchedKind.OUT, SchedKind.MIGRATE, SchedKind.SNAPSHOT)
 
 
 def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[int, int]) -> None:
@@ -139,7 +169,7 @@ def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[i
 
 def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
     """The split columns of [start, end]; None where scheduling is unknown."""
-    spent = dict.fromkeys(("on_cpu", "runq_wait", "gil_wait", "blocked", "off_cpu", "unknown", "gone"), 0)
+    spent = dict.fromkeys(("on_cpu", "runq_wait", "gil_wait", "blocked", "off_cpu", "ready", "slept", "unseen", "unknown", "gone"), 0)
     for switch, after in zip(switches, [s.ts for s in switches[1:]] + [2**62], strict=True):
         spent[switch.state] += max(0, min(after, end) - max(switch.ts, start))
     at_start = [s for s in switches if s.ts <= start][-1]
@@ -151,17 +181,22 @@ def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
         return dict.fromkeys(names)
     came = [s for s in inside if s.state == "on_cpu"]
     first = at_start.cpu if at_start.state == "on_cpu" else came[0].cpu if came else None
-    told = not spent["off_cpu"]
-    return {
-        "on_cpu_ns": spent["on_cpu"],
-        "runq_wait_ns": spent["runq_wait"] if told else None,
+    told = not (spent["off_cpu"] or spent["slept"] or spent["unseen"])
+    counted = not (spent["ready"] or spent["unseen"])
+    whole = {
+        "on_cpu_ns": spent["on_cpu"] if counted else None,
+        "runq_wait_ns": spent["runq_wait"] if told and counted else None,
         "gil_wait_ns": spent["gil_wait"] if told else None,
         "blocked_ns": spent["blocked"] if told else None,
+    }
+    if not counted:
+        return dict.fromkeys(names) | whole
+    return whole | {
         "first_cpu": first,
         "last_cpu": None if first is None else at_end.cpu,
         "migrations": sum(s.migrated for s in inside),
-        "preemptions": sum(s.kind == SchedKind.OUT and s.state == "runq_wait" for s in inside),
-        "waits": sum(s.kind == SchedKind.OUT and s.state != "runq_wait" for s in inside),
+        "preemptions": sum(s.kind == SchedKind.OUT and s.state in ("runq_wait", "ready") for s in inside),
+        "waits": sum(s.kind == SchedKind.OUT and s.state not in ("runq_wait", "ready") for s in inside),
     }
 
 

@@ -105,7 +105,7 @@ def write_trace(
         counts = {name: len(rows) for name, rows in parts.items()}
         segments.append({"index": index, "start_ns": lo, "end_ns": hi, "rows": counts})
     lost = dict.fromkeys(LOSS_CLASSES, 0)
-    for name, _, _, count in losses:
+    for name, _, _, count, *_ in losses:
         lost[name] += count
     whole = {
         "format": FORMAT,

@@ -13,7 +13,6 @@ import pytest
 
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.analyze.time import switches
 from pytrace_ebpf.analyze.waits import off_core
 from pytrace_ebpf.cli import when
 from pytrace_ebpf.rebuild import decoding, engine, triggers
@@ -29,6 +28,7 @@ from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors, unwinding
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
+from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import samples, stacks
 from pytrace_ebpf.record.usdt import matching, probes
@@ -122,7 +122,10 @@ def test_states() -> None:
     assert [(c[number], name, c[known]) for number, name, known in states_in_c()] == [
         (at, state.name, state.known) for at, state in enumerate(STATES)
     ]
-    assert [c[name] for name in ("OFF", "UNKNOWN", "GONE")] == [switches.OFF, switches.UNKNOWN, switches.GONE]
+    of_others = ("OFF", "UNKNOWN", "READY", "SLEPT", "UNSEEN", "GONE")
+    assert [c[name] for name in of_others] == [getattr(rebuilt_states, name) for name in of_others]
+    c_of_exits = numbers(PROBES / "events.h")
+    assert (c_of_exits["EXIT_FOR_MEMORY"], c_of_exits["EXIT_KNOWN"]) == (ending.OUT_OF_MEMORY, ending.KNOWN)
     assert (c["HAS_COUNTS"], c["HAS_SELF_ON_CPU"], c["HAS_ON_CPU"] << call_rows._OF_SELF) == (call_rows._HAS_COUNTS, 16, 16)
     labels = {state.label for state in STATES if " " in state.label} | {state.colour for state in STATES}
     package = REBUILD.parent

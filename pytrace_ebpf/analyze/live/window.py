@@ -14,11 +14,11 @@ from pytrace_ebpf.analyze.live.sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
 from pytrace_ebpf.analyze.samples.paths import NATIVE
 from pytrace_ebpf.analyze.waits import syscalls
+from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.trace.schema import PROCESSES, SAMPLES, STACKS
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Facts, Rows, Snapshot
 
 _MOST = {"threads": 1000, "functions": 1500, "lines": 500, "waits": 500}  # rows of a picture: those with most time
-_NO_LOSS = "sample_native"  # native frames are not shown
 _MOST_OTHERS = 10_000  # threads of other programs, whose names are kept
 
 
@@ -60,7 +60,7 @@ class Window:
             self._segments.popleft()
         self._now = intervals[intervals["goes_on"]]
         losses = tables["losses"].to_pylist() if "losses" in tables else []
-        lost = sum(row["count"] for row in losses if row["class"] != _NO_LOSS)
+        lost = sum(row["count"] for row in losses if row["class"] not in PARTLY)
         self._lost += lost
         rows = {name: tables[name].num_rows if name in tables else 0 for name in ("samples", "sched")}
         seconds_ns = end_ns - self._segments[0].start_ns

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.time.windows import windows_of
+from pytrace_ebpf.analyze.time.windows import unseen_of, windows_of
 from pytrace_ebpf.rebuild.library import NODE, SITE
 from pytrace_ebpf.trace.reader import DERIVATION, Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, SCHED_LOSSES
@@ -273,3 +273,5 @@ def _timed_tables(trace: Trace) -> Iterator[Ints]:
     yield trace.processes()[["start_ns", "pid", "gil_start", "gil_end"]].to_numpy(np.int64)
     for classes in (CALL_LOSSES, SCHED_LOSSES):
         yield windows_of(trace.losses(), classes)
+    unseen = unseen_of(trace.losses())
+    yield unseen[np.argsort(unseen[:, 1], kind="stable")][:, [1, 0, 2, 3]]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.read_ahead import ahead, bunches_of, cores
-from pytrace_ebpf.analyze.time.windows import windows_of
+from pytrace_ebpf.analyze.time.windows import unseen_of, windows_of
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
@@ -23,6 +23,7 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
     engine = Engine(trace.start_ns, by_cputime=has_only_cputime(trace), rows=rows, nodes=nodes)
     losses, processes, functions = trace.losses(), trace.processes(), trace.functions()
     engine.losses(windows_of(losses, CALL_LOSSES), windows_of(losses, SCHED_LOSSES))
+    engine.unseen(unseen_of(losses))
     layer, module = np.zeros((2, int(functions["func_id"].max()) + 1 if len(functions) else 0), np.int32)
     layer[functions["func_id"]] = functions["function_layer"].map(LAYERS.index)
     module[functions["func_id"]] = functions["module"].astype("category").cat.codes

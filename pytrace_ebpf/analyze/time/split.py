@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, RUNQ, STATES, UNKNOWN, States, Switches
+from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, OFF, RUNQ, SLEPT, STATES, UNKNOWN, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
 
@@ -107,7 +107,7 @@ class Timeline:
         self._until = ends_ns[-1]
         self._last.ts = np.maximum(self._last.ts, self._until)
         there = (end > rows.ts) | (rows.ts > began)  # what ended just where it had been cut is of no length
-        return found[(rows.to < UNKNOWN) & there].reset_index(drop=True)
+        return found[((rows.to < UNKNOWN) | (rows.to == SLEPT)) & there].reset_index(drop=True)
 
     def _frame(self, rows: Switches, end: Ints, follows: npt.NDArray[np.bool_]) -> pd.DataFrame:
         waits = (rows.to == GIL) | (rows.to == BLOCKED)
@@ -121,7 +121,7 @@ class Timeline:
                 "tid": (key & 0xFFFFFFFF).astype(np.int32),
                 "start_ns": rows.ts,
                 "end_ns": end,
-                "state": pd.Categorical.from_codes(np.where(rows.to < UNKNOWN, rows.to, -1), list(STATES)),
+                "state": pd.Categorical.from_codes(np.where(rows.to < UNKNOWN, rows.to, np.where(rows.to == SLEPT, OFF, -1)), list(STATES)),
                 "cpu": rows.cpu.astype(np.int16),
                 "syscall": np.where(waits, rows.syscall, -1).astype(np.int32),
                 "other_tid": np.where(preempted, rows.other_tid, waker).astype(np.int32),

@@ -11,15 +11,19 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.time.windows import touches
 from pytrace_ebpf.rebuild.states import DROPPED, LOST, states
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.rebuild.states import GONE as GONE
+from pytrace_ebpf.rebuild.states import OFF as OFF
+from pytrace_ebpf.rebuild.states import SLEPT as SLEPT
+from pytrace_ebpf.rebuild.states import UNKNOWN as UNKNOWN
+from pytrace_ebpf.trace.schema import OTHER_GIL, SchedKind
 from pytrace_ebpf.trace.states import NAMES
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 ON_CPU, RUNQ, GIL, BLOCKED = (NAMES.index(name) for name in ("on_cpu", "runq_wait", "gil_wait", "blocked"))
-OFF, UNKNOWN, GONE = range(len(NAMES), len(NAMES) + 3)  # as in rebuild.h
 STATES = (*NAMES, "off_cpu")  # off_cpu: without a core, not known in which of the others
+_FUTEX = 202  # x86-64
 _COLUMNS = ("ts", "kind", "cpu", "state", "syscall", "address", "other_tid")
 
 
@@ -73,6 +77,12 @@ class States:
         self._gil = np.concatenate((self._gil, gil))
         self._known = np.concatenate((self._known, np.full(len(gil), UNKNOWN, np.uint8)))
 
+    def is_gil(self, thread: Ints, syscall: Ints, address: Ints) -> Bools:
+        """Whether a thread waits there for the GIL of its process, or another interpreter's own: as in states.c."""
+        start, end = self._gil[thread].T
+        found: Bools = (syscall == _FUTEX) & (((address >= start) & (address < end)) | (address & 7 == OTHER_GIL))
+        return found
+
     def set(self, thread: Ints, state: Ints) -> None:
         """Threads whose state is known."""
         self._known[thread] = state
@@ -106,7 +116,12 @@ class States:
         `thread`, `segment`: the number of each row's thread, and that of its segment from 0 on.
         """
         rows = self._with_losses(thread, sched, segment, ends_ns)
-        rows.to = states(vars(rows), rows.thread, rows.segment, self._known, self._gil).astype(np.int64)
+        decided = states(vars(rows), rows.thread, rows.segment, self._known, self._gil)
+        late = np.flatnonzero(decided.order[1:] < decided.order[:-1]) + 1  # who was woken in the moment in which it left its core
+        if len(late):
+            rows = rows.take(decided.order)
+            rows.ts[late] = rows.ts[late - 1]
+        rows.to = decided.to.astype(np.int64)
         return rows.take(rows.to != DROPPED)
 
     def _with_losses(self, thread: Ints, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> Switches:

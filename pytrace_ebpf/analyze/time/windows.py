@@ -4,6 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.trace.kinds import SchedKind
+from pytrace_ebpf.trace.losses import NOT_REPORTED
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -19,6 +22,17 @@ def windows_of(losses: pd.DataFrame, classes: tuple[str, ...]) -> Ints:
         else:
             merged.append([start, end])
     return np.array(merged, np.int64).reshape(-1, 2)
+
+
+def unseen_of(losses: pd.DataFrame) -> Ints:
+    """What the kernel did not report, an array (n, 4): pid << 32 | tid, since when its state is in doubt and up to when, and the kind of event that showed that, sorted."""
+    rows = losses[losses["class"].isin(NOT_REPORTED.values()) & losses["tid"].notna()]
+    pid, tid, start, end = (rows[name].to_numpy(np.int64) for name in ("pid", "tid", "start_ns", "end_ns"))
+    shown = np.where(rows["class"].to_numpy(object) == NOT_REPORTED[SchedKind.IN], SchedKind.OUT, SchedKind.IN)
+    key = pid << 32 | tid
+    order = np.lexsort((-shown, start, key))  # of several of one moment OUT tells most
+    found: Ints = np.column_stack((key, start, end, shown))[order].reshape(-1, 4)
+    return found
 
 
 def touches(windows: Ints, start: Ints, end: Ints) -> Bools:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
 from pytrace_ebpf.analyze.time import split
-from pytrace_ebpf.analyze.time.switches import GIL, OFF, ON_CPU, RUNQ, Bools, Ints, States, Switches
+from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, OFF, ON_CPU, RUNQ, SLEPT, Bools, Ints, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of
 from pytrace_ebpf.analyze.waits import wait_kinds
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
@@ -77,27 +77,30 @@ class Waits:
         last_begin = np.maximum.accumulate(np.where(continues, -1, np.arange(len(rows))))
         self._going_on = rows[np.isin(last_begin, begin[~over])]
         begin, end = begin[over], end[over]
-        return self._waits(rows, begin, rows["ts"][end], np.where(rows["to"][end] == ON_CPU, rows["cpu"][end], -1), continues)
+        got = rows["to"][end] == ON_CPU
+        return self._waits(rows, begin, rows["ts"][end], got, np.where(got, rows["cpu"][end], -1), continues)
 
     def open(self, end_ns: int = _NEVER) -> Rows:
         """Those that have not ended so far, as if at `end_ns` they did."""
         rows = self._going_on
         begin, _, continues = _intervals(rows)
         end = np.maximum.reduceat(rows["ts"], begin) if len(begin) else rows["ts"]
-        return self._waits(rows, begin, np.maximum(end, end_ns), np.full(len(begin), -1), continues)
+        return self._waits(rows, begin, np.maximum(end, end_ns), np.zeros(len(begin), bool), np.full(len(begin), -1), continues)
 
-    def _waits(self, rows: Rows, begin: Ints, end_ns: Ints, cpu_after: Ints, continues: Bools) -> Rows:
-        """The waits that rows `begin` began, ended at `end_ns` by getting the core `cpu_after`."""
+    def _waits(self, rows: Rows, begin: Ints, end_ns: Ints, got: Bools, cpu_after: Ints, continues: Bools) -> Rows:
+        """The waits that rows `begin` began, ended at `end_ns`: those that `got` a core, `cpu_after`."""
         first = rows[begin]
-        queued, unsplit = first["to"] == RUNQ, first["to"] == OFF
+        recorded = first["to"] == SLEPT  # but not when it was woken
+        queued, unsplit = first["to"] == RUNQ, (first["to"] == OFF) | recorded
+        first["to"][recorded] = np.where(self._states.is_gil(first["thread"], first["syscall"], first["address"]), GIL, BLOCKED)[recorded]
         woken = np.append(continues, False)[begin + 1] & ~queued
         waker = rows[np.where(woken, begin + 1, begin)]
         ended_by = woken | queued
         out = np.zeros(len(begin), WAIT)
         out["key"], out["start_ns"], out["end_ns"] = self._threads.keys[first["thread"]], first["ts"], end_ns
-        out["blocked_until_ns"] = np.where(unsplit, -1, np.where(ended_by, waker["ts"], end_ns))
+        out["blocked_until_ns"] = np.where(ended_by, waker["ts"], np.where(unsplit | got, -1, end_ns))
         out["kind"] = wait_kinds.kinds(first, self._machine)
-        out["syscall"] = np.where(queued | unsplit, -1, first["syscall"])
+        out["syscall"] = np.where(queued | (unsplit & ~recorded), -1, first["syscall"])
         futex = np.isin(out["kind"], [WAIT_KINDS.index(kind) for kind in ("gil", "lock", "object-lock")])
         out["lock_address"] = np.where(futex, first["address"], -1)
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
@@ -120,7 +123,7 @@ def _rows(switches: Switches, sched: pa.Table) -> Rows:
 
 def _intervals(rows: Rows) -> tuple[Ints, Ints, Bools]:
     """The rows that begin a wait, for each the row that ends it (which may be another thread's, or none), and which go on with one."""
-    off = (rows["to"] >= RUNQ) & (rows["to"] <= OFF)
+    off = ((rows["to"] >= RUNQ) & (rows["to"] <= OFF)) | (rows["to"] == SLEPT)
     continues = np.zeros(len(rows), bool)
     continues[1:] = off[1:] & off[:-1] & (rows["kind"][1:] == SchedKind.WAKING) & (rows["thread"][1:] == rows["thread"][:-1])
     begin = np.flatnonzero(off & ~continues)

@@ -13,6 +13,7 @@ import numpy as np
 from pytrace_ebpf.late import pa
 from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.record.output import tables
+from pytrace_ebpf.record.output.missing import Missing
 from pytrace_ebpf.record.output.observed import observed_table
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.recorder import Rows
@@ -82,6 +83,7 @@ class Collector:
         self.drained_ns = start_ns  # nothing that is older was left where it came from
         self.end_ns: int | None = None  # of the recording: what has its moment later does not belong to it
         self._looked_ns = self._start_ns = start_ns
+        self._missing = Missing()
 
     def add(self, rows: Rows, of: Hashable = None) -> None:
         """Take in what a recorder, `of`, yielded."""
@@ -100,7 +102,7 @@ class Collector:
         losses: list[dict[str, Any]] = []
         for name, count in zip(LOSS_CLASSES, cumulative.tolist(), strict=True):
             if count > self.lost[name]:
-                losses.append({"class": name, "start_ns": self._looked_ns, "end_ns": now, "count": count - self.lost[name]})
+                losses.append({"class": name, "start_ns": self._looked_ns, "end_ns": now, "count": count - self.lost[name], "pid": None, "tid": None})
                 self.lost[name] = count
         self.add({"losses": [tables.columns_of(losses)]})
         self._looked_ns = now
@@ -123,4 +125,13 @@ class Collector:
                 del self._of[name]
         self.waiting = sum(tables.length(batch) * _WEIGHT.get(name, 1) for name, batches in self._batches.items() for batch in batches)
         self._start_ns = end
+        if "sched" in cut:
+            self._not_reported(cut)
         return start, end, cut
+
+    def _not_reported(self, cut: dict[str, pa.Table]) -> None:
+        losses = self._missing.found(cut["sched"], cut.get("losses"))
+        for name in losses["class"].to_pylist():
+            self.lost[name] += 1
+        if len(losses):
+            cut["losses"] = pa.concat_tables([*([cut["losses"]] if "losses" in cut else []), losses]).unify_dictionaries()

@@ -12,6 +12,7 @@ import numpy as np
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
+from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
 from pytrace_ebpf.record.process.naming import Naming
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -38,6 +39,9 @@ class Processes(Recorder):
         self.mains = Mains()
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
+        self._ends: Counter[int] = Counter()  # what the exits of each process's threads said of its end, joined by or
+        self._ended_early: dict[int, dict[str, Any]] = {}
+        self._groups: dict[int, str] = {}  # the control groups of each
         self._alive: Counter[int] = Counter()  # threads per process
         self._gone: dict[tuple[int, int], dict[str, Any]] = {}  # threads that had ended when rows were taken last
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
@@ -115,7 +119,9 @@ class Processes(Recorder):
         if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
             row |= {"source": source, "python_version": version}
             self._program_start_ns[pid] = max(start_ns, began_ns)
-        if not self._alive[pid]:  # none of its threads was ever seen, so that nothing else will report its end
+        if (
+            not self._alive[pid] and self.processes[pid]["end_ns"] is None
+        ):  # none of its threads was ever seen, so that nothing else will report its end
             row["end_ns"] = self._now()
         self._changed.add(pid)
 
@@ -187,6 +193,8 @@ class Processes(Recorder):
                     self.threads[key]["start_ns"] = row["ts"]
                     self._changed.add(key)
             elif key in self.threads and self.threads[key]["end_ns"] is None:
+                status, before = row["state"], self._ends[row["pid"]]
+                self._ends[row["pid"]] = status | (before & OUT_OF_MEMORY) if status & KNOWN else before
                 self._end_thread(key, row["ts"])
                 if not self._alive[row["pid"]]:
                     news.append((kind, row))
@@ -271,7 +279,7 @@ class Processes(Recorder):
         ended = [pid for pid, row in list(self.processes.items())[1:] if row["end_ns"] is not None]
         for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
             del self.processes[pid]
-            for by_pid in (self._program_start_ns, self._alive):
+            for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups):
                 by_pid.pop(pid, None)
 
     def _read_names(self, pid: int | None = None) -> None:
@@ -302,7 +310,9 @@ class Processes(Recorder):
         row["start_ns"] = self._first_call_ns.get(pid, row["start_ns"])
         if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now
             row["command"] = self.processes.get(pid, row)["command"]
-        self.processes[pid] = {"pid": pid, "end_ns": None} | row
+        self._groups[pid] = groups_of(pid) or self._groups.get(pid, "")
+        early = self._ended_early.pop(pid, {})
+        self.processes[pid] = {"pid": pid, "end_ns": None} | row | NOT_KNOWN | ({} if self._alive[pid] else early)
         self._changed.add(pid)
 
     def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:
@@ -327,8 +337,21 @@ class Processes(Recorder):
         self.targets.pop(pid, None)
         self._naming.forget(pid)
         self._first_call_ns.pop(pid, None)
+        ended, groups = ending(self._ends.pop(pid, 0)), self._groups.pop(pid, "")
         if pid in self.processes:
-            self.processes[pid]["end_ns"] = ts
+            self.processes[pid] |= {"end_ns": ts} | ended
+            if ended.get("oom_killed"):
+                self.processes[pid]["memory_limit_bytes"] = memory_limit(groups)
+            self._changed.add(pid)
+        else:  # before anything else was heard of it
+            self._ended_early[pid] = {"end_ns": ts} | ended
+            if len(self._ended_early) > _MOST_ENDED:
+                del self._ended_early[next(iter(self._ended_early))]
+
+    def waited_for(self, pid: int, status: int) -> None:
+        """What wait() gave of a child of this process."""
+        if pid in self.processes and self.processes[pid]["exit_signal"] is None:
+            self.processes[pid] |= from_status(status)
             self._changed.add(pid)
 
 

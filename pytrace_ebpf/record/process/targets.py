@@ -231,6 +231,8 @@ class Targets:
         """See how a launched program is; attach to what came to fit the pattern, where nobody follows it already. Raises TargetError."""
         if self.launched is not None:
             self.launched.poll()
+            if self.launched.status is not None:
+                self._processes.waited_for(self.launched.pid, self.launched.status)
         for sentence in self._sources.change():
             self._say(sentence)
         if self._matching is None:
@@ -277,6 +279,11 @@ class Targets:
             if pid in self._processes.processes and not self._is_traced(pid):
                 self._gone.add(pid)
         return len(self._gone) == len(self._asked)
+
+    @property
+    def asked(self) -> set[int]:
+        """The processes that were asked for, or that fitted a pattern."""
+        return set(self._asked)
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `target`, the first one, and `targets`, all that were asked for."""

@@ -130,7 +130,7 @@ class SchedProbes(Scheduling):
             "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
             "task_exit_state": kernel.require("task_struct", "exit_state"),
             "task_cpu": _task_cpu(kernel),
-            "pad": 0,
+            **_of_ends(kernel),
             **parking.SETTINGS,
         }
         sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
@@ -145,7 +145,7 @@ class Lives(SchedProbes):
 
     name = None
     why = "samples say what threads waited for; --switches records every switch and wake-up beside them"
-    _only = _needed = _LIVES
+    _only, _needed = (*_LIVES, "mark_victim"), _LIVES
 
     def __init__(self, processes: Processes, follow: bool) -> None:
         super().__init__(_FEW_PAGES, follow)
@@ -156,6 +156,18 @@ class Lives(SchedProbes):
         for columns in super().drain()["sched"]:
             self._processes.learn(columns)
         return {}
+
+
+def _of_ends(kernel: KernelTypes) -> dict[str, int]:
+    """Where it says how a process ends; with a type information that has other names that is not known."""
+    offsets = {
+        "task_exit_code": kernel.offset("task_struct", "exit_code"),
+        "task_leader": kernel.offset("task_struct", "group_leader"),
+        "task_signal": kernel.offset("task_struct", "signal"),
+        "signal_flags": kernel.offset("signal_struct", "flags"),
+        "signal_exit_code": kernel.offset("signal_struct", "group_exit_code"),
+    }
+    return {"ends_known": int(None not in offsets.values()), **{name: offset or 0 for name, offset in offsets.items()}}
 
 
 def _task_cpu(kernel: KernelTypes) -> int:
