@@ -20,7 +20,7 @@ from pytrace_ebpf.trace.schema import FUNCTIONS, PROCESSES, THREADS
 
 ALL_THREADS = "all threads"
 _COMBINED = 64  # batches of new functions, after which they become one
-_FACTS = ("scheduling", "sources", "target", "targets", "sampling")
+_FACTS = ("scheduling", "sources", "target", "targets", "sampling", "left_alone")
 _PLENTY = 1 << 62
 
 

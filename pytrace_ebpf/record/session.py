@@ -15,6 +15,7 @@ from pytrace_ebpf.rebuild.library import library
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.cpython.holdings import Owners
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
@@ -74,7 +75,8 @@ class Session:
             host.require_ebpf()
         looking = looking or (Matching(options.match) if options.match is not None else None)
         self._processes = Processes(names=not options.lean)
-        recording = Recording(Functions(looking is not None, options.lean), self._processes, looking.shares if looking else None)
+        functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
+        recording = Recording(functions, self._processes, looking.shares if looking else None)
         self._sources = Sources(options, recording)
         self._cost = Cost(recording, self._sources, options.budget, options.unasked)
         self._recorders = recorders(options, recording, self._sources, self._cost)

@@ -178,6 +178,8 @@ def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:
     for of_each, of in pids.items():
         why, left = reasons[of_each], others[of_each] + len(of[_PIDS_SHOWN:])
         sentences.append(f"No calls of process {', '.join(of[:_PIDS_SHOWN])}{f' and {left:,} more' if left else ''}: {why}.")
+    for each in facts.get("left_alone", []):
+        sentences.append(f"Processes of user {each['user']} were left alone {plural(each['times'], 'time')}, as to look at them took too long.")
     return [Text(line, "yellow") for sentence in sentences for line in _wrap(sentence, width)]
 
 

@@ -173,6 +173,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "wall_ns": trace.end_ns - trace.start_ns,
         "target": manifest["target"],
         "targets": manifest.get("targets", []),
+        **({"left_alone": manifest["left_alone"]} if manifest.get("left_alone") else {}),
         "host": manifest["host"],
         "sources": manifest["sources"],
         "scheduling": trace.scheduling,

@@ -14,7 +14,7 @@ from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
 from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids
-from pytrace_ebpf.record.cpython.qualnames import Qualify
+from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.namespaces import Ids
@@ -55,9 +55,11 @@ class Traced:
             if function.first_line < 0:
                 self.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
                 continue
-            self.func_ids[function.id] = functions.intern(
-                function.file, function.name, function.qualname, function.first_line, function.flags, self.qualify
-            )
+            with functions.reading(self.ids.pid) as (user, plain):
+                qualify = self.qualify if not plain else unknown
+                self.func_ids[function.id] = functions.intern(
+                    function.file, function.name, function.qualname, function.first_line, function.flags, qualify, user
+                )
 
     def take_runs(self) -> dict[int, list[int]]:
         """Of each thread, as the process says, the interpreters beside the main one of which it was first reported since the last time that it makes calls."""

@@ -3,14 +3,15 @@
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
-from pytrace_ebpf.record.cpython.holdings import Holdings
-from pytrace_ebpf.record.cpython.qualnames import Qualify
+from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
+from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
@@ -28,8 +29,9 @@ ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 class Functions(Recorder):
     """Every function seen, keyed by (file, qualified name, first line)."""
 
-    def __init__(self, shared: bool = False, forgets: bool = False) -> None:
-        """`shared`: they are of processes of several users, of whom none may take all places. `forgets`: what nobody holds any more is forgotten."""
+    def __init__(self, owners: Owners | None = None, forgets: bool = False) -> None:
+        """`owners`: they are of processes of several users, of whom none may take all places. `forgets`: what nobody holds any more is forgotten."""
+        self._owners = owners
         self._ids: dict[bytes, int] = {}  # by _key(): the names themselves would take three times the memory
         self._places: dict[str, tuple[str, str]] = {}  # by file
         self._new: list[dict[str, Any]] = []
@@ -37,7 +39,7 @@ class Functions(Recorder):
         self.places: list[tuple[str, str] | None] = []  # (file, module) by func_id; None for what is no Python function. Not where it forgets
         self._next = 0
         self._lock = threading.Lock()  # names may be read beside the loop that takes in everything else
-        self._holdings = Holdings(_MOST, forgets) if shared or forgets else None
+        self._holdings = Holdings(_MOST, forgets) if owners else None
 
     def intern(self, file: str, name: str, qualname: str | None, first_line: int, flags: int, qualify: Qualify, user: int = 0) -> int:
         """The func_id of a function, `flags` being its co_flags. `qualname`: the code object's own, which a program may have changed; "" or None for none.
@@ -46,6 +48,10 @@ class Functions(Recorder):
         """
         qualname = qualname or qualify(file, first_line, name) or name
         return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0, user=user)
+
+    def reading(self, pid: int) -> AbstractContextManager[tuple[int, bool]]:
+        """What is done within to learn functions of a process is charged to its user: (who that is, whether plain names have to do)."""
+        return self._owners.reading(pid) if self._owners else nullcontext((0, False))
 
     def intern_layer(self, layer: int, name: str) -> int:
         """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module, time.sleep)."""
@@ -163,7 +169,7 @@ class ProbeIds:
         if not len(rows):
             return
         self._func_ids = grown(self._func_ids, int(rows["id"].max()))
-        read_codes = _read_codes(rows, read)
+        read_codes = _read_codes(rows, read, self._functions)
         for row in rows:  # one step per function, not per call
             if row["layer"]:
                 name = _text(row["name"]) or str(row["line"])
@@ -175,7 +181,9 @@ class ProbeIds:
             info = read_codes.get((pid, code))
             if info and info.first_line == first_line and info.file.startswith(file) and info.name.startswith(name):
                 file, name, qualname = info.file, info.name, info.qualname or ""
-            self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), qualify(pid))
+            with self._functions.reading(pid) as (user, plain):
+                to_qualify = unknown if plain else qualify(pid)
+                self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), to_qualify, user)
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
         """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""
@@ -192,7 +200,7 @@ def module_of(file: str) -> str:
     return re.sub(r"(/__init__)?\.\w+$", "", path).replace("/", ".")
 
 
-def _read_codes(rows: np.ndarray, read: ReadCodes) -> dict[tuple[int, int], CodeInfo]:
+def _read_codes(rows: np.ndarray, read: ReadCodes, functions: Functions) -> dict[tuple[int, int], CodeInfo]:
     """What the code objects of the functions without a whole qualified name say, by (process, address): asked for at once."""
     missing = rows["qualname"].astype("S1") == b""
     for name in _NAMES:
@@ -202,7 +210,8 @@ def _read_codes(rows: np.ndarray, read: ReadCodes) -> dict[tuple[int, int], Code
     found = {}
     for pid in np.unique(pids).tolist():
         codes = np.unique(wanted["code"][pids == pid]).tolist()
-        found.update({(pid, code): info for code, info in read(pid, codes).items()})
+        with functions.reading(pid) as (_, plain):
+            found.update({(pid, code): info for code, info in (read(pid, codes) if not plain else {}).items()})
     return found
 
 

@@ -2,13 +2,30 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from pytrace_ebpf.record.process.shares import Fading
+from pytrace_ebpf.record.process.shares import Fading, Shares
 
 MOST_OF_ONE = 1 << 17  # that a user has at a time: a large service has 20,000
 NEW_OF_ONE, _HALF_LIFE_S = 1 << 17, 600.0  # and that come new, where they are forgotten: 150 a second for ever
 _FULL_S = 60.0
+
+
+class Owners:
+    """To whom the functions of processes belong, and what it takes to learn them is charged."""
+
+    def __init__(self, shares: Shares, user: Callable[[int], int]) -> None:
+        """`user`: of a process."""
+        self._shares, self._user = shares, user
+
+    @contextmanager
+    def reading(self, pid: int) -> Iterator[tuple[int, bool]]:
+        """See functions.Functions.reading()."""
+        user = self._user(pid)
+        plain = self._shares.is_left_alone(user)
+        with self._shares.charged(user):
+            yield user, plain
 
 
 class Holdings:

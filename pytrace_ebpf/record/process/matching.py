@@ -27,6 +27,7 @@ from pytrace_ebpf.record.process.shares import Shares, user_of
 from pytrace_ebpf.record.process.target import NoRoom, NotPython, Target, inspect
 
 _LOOK_S, _AT_ONCE_S = 1.0, 0.5  # between two looks; after which what a look has found is handed out, and the next one begins
+_MOST_FOLLOWED = 1000
 _LONGEST = 4096  # bytes of a command line that are looked at
 _GONE = FileNotFoundError, ProcessLookupError, PermissionError  # or another user's, without root
 Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
@@ -45,6 +46,7 @@ class Looking:
         self._young: set[Key] = set()  # Pythons that were not ready when they were looked at
         self._users: dict[Key, int] = {}  # who is charged, of those that fit
         self._keys: dict[int, Key] = {}
+        self._followed: dict[int, int] = {}  # users by process
         self._pool = ThreadPoolExecutor(1, "match", initializer=self._begin)
         self._own: confined.Confined | None = None  # reads what those are whom it looks at
         self._looking: Future[list[Found]] | None = None
@@ -68,7 +70,13 @@ class Looking:
     def user(self, pid: int) -> int:
         """Who is charged for what is done for a process."""
         key = self._keys.get(pid)
-        return self._users.get(key, 0) if key else user_of(pid)
+        if key is not None and (user := self._users.get(key)) is not None:
+            return user
+        if pid not in self._followed:  # what a traced process started
+            if len(self._followed) >= _MOST_FOLLOWED:
+                self._followed.clear()
+            self._followed[pid] = user_of(pid)
+        return self._followed[pid]
 
     def take_let_go(self) -> list[int]:
         """Processes that are to be traced no longer, since others have a right to their places."""

@@ -114,7 +114,7 @@ class Pinned:
         try:
             now, same = Credentials.parse(self.status()), self.runs(self.executable)
         except OSError:
-            raise TargetError(f"process {self.pid} ended while it was looked at") from None
+            raise Ended(f"process {self.pid} ended while it was looked at") from None
         if not same:
             raise TargetError(f"process {self.pid} became another program while it was looked at; try again when that one runs")
         if (now.uids, now.gids) != (self.credentials.uids, self.credentials.gids):

@@ -12,6 +12,7 @@ import re
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,7 +56,7 @@ class Fading:
     def add(self, user: int, much: float) -> float:
         """Add to a user's sum; returns it."""
         if user not in self._sums and len(self._sums) >= _MOST_USERS:
-            del self._sums[min(self._sums, key=self.of)]
+            self._sums = {each: self._sums[each] for each in self.users()[: _MOST_USERS // 2]}
         now = self.of(user) + much
         self._sums[user] = now, self._clock()
         return now
@@ -71,6 +72,7 @@ class Shares:
     def __init__(self, allowance_s: float = ALLOWANCE_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowance_s, self._spent = allowance_s, Fading(HALF_LIFE_S, clock)
         self._left_alone: set[int] = set()
+        self._times = Counter[int]()  # that a user was left alone
         self._in_all: dict[int, float] = {}
         self._said: list[str] = []
         self._lock = threading.Lock()
@@ -85,6 +87,7 @@ class Shares:
                 self._left_alone &= self._in_all.keys()
             if spent > self._allowance_s and user not in self._left_alone:
                 self._left_alone.add(user)
+                self._times[user] += 1
                 self._said.append(
                     f"processes of user {user} are left alone for about {HALF_LIFE_S:.0f} s: to look at them took {spent:.1f} s of processor time lately"
                 )
@@ -122,6 +125,12 @@ class Shares:
         with self._lock:
             said, self._said = self._said, []
         return said
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `left_alone`: who was so far, those who were most often; nothing where nobody was."""
+        with self._lock:
+            most = self._times.most_common(MOST_SAID)
+        return {"left_alone": [{"user": user, "times": times} for user, times in most]} if most else {}
 
     def status(self, more: Mapping[int, Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Of those who have cost most lately; `more`: what else is known of users."""

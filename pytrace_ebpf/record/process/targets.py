@@ -293,7 +293,11 @@ class Targets:
         asked = list(self._asked.values())[:_MOST_NAMED]
         if self._matching is not None:  # there may come any number of them
             self._asked = {each["pid"]: each for each in asked}
-        return {"target": dict(asked[0]) if asked else {"pid": 0}, "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked]}
+        left_alone = self._matching.shares.facts() if self._matching is not None else {}
+        return {
+            "target": dict(asked[0]) if asked else {"pid": 0},
+            "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked],
+        } | left_alone
 
     def take_said(self) -> list[str]:
         """What there is to say of processes since the last call, a sentence each."""

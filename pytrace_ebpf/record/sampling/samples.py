@@ -43,7 +43,7 @@ _HASTE_S = 0.02  # while files are being read without which native frames are no
 _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together with their stacks
 # Where processes are of several users: for an answer; how long a sample may wait for its stack to be learned; for all that waits, at the end, and for what
 # ends then.
-_IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.5, 1.0
+_IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.3, 0.3
 _NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
@@ -217,8 +217,8 @@ class Samples(Recorder):
         self._look()
         unread = self._native.look({pid: (each.number, each.target, each.user) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
-        if not self._lasting and self._drained_ns >= self._next_look_ns:
-            self._look_ns = min(2 * self._look_ns, _LOOK_NS)
+        if (not self._lasting or self._names.beside) and self._drained_ns >= self._next_look_ns:
+            self._look_ns = min(2 * self._look_ns, _FIRST_LOOK_NS if self._lasting else _LOOK_NS)
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
                 self._names.do(each.user, partial(self._look_away, pid, each, self._drained_ns, _LASTING_NS))
