@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.trace.losses import NOT_REPORTED
 from pytrace_ebpf.trace.reader import Trace
 from tests.conftest import PATIENCE_S, Target
 
@@ -95,6 +96,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
         time.sleep(0.02)
+
+
+def lost(trace: Trace) -> dict[str, int]:
+    """What was lost, by class, but for switches and wake-ups that this kernel reports to nobody."""
+    return {name: count for name, count in trace.manifest["lost"].items() if count and name not in NOT_REPORTED.values()}
 
 
 def traced_by(directory: Path, source: str) -> set[int]:

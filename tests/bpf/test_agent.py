@@ -15,7 +15,7 @@ import pytrace_ebpf
 from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, wait_until
 from tests.conftest import PATIENCE_S, Python, Target, links_of
 
 pytestmark = pytest.mark.sources("agent")
@@ -78,7 +78,7 @@ def test_every_kind_of_child_of_a_launched_program_brings_the_agent_along(python
     assert ended.returncode == 0, ended.stderr
     facts = json.loads(ended.stdout.splitlines()[-1].removeprefix("done "))
     trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
+    assert not lost(trace)
     calls = trace.calls().merge(trace.functions(), on="func_id")
     steps = calls[calls["name"] == "step"].groupby("pid").size()
     assert steps.to_dict() == {int(pid): count for pid, count in facts["steps"].items()}
@@ -143,7 +143,7 @@ def test_filters_leave_out_what_they_name_and_keep_the_rest_correct(name: str, p
 
 def edges(trace: Trace, wanted: Callable[[str, int], bool]) -> Counter:
     """How often each wanted function was called by each, or by none, in layers.py; calls that are not wanted are looked through."""
-    assert not len(trace.losses())
+    assert not lost(trace)
     calls = trace.calls().merge(trace.functions(), on="func_id").set_index("call_id")
     # By their plain names: before 3.11 a program that ends at once has no others.
     parents, files, names, depths, layers = (calls[column].to_dict() for column in ("parent_id", "file", "name", "depth", "layer"))

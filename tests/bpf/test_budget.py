@@ -11,7 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, has_agent, wait_until
+from tests.bpf.conftest import Recorder, has_agent, lost, wait_until
 from tests.bpf.test_agent import look
 from tests.bpf.test_detach import breakpoints, semaphores
 from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
@@ -68,7 +68,7 @@ def recorded(request: pytest.FixtureRequest, target: Callable[..., Target], atta
 
 def test_outside_of_the_times_in_left_out_every_call_is_recorded(recorded: tuple[Trace, dict[str, int]]) -> None:
     trace, said = recorded
-    assert not len(trace.losses())
+    assert not lost(trace)
     out, hot = trace.left_out(), in_a_round(CALLS["agent"])
     names = out.merge(trace.functions(), on="func_id", how="left")["name"].fillna("")
     out["to_ns"] = out["to_ns"].fillna(trace.end_ns)
@@ -108,7 +108,7 @@ def test_by_probes_a_budget_is_kept_by_intervals_of_exact_recording(
     out = trace.left_out()
     assert (out["func_id"] == -1).all() and (out["why"] == "interval").all()
     assert (out["to_ns"].iloc[:-1].to_numpy() <= out["from_ns"].iloc[1:].to_numpy()).all(), "one after the other"
-    assert not len(trace.losses())
+    assert not lost(trace)
     counts = named(trace, trace.calls(columns=["func_id"]))["name"].value_counts()
     assert 0 < counts["within"] < said["within"]
     assert assert_complete_outside_of(out.fillna({"to_ns": trace.end_ns}), trace, CALLS[source]) > 0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import Python, Target
 
 pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
@@ -17,7 +17,7 @@ def test_a_program_of_known_calls(python: Python, run: Callable[..., tuple]) -> 
     directory, ended = run(python.command("c_calls"), "--source", "agent", "--c-calls")
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
+    assert not lost(trace)
     functions = trace.functions().set_index("func_id")
     calls = trace.calls().set_index("call_id", drop=False)
     calls["name"] = calls["func_id"].map(functions["name"])

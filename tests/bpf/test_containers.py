@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, traced_by, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, traced_by, wait_until
 from tests.bpf.test_counts import counted, ours
 from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, REPOSITORY, ROOTS, TARGETS, Python, Target
 
@@ -163,7 +163,7 @@ def test_the_agent_finds_a_place(room: str, container: Callable[..., Container],
     process.go()
     expected = process.done()["calls"]
     trace = pytrace_ebpf.open(recorder.stop())
-    assert not len(trace.losses())
+    assert not lost(trace)
     calls = trace.calls().merge(trace.functions(), on="func_id")["name"].value_counts()
     assert {name: calls[name] for name in expected} == expected
     assert process.left_behind() == []

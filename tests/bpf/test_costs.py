@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND, Recorder, traced_by, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, lost, traced_by, wait_until
 from tests.conftest import SOURCES, Python, Target
 
 BUSY = 20
@@ -61,7 +61,7 @@ def test_probes_that_become_too_dear_give_way_to_the_agent_and_no_call_is_missin
     process.go()
     made = process.done()["calls"]
     trace = pytrace_ebpf.open(recorder.finish())
-    assert not trace.manifest["lost"] and trace.left_out().empty
+    assert not lost(trace) and trace.left_out().empty
     assert trace.processes().set_index("pid")["source"].to_dict() == {process.pid: "agent"}
     calls = trace.calls(columns=["func_id", "tid", "start_ns", "end_ns", "status"]).merge(trace.functions(), on="func_id")
     # A call that was open at the change has two rows, one until then and one from then on.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import TARGETS, Python, Target
 
 PROGRAMS = (
@@ -156,7 +156,7 @@ Kept = Callable[[dict[tuple[str, str, int], int], Python], dict[tuple[str, str, 
 def counted(directory: Path, python: Python, source: str, kept: Kept = ours) -> dict[tuple[str, str, int], int]:
     """Calls by function, of a trace without losses."""
     trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
+    assert not lost(trace)
     calls = trace.calls(columns=["func_id", "status"]).merge(trace.functions(), on="func_id")
     calls = calls[calls["status"] != "open_at_start"]
     # The probes of 3.15 do not report throw(); the resume is inferred.

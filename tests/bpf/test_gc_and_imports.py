@@ -9,7 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import Python, Target
 
 
@@ -29,7 +29,7 @@ def below(calls: pd.DataFrame, name: str) -> list[pd.DataFrame]:
 
 def sound(trace: Trace, calls: pd.DataFrame) -> None:
     """Nothing was lost or inferred, and every collection and import has an end and the four parts."""
-    assert not len(trace.losses())
+    assert not lost(trace)
     assert not calls["status"].isin(["repaired", "in_loss"]).any()
     other = calls[calls["layer"] != "python"]
     assert other["status"].isin(["complete", "unwound"]).all()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import PATIENCE_S, SOURCES, TARGETS
 
 WORKERS, REQUESTS = 3, 20
@@ -62,5 +62,5 @@ def test_every_request_of_three_gunicorn_workers_is_recorded(source: str, server
         ours = calls[(calls["name"] == name) & calls["file"].str.endswith("wsgi_app.py")]
         assert ours.groupby("pid").size().to_dict() == {pid: times * count for pid, count in asked.items()}
     processes = trace.processes().set_index("pid")
-    assert (processes.loc[[server.process.pid, *asked], "source"] == source).all() and not trace.manifest["lost"]
+    assert (processes.loc[[server.process.pid, *asked], "source"] == source).all() and not lost(trace)
     assert trace.requests()["pid"].value_counts().to_dict() == asked

@@ -12,7 +12,7 @@ from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import PATIENCE_S, Python, Target
 
 pytestmark = pytest.mark.sources("agent")
@@ -33,7 +33,7 @@ def test_a_program_of_every_kind_of_line(python: Python, run: Callable[..., tupl
     directory, ended = run(command, "--source", "agent", "--lines", "exact")
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
+    assert not lost(trace)
     lines = trace.lines().merge(trace.functions(), on="func_id").query("file == @command[-1] and hits > 0")
     hits = lines.groupby(["name", "first_line", "line"])["hits"].sum()
     assert {":".join(map(str, place)): count for place, count in hits.items()} == json.loads(truth.stdout.splitlines()[-1])
@@ -46,7 +46,7 @@ def test_attached_for_some_functions_alone(python: Python, target: Callable[...,
     process.go()
     process.done()
     trace = pytrace_ebpf.open(recorder.finish())
-    assert not len(trace.losses())
+    assert not lost(trace)
     names = trace.functions().set_index("func_id")["name"]
     lines = trace.lines()
     assert set(names[lines["func_id"]]) == {"fib"}

@@ -13,7 +13,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, wait_until
+from tests.bpf.conftest import Recorder, lost, wait_until
 from tests.conftest import PATIENCE_S, SOURCES, Target
 
 LIBRARIES = {"libtorch_cpu.so": "TORCH", "libc10.so": "C10", "libopenblas.so.0": "BLAS", "libcudart.so.12": "CUDART"}
@@ -71,7 +71,7 @@ def native(
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_call_below_its_caller(native: Callable[..., Trace], source: str) -> None:
     trace = native("--source", source, "--layers", "torch,blas,cuda")
-    assert trace.manifest["lost"] == {}
+    assert lost(trace) == {}
     assert 0 < trace.manifest["cost"]["native_own_ns"] < trace.manifest["cost"]["native_ns_per_call"]
     functions = trace.functions().set_index("func_id")
     calls = trace.calls().set_index("call_id")
@@ -183,7 +183,7 @@ def test_a_child_of_a_probed_process_is_traced(loop: Callable[..., Target], atta
     of_child = [shapes[0][0] for shapes in conv1d_of(recorder, said["child"])["shapes"]]
     first = of_child[0]
     assert of_child == [first + row // 2 for row in range(len(of_child))]  # once it is traced, nothing is missing or twice
-    assert pytrace_ebpf.open(recorder.directory).manifest["lost"] == {}
+    assert lost(pytrace_ebpf.open(recorder.directory)) == {}
 
 
 def test_another_program_in_its_place_is_traced(loop: Callable[..., Target], attach: Callable[..., Recorder], tmp_path: Path) -> None:

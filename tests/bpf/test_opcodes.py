@@ -13,7 +13,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.by_opcode import by_opcode
 from pytrace_ebpf.analyze.samples.errors import standard_error
 from pytrace_ebpf.trace.opcodes import name_of
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import Recorder, lost
 from tests.conftest import PATIENCE_S, Python, Target
 
 pytestmark = [pytest.mark.sources("agent"), pytest.mark.gil]
@@ -27,7 +27,7 @@ def test_a_program_of_every_kind_of_line(python: Python, run: Callable[..., tupl
     directory, ended = run(command, "--source", "agent", "--opcodes", "exact")
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
-    assert not len(trace.losses())
+    assert not lost(trace)
     opcodes = trace.opcodes().merge(trace.functions(), on="func_id").query("file == @command[-1]")
     if python.minor >= 12:
         calls = trace.tree().query("calls > 0").groupby("func_id")["calls"].sum()
@@ -50,7 +50,7 @@ def test_attached_to_a_warm_program(python: Python, target: Callable[..., Target
     process.go()
     process.done()
     trace = pytrace_ebpf.open(recorder.finish())
-    assert not len(trace.losses())
+    assert not lost(trace)
     functions, opcodes = trace.functions().set_index("func_id"), trace.opcodes()
     assert set(functions.loc[opcodes["func_id"], "name"]) == {"adds"}
     adds = opcodes[opcodes["opcode"].isin(["BINARY_OP", "BINARY_ADD"])]

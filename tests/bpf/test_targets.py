@@ -11,7 +11,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import COMMAND, Recorder, traced_by, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, lost, traced_by, wait_until
 from tests.conftest import PATIENCE_S, SOURCES, Target
 
 NOBODY, ANYBODY = 65534, 65533
@@ -131,7 +131,7 @@ def test_the_workers_that_a_master_has_already_are_traced(source: str, target: C
     assert len(handled) == 3 and calls_of(trace, "handle") == handled
     processes = trace.processes().set_index("pid")
     assert (processes.loc[[*handled], "source"] == source).all() and (processes.loc[[*handled], "ppid"] == master.pid).all()
-    assert not trace.manifest["lost"] and trace.manifest["target"]["pid"] == master.pid
+    assert not lost(trace) and trace.manifest["target"]["pid"] == master.pid
     calls = trace.calls()
     assert calls.loc[calls["pid"].isin(handled), "on_cpu_ns"].notna().all()
     # The function that was open when recording began has its name: the loop that waits for requests.
@@ -161,7 +161,7 @@ def test_a_worker_that_is_named_beside_its_master_is_traced_once(target: Callabl
     master.go()
     handled = {int(pid): count for pid, count in master.done()["handled"].items()}
     trace = pytrace_ebpf.open(recorder.finish())
-    assert calls_of(trace, "handle") == handled and not trace.manifest["lost"]
+    assert calls_of(trace, "handle") == handled and not lost(trace)
     assert [each["pid"] for each in trace.manifest["targets"]] == [master.pid, worker]
 
 
@@ -184,7 +184,7 @@ def test_processes_of_several_users_in_one_trace(source: str, stepping: Callable
     assert calls_of(trace, "step") == {each.pid: 10 * count for count, each in enumerate(those, 1)}
     assert [each["pid"] for each in trace.manifest["targets"]] == [each.pid for each in those]
     assert trace.manifest["target"]["pid"] == those[0].pid
-    assert not trace.manifest["lost"]
+    assert not lost(trace)
 
 
 def test_a_killed_and_an_untraceable_process_cost_the_others_nothing(stepping: Callable[..., Stepping], record: Callable[..., Matching]) -> None:

@@ -14,7 +14,7 @@ from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import COMMAND, wait_until
+from tests.bpf.conftest import COMMAND, lost, wait_until
 from tests.conftest import PATIENCE_S, without_rights
 from tests.doors import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
@@ -57,7 +57,7 @@ def trace(daemon: Open) -> Iterator[Callable[..., Client]]:
 def works(client: Client) -> int:
     """How many calls of work() its trace has, which is whole."""
     found = pytrace_ebpf.open(client.trace)
-    assert found.manifest["state"] == "complete" and not found.manifest["lost"]
+    assert found.manifest["state"] == "complete" and not lost(found)
     calls = found.calls().merge(found.functions()[["func_id", "name"]], on="func_id")
     assert (calls["wall_ns"] == calls[["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]].sum(axis=1)).all()
     return int((calls["name"] == "work").sum())
@@ -225,7 +225,7 @@ def test_a_process_of_a_user_has_itself_recorded_by_the_daemon(daemon: Open) -> 
     subprocess.run(without_rights(USER, "-c", ITSELF, str(directory), str(daemon.socket)), cwd="/", check=True, timeout=PATIENCE_S)
     found = pytrace_ebpf.open(directory)
     calls = found.calls().merge(found.functions()[["func_id", "name"]], on="func_id")
-    assert not found.manifest["lost"] and 1000 <= (calls["name"] == "work").sum() <= 1001 and directory.stat().st_uid == USER
+    assert not lost(found) and 1000 <= (calls["name"] == "work").sum() <= 1001 and directory.stat().st_uid == USER
 
 
 def test_the_daemon_itself_has_a_door(public_path: Path, program: Callable[..., Program]) -> None:

@@ -12,6 +12,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.trace.reader import Trace
+from tests.bpf.conftest import lost
 from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import TARGETS, Python, Target
 from tests.unit.test_agent_values import ACCOUNT
@@ -44,7 +45,7 @@ def test_values_are_those_that_a_decorator_sees(
     expected = said["rows"]
     assert len(expected) > 300 and {row[-1] for row in expected} >= {"complete", "cut", "redacted"}
     assert told(trace) == expected
-    assert not len(trace.losses())
+    assert not lost(trace)
     assert len(trace.observed()) == len(expected) == trace.manifest["events"]["value"]
     arguments = trace.values(["call_id", "position"], what="argument")
     assert (arguments["position"] == arguments.groupby("call_id").cumcount()).all()
@@ -97,7 +98,7 @@ def test_forged_objects_harm_nobody(python: Python, source: str, run: Callable[.
     assert ended.returncode == 0
     trace, given = pytrace_ebpf.open(directory), facts(ended.stdout)["given"]
     rows = observed(trace)
-    assert not len(trace.losses()) and len(given) > 120
+    assert not lost(trace) and len(given) > 120
     assert rows["what"].tolist() == ["argument", "return"] * len(given)
     for what in ("argument", "return"):
         of = rows[rows["what"] == what]
@@ -127,7 +128,7 @@ def test_a_secret_is_in_no_file(python: Python, source: str, tmp_path: Path, run
     assert ended.returncode == 0
     trace = pytrace_ebpf.open(directory)
     rows = observed(trace)
-    assert not len(trace.losses()) and rows["name"].notna().sum() == 3000 * (6 + 1 + 2)
+    assert not lost(trace) and rows["name"].notna().sum() == 3000 * (6 + 1 + 2)
     assert ((rows["what"] != "argument") & (rows["status"] == "redacted")).sum() == 3000 * 2
     told = {(row.name, row.type): (row.value, row.status) for row in rows.itertuples(index=False) if row.name}
     for secret in (("password", "str"), ("Api_Key", "list"), ("SESSION_TOKEN", "bytes"), ("pin", "str"), ("credentials", "dict")):

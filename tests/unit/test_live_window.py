@@ -123,7 +123,9 @@ def test_a_thread_that_stays_away_counts_once_however_often_it_is_sampled() -> N
 
 def test_a_short_wait_counts_for_those_that_were_not_sampled() -> None:
     seen = window()
-    rows = [sched(0, 8, SchedKind.SNAPSHOT), sched(S, 8, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP), sched(S + PERIOD // 4, 8, SchedKind.IN)]
+    end = S + PERIOD // 4
+    sleeps = sched(S, 8, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP)
+    rows = [sched(0, 8, SchedKind.SNAPSHOT), sleeps, sched(end, 8, SchedKind.WAKING), sched(end, 8, SchedKind.IN)]
     seen.take(0, 2 * S, segment(rows, [sample(S + PERIOD // 4, 8, 0, off=PERIOD // 4)], [(0, -1, 0, 2)], first=True))
     (row,) = seen.snapshot().functions
     assert times(row) == [0, 0, 0, PERIOD, 0]

@@ -163,13 +163,22 @@ SWITCHES = {
     RUNQ: (SchedKind.OUT, 0, -1, 0),
     triggers.GIL: (SchedKind.OUT, 1, 202, GIL[0] + 8),
     3: (SchedKind.OUT, 1, 0, 5),
+    9: (SchedKind.WAKING, 0, -1, 0),  # WAKES
 }
 
 
+WAKES = 9
+
+
 def scheduling(rng: random.Random, tid: int) -> Iterator[tuple[int, int, int]]:
-    now = rng.randrange(1, 80)
+    """Nothing is missing: who waited is woken before it gets a core, and who leaves one has had it."""
+    now, state = rng.randrange(1, 80), 0
     for _ in range(rng.randrange(60)):
-        yield now, tid, rng.choice(list(SWITCHES))
+        if state:
+            state = WAKES if state not in (RUNQ, WAKES) else 0
+        else:
+            state = rng.choice([each for each in SWITCHES if each not in (0, WAKES)])
+        yield now, tid, state
         now += rng.choice((1, 2, 5, 20, 300))
 
 
@@ -216,7 +225,7 @@ def test_what_comes_true_is_what_the_slow_reference_finds(seed: int) -> None:
                 kind, task, syscall, address = SWITCHES[state]
                 rows.append((ts, PID, tid, kind, 0, task, syscall, address, 0, 0))
                 if not blind:
-                    reference.switch(ts, tid, state)
+                    reference.switch(ts, tid, RUNQ if state == WAKES else state)
         library.switches(table_of("sched", rows), blind, {PID: GIL, PID + 1: (1, 2)})
         reference.found = dict(reference.found)
         reference.end(end)
