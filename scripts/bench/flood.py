@@ -36,7 +36,7 @@ def start(folder: Path, what: str, user: int) -> "subprocess.Popen[bytes]":
 
 
 def report(folder: Path, steady: dict[int, int]) -> None:
-    """`steady`: when each began, by process; ns of the monotonic clock."""
+    """`steady`: when each began, by process; ns since 1970."""
     trace = pytrace_ebpf.open(folder / "profile")
     profile = trace.profile().merge(trace.functions()[["func_id", "name"]], on="func_id", how="left")
     windows = profile[["start_ns", "end_ns"]].drop_duplicates()
@@ -74,7 +74,7 @@ def main() -> None:
         started += [start(folder, what, FIRST_USER + at) for at, what in enumerate(args.flooders, 1)]
         time.sleep(args.seconds / 2)
         started.append(start(folder, "steady", FIRST_USER + 99))
-        steady[started[-1].pid] = time.monotonic_ns()
+        steady[started[-1].pid] = time.time_ns()
         time.sleep(args.seconds / 2)
         status = json.loads((folder / "run/status.json").read_text())
         began_s = time.monotonic()
