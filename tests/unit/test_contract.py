@@ -30,7 +30,7 @@ from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
-from pytrace_ebpf.record.sampling import samples, stacks
+from pytrace_ebpf.record.sampling import stacks, stays
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described
@@ -181,14 +181,14 @@ def test_frames_of_samples() -> None:
 
 
 def test_places_of_threads_that_are_sampled() -> None:
-    assert numbers(PROBES / "away.h")["PLACES"] == samples._PLACES
+    assert numbers(PROBES / "away.h")["PLACES"] == stays._PLACES
     (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "sampled.h"))
     assert int(mix, 16) == lines._MIX
 
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
-    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED"}
+    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED", "WRAPPED"}
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
     checked, families = Path(__file__).read_text(), ("VALUE_", "CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
     headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), REBUILD / "rebuild.h"]
@@ -281,7 +281,7 @@ def test_the_agents_structs() -> None:
 def test_the_agent_reads_every_option_that_it_is_given() -> None:
     read = set(re.findall(r'strcmp\(line, "(\w+)"\)', text(PROBES / "agent" / "options.c")))
     folder = Path(arena.__file__).parent
-    given = set(re.findall(r'\("(\w+)", ', (folder / "calls.py").read_text() + (folder / "directory.py").read_text()))
+    given = set(re.findall(r'\("(\w+)", ', "".join((folder / f"{name}.py").read_text() for name in ("calls", "directory", "allowance"))))
     assert read <= given
 
 

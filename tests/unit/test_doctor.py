@@ -138,16 +138,16 @@ def test_root_compiles_no_headers_from_a_home(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize("found", [[GOOD, WARNING], [HOST], [TARGET]])
 def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "findings", lambda pid: found)
-    code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False))
+    monkeypatch.setattr(command, "findings", lambda pid, patterns: found)
+    code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False, args=[], include=[]))
     said = json.loads(capsys.readouterr().out)
     assert said["can_trace"] == (code == 0)
     assert [Finding(**finding) for finding in said["findings"]] == found
 
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "findings", lambda pid: [GOOD, HOST])
-    assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False)) == 4
+    monkeypatch.setattr(command, "findings", lambda pid, patterns: [GOOD, HOST])
+    assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False, args=[], include=[])) == 4
     assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to mend it: mount it\n"
 
 
