@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import pytrace_ebpf
@@ -31,8 +32,9 @@ def look(process: Target) -> dict:
 
 
 def directories(tracer: int, target: int) -> set[Path]:
-    """The agent's directories that a tracer made, in the target's file system."""
-    links = links_of(Path(f"/proc/{tracer}/fd"))
+    """The agent's directories that a tracer's keeper made, in the target's file system."""
+    keepers = psutil.Process(tracer).children()
+    links = [link for process in keepers for link in links_of(Path(f"/proc/{process.pid}/fd"))]
     found = (re.search(r"(/tmp|/var/tmp|/dev/shm|/run)/pytrace-ebpf-[\w.]+$", link) for link in links)
     return {Path(f"/proc/{target}/root{place[0]}") for place in found if place}
 

@@ -153,7 +153,7 @@ def test_the_first_step_that_fails_ends_it_unless_it_may() -> None:
 
 
 def fix(yes: bool = False, json: bool = False) -> int:
-    return command.run(argparse.Namespace(pid=None, json=json, fix=True, yes=yes))
+    return command.run(argparse.Namespace(pid=None, json=json, fix=True, yes=yes, args=[], include=[]))
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def lacking(bare: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -
     """What is run on a host that lacks bcc."""
     bare("debian", "6.1.0")
     ran: list[str] = []
-    monkeypatch.setattr(command, "findings", lambda pid=None: [BCC] if not ran else [])
+    monkeypatch.setattr(command, "findings", lambda pid=None, patterns=(): [BCC] if not ran else [])
     monkeypatch.setattr(command, "carry_out", lambda steps, saying: ran.extend(map(str, steps)))
     return ran
 

@@ -80,7 +80,11 @@ def target(folder: Path, *files: str) -> Any:
             f"{start + 0x1000:x}-{start + 0x4000:x} r-xp 1000 08:01 {inode} /lib/{name}",
         ]
         opened[f"map_files/{start + 0x1000:x}-{start + 0x4000:x}"] = folder / name
-    process = SimpleNamespace(key=(1, 2), read=lambda _: ("\n".join(lines) + "\n").encode(), open=lambda name: os.open(opened[name], os.O_RDONLY))
+    process = SimpleNamespace(
+        key=(1, 2),
+        read=lambda _: ("\n".join(lines) + "\n").encode(),
+        file=lambda name: Descriptor(os.open(opened[name], os.O_RDONLY)),
+    )
     return SimpleNamespace(process=process)
 
 
