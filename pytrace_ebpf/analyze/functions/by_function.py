@@ -1,5 +1,7 @@
 """Where the time went by function (or module): calls, total and self time, each split four ways."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -86,7 +88,7 @@ def by_function(calls: pd.DataFrame, functions: pd.DataFrame, key: str = "functi
     names, group = _groups(calls, functions, key)
     calls = with_self(calls)
     times = {"calls": 1, "total_ns": calls["wall_ns"], "self_ns": calls["self_wall_ns"]}
-    times |= {f"{p}unknown_ns": calls[f"{p}wall_ns"].where(calls[f"{p}on_cpu_ns"].isna(), 0) for p in ("", "self_")}
+    times |= {f"{prefix}unknown_ns": unknown(calls, f"{prefix}wall_ns", prefix) for prefix in ("", "self_")}
     return _sums(calls.assign(**times), outermost(calls, group), names, group, key)
 
 
@@ -126,10 +128,16 @@ def _sums(rows: pd.DataFrame, whole: Bools, names: pd.DataFrame, group: Ints, ke
     return table.sort_values(["total_ns", "self_ns"], ascending=False, kind="stable").reset_index(drop=True)
 
 
+def unknown(rows: pd.DataFrame, whole: str = "wall_ns", prefix: str = "") -> "pd.Series[Any]":
+    """What of the column `whole` is none of the four ways that are known, of rows whose on_cpu_ns is null; 0 of others, whose waits may not be told apart."""
+    known = sum(rows[prefix + name].fillna(0) for name in SPLIT)
+    return (rows[whole] - known).where(rows[f"{prefix}on_cpu_ns"].isna(), 0)
+
+
 def overall(calls: pd.DataFrame) -> dict[str, int | None]:
     """wall_ns, SPLIT and unknown_ns of the outermost calls (COLUMNS and depth) of all threads, null as in by_function."""
     outer = calls[calls["depth"] == 0]
-    return _whole(outer.assign(total_ns=outer["wall_ns"], unknown_ns=outer["wall_ns"].where(outer["on_cpu_ns"].isna(), 0)))
+    return _whole(outer.assign(total_ns=outer["wall_ns"], unknown_ns=unknown(outer)))
 
 
 def overall_of_tree(tree: pd.DataFrame) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import KNOWN, Added
-from pytrace_ebpf.analyze.functions.by_function import SELF, outermost
+from pytrace_ebpf.analyze.functions.by_function import SELF, outermost, unknown
 from pytrace_ebpf.analyze.native.operators import counted
 from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
@@ -49,7 +49,7 @@ def _of_operators(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     known = whole & rows["flops"].notna().to_numpy(bool)
     out = _of_either(rows, whole).assign(**{name: rows[name] for name in key}, **{name: rows[of] for name, of in _SELF_SPLIT.items()})
     out["flops"], out["bytes"], out["took_ns"] = _of(rows["flops"], whole), _of(rows["bytes"], whole), _of(rows["wall_ns"], known)
-    out["self_unknown_ns"] = rows["self_wall_ns"].where(rows["self_on_cpu_ns"].isna(), 0)
+    out["self_unknown_ns"] = unknown(rows, "self_wall_ns", "self_")
     return _plain(out)[rows["own"].to_numpy()]
 
 

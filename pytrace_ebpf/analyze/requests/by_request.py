@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.functions.by_function import unknown
 from pytrace_ebpf.trace.states import SPLIT
 
 QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "max_ns": 1.0}
@@ -21,7 +22,7 @@ def by_request(requests: pd.DataFrame) -> pd.DataFrame:
         kind=requests["kind"].astype(object),
         run_ns=requests["wall_ns"] - requests["awaited_ns"],
     )
-    rows["unknown_ns"] = rows["run_ns"].where(rows["on_cpu_ns"].isna(), 0)
+    rows["unknown_ns"] = unknown(rows, "run_ns")
     columns = ["kind", "func_id", "requests", *QUANTILES, *_PARTS, *(f"slow_{name}" for name in _PARTS), "slowest_id"]
     table = pd.DataFrame([_row(kind, func_id, group) for (kind, func_id), group in rows.groupby(["kind", "func_id"])], columns=columns)
     table = table.astype({name: "Int64" for name in columns if name != "kind"})

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from pytrace_ebpf.analyze.functions.by_function import unknown
 from pytrace_ebpf.trace.states import SPLIT
 
 COLUMNS = ("coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "resumes", "run_ns", *SPLIT, "awaited_ns", "longest_ns", "longest_call_id")
@@ -18,7 +19,7 @@ def by_task(tasks: pd.DataFrame) -> pd.DataFrame:
     tasks = tasks.assign(
         whole_ns=tasks["end_ns"] - tasks["start_ns"],
         is_task=tasks["task_id"] == tasks["coroutine_id"],
-        unknown_ns=tasks["run_ns"].where(tasks["on_cpu_ns"].isna(), 0),
+        unknown_ns=unknown(tasks, "run_ns"),
     )
     groups = tasks.groupby("func_id")
     table = groups.agg(
