@@ -104,7 +104,7 @@ def test_a_collector_gets_every_process_of_a_window(receiver: Receiver) -> None:
     assert (headers["Content-Type"], headers["Content-Encoding"]) == ("application/x-protobuf", "gzip")
     request = service.ExportProfilesServiceRequest.FromString(gzip.decompress(body))
     names = [{each.key: each.value.string_value for each in resource.resource.attributes}["service.name"] for resource in request.resource_profiles]
-    assert names == ["shop.web", "x"] and b"s3cret" not in gzip.decompress(body)
+    assert names == ["shop.web", "python3.11"] and b"s3cret" not in gzip.decompress(body)
     for resource in request.resource_profiles:  # there are no threads: what of_otlp tells them by is the process
         for profile in resource.scope_profiles[0].profiles:
             assert profile.time_unix_nano == SPAN.unix_ns and profile.period == 100
@@ -125,7 +125,7 @@ def test_pyroscope_gets_a_profile_of_each_service(receiver: Receiver) -> None:
     found: dict[Any, dict[str, int]] = {}
     for path, headers, body in receiver.taken:
         asked = {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
-        assert urlsplit(path).path == "/ingest" and asked["format"] == "pprof" and asked["name"] in ("shop.web", "x")
+        assert urlsplit(path).path == "/ingest" and asked["format"] == "pprof" and asked["name"] in ("shop.web", "python3.11")
         assert (asked["from"], asked["until"]) == ("1700000001", "1700000011")
         parts = form(headers["Content-Type"], body)
         profile = parse(parts["profile"])
@@ -138,7 +138,7 @@ def test_pyroscope_gets_a_profile_of_each_service(receiver: Receiver) -> None:
 def test_services_beyond_the_largest_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "MOST_SERVICES", 1)
     names = [parse_qs(urlsplit(payload.path).query)["name"] for payload in payloads(PYROSCOPE, ROWS, FUNCTIONS_, SPAN, RESOURCES)]
-    assert names == [["others"], ["x"]]
+    assert names == [["others"], ["python3.11"]]
 
 
 def test_how_long_callbacks_held_the_loop() -> None:
