@@ -78,7 +78,7 @@ class Session:
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
         recording = Recording(functions, self._processes, looking.shares if looking else None)
         self._sources = Sources(options, recording)
-        self._cost = Cost(recording, self._sources, options.budget, options.unasked)
+        self._cost = Cost(recording, self._sources, options.budget, options.unasked, options.match is not None)
         self._recorders = recorders(options, recording, self._sources, self._cost)
         self._targets = Targets(options, recording, self._sources, self._recorders, self._open, self._drain, looking)
         self._trace: Trace | None = None

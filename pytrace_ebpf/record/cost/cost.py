@@ -39,14 +39,14 @@ class Price:
 class Cost(Recorder):
     """Comes after the recorders whose events it counts."""
 
-    def __init__(self, recording: Recording, sources: Sources, budget: float | None, unasked: bool = False) -> None:
+    def __init__(self, recording: Recording, sources: Sources, budget: float | None, unasked: bool = False, leaves_out: bool = False) -> None:
         """`budget`: the share of the programs' CPU time that tracing may cost; None: it is only reported.
 
-        `unasked`: where it takes more than MOST_SHARE the source is changed, or calls are left out, although nobody gave a budget.
+        `unasked`: where it takes more than MOST_SHARE the source is changed or, with `leaves_out`, calls are left out, although nobody gave a budget.
         """
         self._sources, self._accounts = sources, Accounts(recording, sources)
         self._budget = Budget(budget) if budget is not None else None
-        self._watch = Watch(sources) if unasked and budget is None else None
+        self._watch = Watch(sources, leaves_out) if unasked and budget is None else None
         self._counts = np.zeros(1024, np.int64)  # events by func_id + 1
         self.pace_s = 0.0  # how long to wait between two drains, since each costs CPU time
         self._own_ns = self._first_own_ns = time.process_time_ns()

@@ -15,8 +15,9 @@ _SAID = 3  # processes that are named
 class Watch:
     """Judges each look. Of a process's probes too dear, the source is to change; of the agent, or where no source can, calls are to be left out."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sources, leaves_out: bool) -> None:
+        """`leaves_out`: whether calls may be left out, where no other source is cheaper."""
+        self._sources, self._leaves_out = sources, leaves_out
         self._dear: dict[int, float] = {}  # seconds for which a process has been traced at too high a cost
 
     def look(self, lately: Iterable[Lately]) -> str:
@@ -31,7 +32,7 @@ class Watch:
                 continue
             if each.source == "usdt" and each.pid not in self._sources.unchangeable:
                 self._sources.too_dear(each.pid, each.cores)
-            else:
+            elif self._leaves_out:
                 bound.append(each)
         self._dear = dear
         if not bound:

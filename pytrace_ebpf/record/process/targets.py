@@ -140,7 +140,8 @@ class Targets:
             self._asked.pop(pid, None)
             self._record_scheduling(pid, target.ppid, now)  # some of it is there already
             raise
-        return Begun(pid, announced(target, choice, seen, self._sources.price, MOST_SHARE if self._options.unasked else None), choice.warning)
+        bound = MOST_SHARE if self._options.unasked and self._options.match is not None else None
+        return Begun(pid, announced(target, choice, seen, self._sources.price, bound), choice.warning)
 
     def _attach_children(self, pid: int) -> None:
         """Attach to what a process had started before it was added itself."""
