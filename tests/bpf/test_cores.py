@@ -46,8 +46,9 @@ def test_functions_moves_and_affinity_of_a_pinned_program(
     functions = trace.functions().set_index("func_id")["name"]
     table = sums_of(trace).functions
     table = table[table["self_on_cpu_ns"] > 0].assign(name=lambda t: t["func_id"].map(functions))
-    assert table.loc[table["name"] == "on_first", "cpu"].tolist() == [first]
-    assert table.loc[table["name"] == "on_second", "cpu"].tolist() == [second]
+    missing = trace.losses().query("`class` in ('sched_in', 'sched_out') and tid == @process.pid")  # the kernel did not report a switch
+    for name, core in (("on_first", first), ("on_second", second)):
+        assert table.loc[table["name"] == name, "cpu"].tolist() in ([core], *([[]] if len(missing) else []))
     seen = affinity(trace.usage(), trace.threads())
     masks = seen.loc[seen["tid"] == process.pid, "cpus"].tolist()
     assert masks[-2:] == [str(first), str(second)]

@@ -123,8 +123,9 @@ def test_the_pass_for_the_coroutines_keeps_the_sums_too(tmp_path_factory: pytest
         on_cores(patched, cores)
         trace = pytrace_ebpf.open(write_trace(folder / "together", **rows))
         found = {"tasks": trace.tasks()}
-        assert Checkpoints(trace).reach == len(trace.segments)
-        patched.setattr(Shards, "take", None)  # nothing is rebuilt again
+        if rows["functions"]:  # else what is resumed is a greenlet, for which the pass begins anew, by itself
+            assert Checkpoints(trace).reach == len(trace.segments)
+            patched.setattr(Shards, "take", None)  # nothing is rebuilt again
         found |= {"tree": trace.tree(), "sites": trace.call_sites(), "times": trace.thread_times()}
     same(first, found)
 
