@@ -187,6 +187,15 @@ def not_reported(sched: list[Row], losses: list[Row], ends: list[int]) -> list[R
     return found
 
 
+def all_reported(rows: dict[str, Any]) -> dict[str, Any]:
+    """The same without the scheduling of threads of which a switch or a wake-up is missing: of others all that is known is in calls' rows."""
+    missing = {loss[5] for loss in rows["losses"] if loss[0] in ("sched_in", "sched_out", "sched_waking")}
+    return rows | {
+        "sched": [row for row in rows["sched"] if row[2] not in missing],
+        "losses": [loss for loss in rows["losses"] if loss[0] not in ("sched_in", "sched_out", "sched_waking")],
+    }
+
+
 def rebuilt(rows: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         return plain(pytrace_ebpf.open(write_trace(Path(folder) / "trace", **rows)).calls())

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
 from pytrace_ebpf.trace.reader import Trace
 from tests.unit import cores_reference
 from tests.unit.synthetic import sample, write_trace
-from tests.unit.test_calls_properties import SCENARIOS, seeds, story
+from tests.unit.test_calls_properties import SCENARIOS, all_reported, seeds, story
 
 TIMELINE = pd.DataFrame(
     # Thread 1 is on core 0, moves to core 1; thread 2 is on core 1 and then, while 1 has it, off.
@@ -83,21 +83,11 @@ def test_who_moved_and_who_was_pushed() -> None:
     assert pushed["traced"].to_dict() == {99: False, 2: True, 0: False}
 
 
-def unseen_at_a_border(found: pd.DataFrame, by_thread: pd.DataFrame, trace: Trace) -> bool:
-    """Whether a thread left a core unseen in a later segment than it got it: the timeline has that time up to the border, the pass knows by then."""
-    keys = ["pid", "tid", "cpu"]
-    busy = by_thread.set_index(keys)["busy_ns"].sub(found.set_index(keys)["busy_ns"], fill_value=0)
-    assert (busy == 0).all() or len(trace.manifest["segments"]) > 1
-    return bool((busy != 0).any())
-
-
 def compared(trace: Trace) -> None:
     """What the pass finds is what the calls have, and on each core what the reference says."""
     timeline, calls = timeline_of(trace), trace.calls()
     sums, expected = sums_of(trace), cores_reference.by_function(calls, timeline)
     found, by_thread = sums.functions, by_core(timeline, trace.threads()).drop(columns="name")
-    if unseen_at_a_border(sums.threads, by_thread, trace):
-        return
     for one, other in ((sums.threads, by_thread), (sums.at_a_time, cores.parallelism(timeline, trace.start_ns, trace.end_ns).query("ns > 0"))):
         other = other.sort_values(list(other), ignore_index=True).astype("int64")
         pd.testing.assert_frame_equal(one[one.iloc[:, 1:].any(axis=1)].sort_values(list(one), ignore_index=True), other)
@@ -131,7 +121,7 @@ def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.M
 @given(seeds, st.sampled_from([name for name in SCENARIOS if name != "perf"]))
 @example(17601, "half")  # a call that was begun late takes its time from another core than it was on
 def test_whatever_was_recorded(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str) -> None:
-    trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("cores") / "trace", **story(seed, scenario)))
+    trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("cores") / "trace", **all_reported(story(seed, scenario))))
     compared(trace)
     length = trace.end_ns - trace.start_ns
     compared(trace.window(trace.start_ns + length // 4, trace.start_ns + length // 2))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import SAMPLE_FUNCTIONS, sample, write_trace
-from test_calls_properties import SCENARIOS, seeds, story
+from test_calls_properties import SCENARIOS, all_reported, seeds, story
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.time import trace_timeline
@@ -46,6 +46,7 @@ def same(trace: Trace, at_once: int) -> int:
 def test_they_are_those_at_once(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, start: int, length: int) -> None:
     rows = story(seed, scenario)
     rows["sched"] = [r for r in rows["sched"] if r[3] != SchedKind.SNAPSHOT]  # which the row after it explains, of the same segment
+    rows = all_reported(rows)  # so does the row after what was not reported
     trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("timelines") / "trace", **rows))
     for each in (trace, trace.window(start, start + length), trace.window(start, None, pid=50, tid=51)):
         same(each, 1)

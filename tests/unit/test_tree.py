@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import sample, write_trace
-from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
+from test_calls_properties import FUNCTIONS, SCENARIOS, all_reported, seeds, story
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import COLUMNS, by_function, of_tree, overall, overall_of_tree
@@ -37,7 +37,7 @@ def assert_same_sums(trace: Trace, tree: pd.DataFrame) -> None:
 @given(seeds, st.sampled_from(SCENARIOS), st.sampled_from((1, 6, 1 << 20)))
 def test_sums_are_those_of_the_rows(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, most: int) -> None:
     """Calls that only their return names apart: of them the tree does not know that they are recursion until they end."""
-    rows = story(seed, scenario) | {"functions": FUNCTIONS}
+    rows = all_reported(story(seed, scenario)) | {"functions": FUNCTIONS}
     rows["events"] = [(*r[:4], max(r[4], 0), *r[5:]) for r in rows["events"]]
     trace = pytrace_ebpf.open(write_trace(tmp_path_factory.mktemp("tree") / "trace", **rows))
     assert_same_sums(trace, to_frame(grow(trace, most), TREE))
