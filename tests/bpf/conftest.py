@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import pytrace_ebpf
@@ -101,6 +103,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def lost(trace: Trace) -> dict[str, int]:
     """What was lost, by class, but for switches and wake-ups that this kernel reports to nobody."""
     return {name: count for name, count in trace.manifest["lost"].items() if count and name not in NOT_REPORTED.values()}
+
+
+def reported(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    """Those of `calls` (tid, start_ns, end_ns) for which this kernel reported every switch and wake-up."""
+    losses = trace.losses()
+    missing = losses[losses["class"].isin(list(NOT_REPORTED.values()))]
+    whole = np.ones(len(calls), bool)
+    for loss in missing.itertuples():
+        whole &= ~((calls["tid"] == loss.tid) & (calls["start_ns"] <= loss.end_ns) & (calls["end_ns"] >= loss.start_ns)).to_numpy(bool)
+    return calls[whole]
 
 
 def traced_by(directory: Path, source: str) -> set[int]:

@@ -11,7 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.trace.losses import NOT_REPORTED
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import Recorder, has_agent, traced_by, wait_until
+from tests.bpf.conftest import Recorder, has_agent, reported, traced_by, wait_until
 from tests.conftest import HOST_PYTHON, SOURCES, TARGETS, Python, Target
 
 
@@ -190,7 +190,7 @@ def test_run_traces_from_the_first_call_and_passes_on_the_exit_code(source: str,
     calls = trace.calls().merge(trace.functions(), on="func_id")
     assert (calls["name"] == "f").sum() == 102
     assert set(calls["status"]) <= {"complete", "open_at_end", "unwound"}  # by the exception of `sys.exit`
-    assert calls["on_cpu_ns"].notna().all()
+    assert reported(trace, calls)["on_cpu_ns"].notna().all()
 
 
 @pytest.mark.parametrize("wrapper", [["/usr/bin/env"], ["/usr/bin/taskset", "-c", "0"], ["/bin/sh", "-c", 'exec "$@"', "sh"]])

@@ -11,7 +11,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.time import split
-from tests.bpf.conftest import Recorder, wait_until
+from tests.bpf.conftest import Recorder, reported, wait_until
 from tests.conftest import Python, Target
 
 pytestmark = pytest.mark.measured
@@ -34,9 +34,8 @@ def recorded(program: str, *args: str, python: Python, target: Callable[..., Tar
     facts = process.done()
     trace = pytrace_ebpf.open(recorder.finish())
     calls = trace.calls().merge(trace.functions(), on="func_id")
-    known = calls[calls["on_cpu_ns"].notna()]
-    assert (known[SPLIT].sum(axis=1) == known["wall_ns"]).all()
-    assert len(known) == len(calls)
+    known = reported(trace, calls)
+    assert (known[SPLIT].sum(axis=1) == known["wall_ns"]).all() and known["on_cpu_ns"].notna().all()
     return facts, calls
 
 

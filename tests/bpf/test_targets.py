@@ -11,7 +11,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import COMMAND, Recorder, lost, traced_by, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, lost, reported, traced_by, wait_until
 from tests.conftest import PATIENCE_S, SOURCES, Target
 
 NOBODY, ANYBODY = 65534, 65533
@@ -133,7 +133,7 @@ def test_the_workers_that_a_master_has_already_are_traced(source: str, target: C
     assert (processes.loc[[*handled], "source"] == source).all() and (processes.loc[[*handled], "ppid"] == master.pid).all()
     assert not lost(trace) and trace.manifest["target"]["pid"] == master.pid
     calls = trace.calls()
-    assert calls.loc[calls["pid"].isin(handled), "on_cpu_ns"].notna().all()
+    assert reported(trace, calls[calls["pid"].isin(handled)])["on_cpu_ns"].notna().all()
     # The function that was open when recording began has its name: the loop that waits for requests.
     opened = calls[calls["pid"].isin(handled) & (calls["status"] == "open_at_start")].merge(trace.functions(), on="func_id")
     assert set(opened[opened["name"] == "serve"]["pid"]) == set(handled)
