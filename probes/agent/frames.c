@@ -79,12 +79,13 @@ void keep_open_frames_of(void *state)
         write_open_frames(w, frame);
 }
 
-void keep_open_frames(void)
+/* This thread's may have been in a loop without a call for long. */
+void keep_open_frames(bool own)
 {
     void *self = py._PyThreadState_UncheckedGet();
     void *state = py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
     for (; state; state = py.PyThreadState_Next(state))
-        if (state != self)
+        if (own || state != self)
             keep_open_frames_of(state);
 }
 

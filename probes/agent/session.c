@@ -200,11 +200,13 @@ static void interpreter_gone(void)
         session_interpreter_gone(options.directory);
 }
 
+static bool joins; /* a program that runs, on a thread of its own */
+
 static void begin_recording(void)
 {
     recording = ++sessions;
     frames_verify();
-    keep_open_frames();
+    keep_open_frames(joins);
 }
 
 /* GIL held, arena open. NULL, or why it cannot be. */
@@ -429,8 +431,11 @@ static void do_errands(bool here)
     if (*directory)
         tracer_seen = 0;
     look();
-    if (*directory && claim())
+    if (*directory && claim()) {
+        joins = here;
         begin_in(directory, here);
+        joins = false;
+    }
 }
 
 bool session_look(bool pending)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.trace.losses import NOT_REPORTED
 from tests.bpf.conftest import Recorder
 from tests.conftest import TARGETS, Target
 
@@ -32,7 +33,10 @@ def test_a_parallel_region_is_the_calls_that_waited_for_it(
     trace = pytrace_ebpf.open(recorder.finish())
     calls = trace.calls().merge(trace.functions(), on="func_id").sort_values("start_ns")
     regions, outer, alone = (calls[calls["name"] == name] for name in ("region", "outer", "alone"))
-    assert regions["worker_on_cpu_ns"].to_numpy() / 1e9 == pytest.approx(used, rel=0.25)
+    known = regions["worker_on_cpu_ns"].notna().to_numpy()
+    assert known.all() or set(trace.losses()["class"]) & set(NOT_REPORTED.values())  # a switch of a worker that the kernel did not report
+    used = [seconds for seconds, is_known in zip(used, known, strict=True) if is_known]
+    assert regions["worker_on_cpu_ns"].to_numpy()[known] / 1e9 == pytest.approx(used, rel=0.25)
     assert regions["worker_on_cpu_ns"].sum() / 1e9 == pytest.approx(sum(used), rel=0.1)
     # A worker may have a moment to go when the last of them has woken the caller.
     assert (outer["worker_on_cpu_ns"].to_numpy() >= regions["worker_on_cpu_ns"].to_numpy()).all()

@@ -41,6 +41,7 @@ def memory_of(content: bytes) -> int:
 def walk(version: tuple[int, int], content: bytes, runtime: int) -> None:
     layout, memory = layout_for(version), memory_of(content)
     given = {
+        "kept": [],
         "pid": 1,
         "layout": encode(layout),
         "runtime": runtime,
@@ -89,7 +90,7 @@ def test_names_of_a_code_object(version: tuple[int, int], text: bytes, state: in
     memory[string + layout.string_data : string + layout.string_data + len(text)] = text
     descriptor = memory_of(memory)
     try:
-        said = walk_codes({"pid": 1, "layout": encode(layout), "addresses": [code]}, [descriptor])
+        said = walk_codes({"pid": 1, "kept": [], "layout": encode(layout), "addresses": [code]}, [descriptor])
         (info,) = decode(list[CodeInfo | None], said)
         assert info is None or info.file.encode().decode() == info.name
     finally:
