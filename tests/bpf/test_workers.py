@@ -41,4 +41,4 @@ def test_a_parallel_region_is_the_calls_that_waited_for_it(
     # A worker may have a moment to go when the last of them has woken the caller.
     assert (outer["worker_on_cpu_ns"].to_numpy() >= regions["worker_on_cpu_ns"].to_numpy()).all()
     assert alone["worker_on_cpu_ns"].sum() < 0.01 * regions["worker_on_cpu_ns"].sum()
-    assert (trace.threads()["name"] != "pytrace-agent").sum() == 3
+    assert (trace.threads()["name"] != "pytrace-agent").sum() in (3, 4)  # with the one that the agent has for a moment as it joins
