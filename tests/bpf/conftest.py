@@ -28,8 +28,13 @@ class Recorder:
         self.directory = directory
         self.process = subprocess.Popen([*COMMAND, "attach", "--pid", str(pid), "-o", str(directory), *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        self.first = self.process.stderr.readline()
-        assert self.first.startswith("tracing process"), self.first + self.process.stderr.read()
+        said = []  # on a busy machine also what it waits for
+        for line in self.process.stderr:
+            said.append(line)
+            if line.startswith("tracing process"):
+                break
+        self.first = said[-1] if said else ""
+        assert self.first.startswith("tracing process"), "".join(said)
 
     def finish(self) -> Path:
         """Wait for its own end, the target being gone, and return the trace directory."""
