@@ -337,7 +337,7 @@ def test_children_whose_names_are_no_text_are_recorded(folder: Path, tmp_path: P
         command = [*COMMAND, "attach", "--pid", str(process.pid), "--source", "usdt", "-o", str(tmp_path / "trace")]
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert tracer.stderr is not None
-        assert "tracing process" in tracer.stderr.readline()
+        assert any("tracing process" in line for line in tracer.stderr)
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.flush()
