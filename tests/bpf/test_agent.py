@@ -141,7 +141,7 @@ def test_filters_leave_out_what_they_name_and_keep_the_rest_correct(name: str, p
     calls = traces[1].calls()
     inner = calls[calls["parent_id"] >= 0].groupby("parent_id")["wall_ns"].sum().reindex(calls["call_id"], fill_value=0)
     assert (calls["self_wall_ns"].to_numpy() + inner.to_numpy() == calls["wall_ns"].to_numpy()).all()
-    known = reported(trace, calls)
+    known = reported(traces[1], calls)
     assert (known[SPLIT].sum(axis=1) == known["wall_ns"]).all()
 
 
