@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.amounts import plural
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
@@ -183,7 +183,7 @@ class NativeLayers(Recorder):
         self._record(True)
         try:
             added = calibrate.ns_per_call(probes)
-        except OSError:
+        except (OSError, HostError):
             return {}
         finally:
             self._record(False)
@@ -221,7 +221,7 @@ class NativeLayers(Recorder):
                     self._attach(process, process.pinned, file, said, layer)
                 for program, pattern in plain:
                     self._attach_plain(process, process.pinned, file, program, pattern)
-            except UnansweredError as error:
+            except (UnansweredError, HostError) as error:
                 self._failed[said, str(error)] += 1
             except (ValueError, TargetError):  # it is no library, or the process is becoming another program
                 pass
