@@ -171,8 +171,8 @@ def addresses() -> "list[int]":
 
 
 def other_process(*words: str, program: str = sys.executable, **options: object) -> subprocess.Popen:
-    """One that this one serves: it must not stand still when its pages do."""
-    return subprocess.Popen([program, "-I", "-S", __file__, *words], stdin=subprocess.DEVNULL, **options)
+    """One that this one serves: it must not stand still when its pages do. A shell begins it, since this one could not serve while it waits for that."""
+    return subprocess.Popen(["sh", "-c", 'exec "$0" "$@"', program, "-I", "-S", __file__, *words], stdin=subprocess.DEVNULL, **options)
 
 
 def stay() -> None:
