@@ -1,4 +1,4 @@
-"""Writes docs/format.md and docs/columns.md from trace/schema.py; with --check only says whether the committed files still agree."""
+"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py; with --check only says whether the committed files still agree."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pytrace_ebpf.trace.joins import joins
 from pytrace_ebpf.trace.schema import FORMAT_VERSION, LOSS_CLASSES, MERGED_TABLES, TABLES, Column, Table
 
 REPOSITORY = Path(__file__).parent.parent
@@ -27,7 +28,12 @@ that is not there) and `calls` (how many were entered or open). Or it says that 
 `{{"merged": TABLE, "first": I, "last": J, "rows": N}}` stands for `TABLE/part-I-J.parquet` (`part-I.parquet` where I is J) in the place of
 what these segments had. A later such line replaces those within its range. Tables that are merged: {", ".join(f"`{name}`" for name in MERGED_TABLES)}.
 Checksums are CRC-32: `sums` of a segment's parts by table, `sum` of a merged part, and `check`, the last field of each line and of the manifest, of
-all bytes before it. They are compared as a part is read; `pytrace-ebpf info TRACE --verify` reads all. A trace from before has none, and opens.
+all bytes before it. They are compared as a part is read; `pytrace-ebpf info TRACE --verify` reads all. A trace from before has none, and opens. Parquet's own
+checksums of pages are there too, and of derived tables the only ones.
+
+The files describe themselves: the first part of a table, and every one with many rows, has in its Parquet metadata `pytrace_ebpf.table`, `pytrace_ebpf.meaning`,
+`pytrace_ebpf.key` and `pytrace_ebpf.columns`, the unit and the meaning of each column as JSON (`pyarrow.parquet.read_schema(part).metadata`, DuckDB's `parquet_kv_metadata`). Each
+part has the least and the largest value of its columns, so that an engine skips what a condition rules out. Which id joins what: [joins.md](joins.md).
 
 With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
 length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins
@@ -104,6 +110,27 @@ times are nanoseconds of CLOCK_MONOTONIC. Null means that nobody measured it, ne
 """
 
 
+JOINS_HEAD = """\
+# Which id joins what
+
+Generated from `pytrace_ebpf/trace/schema.py` by `make docs`; do not edit. In SQL, `trace.sql()` or any engine that reads Parquet:
+
+    SELECT f.module, f.qualname, count(*) AS calls, sum(c.self_wall_ns) / 1e6 AS self_ms
+    FROM calls c JOIN functions f USING (func_id)
+    GROUP BY ALL ORDER BY self_ms DESC LIMIT 10
+
+and in pandas `trace.named_calls()`, which has the function, file and module of each call beside it, or
+
+    trace.waits().merge(trace.functions().add_prefix("waker_"), on="waker_func_id", how="left")
+
+-1 stands for no row, and of a thread 0; a thread of a program that is not traced is in `neighbours` or nowhere. `functions`,
+`threads` and `processes` have one row for each of these ids; `calls` for a `call_id`. Tables that have no id of a call
+(`samples`, `faults`, `allocations`, `usage`) are joined by thread and time: the calls with `start_ns <= ts < end_ns` on the same `pid` and `tid`. `observed`,
+`arguments` and `errors` are recorded so, and are joined already in `values` and `operators`.
+
+"""
+
+
 def type_name(column: Column) -> str:
     """The type as a reader of Parquet thinks of it."""
     return "string (dictionary)" if pa.types.is_dictionary(column.arrow) else str(column.arrow).replace("item: ", "")
@@ -142,12 +169,26 @@ def columns_md() -> str:
     return "\n".join(lines)
 
 
+def joins_md() -> str:
+    """Which column of one table names a row of another."""
+    lines = [JOINS_HEAD]
+    for table in TABLES.values():
+        rows = [join for join in joins() if join.table == table.name and (join.columns != join.other_columns or join.other != table.name)]
+        if rows:
+            lines += [f"## {table.name}\n", "| column | is a row of | by its |", "|---|---|---|"]
+            for join in rows:
+                ours, others = (", ".join(f"`{name}`" for name in names) for names in (join.columns, join.other_columns))
+                lines.append(f"| {ours} | [{join.other}](format.md#{join.other}) | {others} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Exit code 1 when --check finds a difference."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--check", action="store_true", help="write nothing")
     check = arguments.parse_args().check
-    for name, text in (("format.md", format_md()), ("columns.md", columns_md())):
+    for name, text in (("format.md", format_md()), ("columns.md", columns_md()), ("joins.md", joins_md())):
         path = DOCS / name
         if not check:
             path.write_text(text)

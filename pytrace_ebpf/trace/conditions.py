@@ -26,3 +26,8 @@ def overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
 def between(ids: tuple[int, int] | None) -> list[pc.Expression]:
     """Terms for call_ids from the first to the last of `ids`."""
     return [] if ids is None else [pc.field("call_id") >= ids[0], pc.field("call_id") <= ids[1]]
+
+
+def overlapping(start_ns: int | None, end_ns: int | None) -> dict[str, tuple[int | None, int | None]]:
+    """Bounds of the columns of what overlap() selects."""
+    return {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}

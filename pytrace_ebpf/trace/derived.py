@@ -1,7 +1,8 @@
 """Where derived data is kept: built next to the old, moved there whole, and never through a link.
 
 What a table was made from stands in the metadata of one more Parquet file, without rows: so the folder is Parquet and nothing else,
-and has the columns of a table that is empty. There it also says what of a trace that still grows is settled, and stays as it is.
+and has the columns of a table that is empty. There it also says what of a trace that still grows is settled, and stays as it is; and the
+checksum of each part's footer. Pages have theirs beside them, which are compared as a page is read.
 """
 
 import errno
@@ -9,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +24,16 @@ from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.table import Table
+from pytrace_ebpf.trace.writing import description
 
 FOLDER = "settled"  # the states of Settled
 
 _KEY_FILE = "made-from.parquet"
 _KEY_BYTES = 1 << 24
 _STATE_BYTES = 1 << 30
-_KEY, _SETTLED = b"made_from", b"settled"
+_KEY, _SETTLED, _FOOTERS = b"made_from", b"settled", b"footers"
+_MAGIC, _FOOTER_BYTES = b"PAR1", 1 << 28
+_CHECK_BYTES = 4
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -51,9 +56,30 @@ def kept(files: Files, table: Table, key: str) -> list[Part] | None:
         folder, says = _opened(files, table)
         if says.get(_KEY) != key.encode():
             return None
-        return [Part(files, table.name, part) for part in folder.names() if part.endswith(".parquet") and part != _KEY_FILE]
+        if json.loads(says.get(_FOOTERS, b"null")) != _footers(folder):
+            return None
+        return [Part(files, table.name, part) for part in _parts(folder)]
     except (OSError, ValueError, pa.ArrowException):
         return None
+
+
+def _parts(folder: Files) -> list[str]:
+    return [part for part in folder.names() if part.endswith(".parquet") and part != _KEY_FILE]
+
+
+def _footers(folder: Files) -> dict[str, int]:
+    """CRC-32 of the footer of each part: where its pages lie, and between which values. Raises OSError, ValueError."""
+    return {part: zlib.crc32(_footer(folder, part)) for part in _parts(folder)}
+
+
+def _footer(folder: Files, part: str) -> bytes:
+    with os.fdopen(folder.open(part), "rb") as file:
+        size = file.seek(-len(_MAGIC) - 4, os.SEEK_END) + len(_MAGIC) + 4
+        length = int.from_bytes(file.read(4), "little") + len(_MAGIC) + 4
+        if length > min(size, _FOOTER_BYTES):
+            raise ValueError(length)
+        file.seek(-length, os.SEEK_END)
+        return file.read(length)
 
 
 def _opened(files: Files, table: Table) -> tuple[Files, dict[bytes, bytes]]:
@@ -117,7 +143,8 @@ def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled |
         return None
     try:
         says = {_KEY: key.encode()} | _settle(files, table, make(folder.through))
-        pq.write_table(table.arrow.with_metadata(says).empty_table(), folder.through / _KEY_FILE)
+        says[_FOOTERS] = json.dumps(_footers(folder)).encode()
+        pq.write_table(table.arrow.with_metadata(says | description(table)).empty_table(), folder.through / _KEY_FILE)
         for part in folder.names():
             os.chmod(folder.name(part), 0o600, dir_fd=folder.descriptor)
         shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
@@ -148,8 +175,12 @@ def _settle(files: Files, table: Table, fresh: Settled | None) -> dict[bytes, by
     return {_SETTLED: json.dumps([fresh.key, fresh.parts, name]).encode()}
 
 
+def _check(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(_CHECK_BYTES, "little")
+
+
 class Pieces:
-    """Files of a folder of our own in a trace's directory, each made once and whole.
+    """Files of a folder of our own in a trace's directory, each made once and whole, with a checksum at its end.
 
     A folder that is not trusted counts as empty; where it cannot be written nothing is kept.
     """
@@ -177,12 +208,14 @@ class Pieces:
         return [name for name in folder.names() if not name.startswith(".")] if folder else []
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """A whole file of at most `limit` bytes; None where it cannot be read."""
+        """A whole file of at most `limit` bytes; None where it cannot be read, or is not what was written."""
         folder = self._folder()
         try:
-            return folder.read(name, limit)[0] if folder else None
+            content = folder.read(name, limit)[0] if folder else b""
         except OSError:
             return None
+        content, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
+        return content if check == _check(content) else None
 
     def keep(self, name: str, content: bytes) -> None:
         """Write a file, where that is possible."""
@@ -200,7 +233,7 @@ class Pieces:
             descriptor = os.open(folder.name(fresh), os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600, dir_fd=at)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
+                    file.write(content + _check(content))
                 os.replace(folder.name(fresh), folder.name(name), src_dir_fd=at, dst_dir_fd=at)
             except OSError:
                 os.unlink(folder.name(fresh), dir_fd=at)

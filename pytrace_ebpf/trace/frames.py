@@ -1,5 +1,7 @@
 """Tables of Arrow as data frames of pandas: every number copied once at most, each null as null."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -32,6 +34,19 @@ def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values.cast(pa.int64())
     except pa.ArrowInvalid:
         return values.cast(pa.float64())
+
+
+_NAMES = ("qualname", "module", "file", "first_line")
+
+
+def named(rows: pd.DataFrame, functions: pd.DataFrame, columns: Sequence[str] | None) -> pd.DataFrame:
+    """`columns` of rows (None: all), and what functions (func_id, ...) are called whose func_id they have: a byte or some a row, however long the names."""
+    at = pd.Index(functions["func_id"]).get_indexer(rows["func_id"])
+    names = {}
+    for name in _NAMES:
+        codes, values = pd.factorize(functions[name])
+        names[name] = pd.Categorical.from_codes(np.where(at < 0, -1, codes[at]) if len(codes) else at, values)
+    return (rows if columns is None else rows[list(columns)]).assign(**names)
 
 
 def in_order(table: pa.Table, *columns: str) -> pa.Table:

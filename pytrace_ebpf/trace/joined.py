@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import FUNCTIONS, LOSSES, MANIFEST, PROCESSES, PROFILE, SEGMENTS, THREADS, Table
 from pytrace_ebpf.trace.segments import part_name
+from pytrace_ebpf.trace.writing import write
 
 HOUR = re.compile(r"\d{8}-\d{2}(-\d{1,3})?", re.ASCII)
 """What the trace of an hour is called, UTC, and a second one of the same hour."""
@@ -156,4 +156,4 @@ def _is_null(value: Any) -> bool:
 def _write(into: Path, spec: Table, index: int, table: pa.Table) -> None:
     folder = into / spec.name
     folder.mkdir(exist_ok=True)
-    pq.write_table(table, folder / part_name(index), compression="lz4")
+    write(spec, table, folder / part_name(index))

@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.errors import DroppedError, TraceError
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.limits import limits
-from pytrace_ebpf.trace.schema import Table
+from pytrace_ebpf.trace.schema import TABLES, Table
 
 _AT_ONCE = 64  # open files
 _AHEAD = 2  # batches that are read while another is at work
 # Rows that a byte can stand for. No table of ours has more than one: every row has a moment, or a name.
 _ROWS_A_BYTE = 64
 _PARQUET = ds.ParquetFileFormat()
+_CHECKED = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 _FEW_ROWS = 1 << 16  # threads that share the columns of so many cost more than they save
 
 
@@ -105,6 +106,8 @@ def _does_not_open(part: Part) -> TraceError:
             return DroppedError(f"{part} was dropped meanwhile by the running recording (--keep): try again.")
     except OSError:
         pass
+    if TABLES[part.folder].derived:
+        return TraceError(f"{part} is damaged. It is derived: remove {part.files.directory / part.folder}, and it is made again.")
     return TraceError(f"{part} does not open: the trace is damaged; record it again.")
 
 
@@ -152,7 +155,7 @@ def _read_whole(spec: Table, part: Part, columns: Sequence[str]) -> pa.Table | N
 def _whole(spec: Table, part: Part, stack: ExitStack) -> pq.ParquetFile | None:
     """A part whose columns are those of `spec`; None for others. Raises as opened()."""
     descriptor, source = _source(part, stack)
-    file = pq.ParquetFile(source)
+    file = pq.ParquetFile(source, page_checksum_verification=part.sum is None)  # else all of it has been compared
     _check_rows(part, file.metadata.num_rows, descriptor)
     there = file.schema_arrow
     return file if there.names == spec.arrow.names and there.types == spec.arrow.types else None
@@ -161,7 +164,7 @@ def _whole(spec: Table, part: Part, stack: ExitStack) -> pq.ParquetFile | None:
 def opened(part: Part, stack: ExitStack) -> ds.ParquetFileFragment:
     """A part as Arrow reads it. Raises OSError, and pa.ArrowInvalid where its number of rows is impossible for its size."""
     descriptor, source = _source(part, stack)
-    fragment = _PARQUET.make_fragment(source)
+    fragment = (_CHECKED if part.sum is None else _PARQUET).make_fragment(source)
     _check_rows(part, fragment.metadata.num_rows, descriptor)
     return fragment
 

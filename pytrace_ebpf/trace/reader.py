@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace import derived, sql
-from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap
+from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap, overlapping
 from pytrace_ebpf.trace.files import Files
-from pytrace_ebpf.trace.frames import in_order, to_frame
+from pytrace_ebpf.trace.frames import in_order, named, to_frame
 from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
@@ -121,7 +121,12 @@ class Trace(Logs):
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
         bounds = {"call_id": ids or (None, None), "depth": (depth, depth), "pid": (pid, pid), "tid": (tid, tid)}
-        return self._indexed(CALLS, columns, where, bounds | _overlapping(start_ns, end_ns), ("call_id",))
+        return self._indexed(CALLS, columns, where, bounds | overlapping(start_ns, end_ns), ("call_id",))
+
+    def named_calls(self, columns: Sequence[str] | None = None, **window: Any) -> pd.DataFrame:
+        """What calls() gives (`window`: its other arguments), and of each call's function qualname, module, file and first_line: Categorical; null = unknown."""
+        wanted = None if columns is None else list(dict.fromkeys([*columns, "func_id"]))
+        return named(self.calls(wanted, **window), self.functions(), columns)
 
     def iter_calls(
         self,
@@ -195,7 +200,7 @@ class Trace(Logs):
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
         where, bounds = all_of([*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]), {"pid": (pid, pid), "tid": (tid, tid)}
-        return self._indexed(WAITS, columns, where, bounds | _overlapping(start_ns, end_ns), ("start_ns", "pid", "tid"))
+        return self._indexed(WAITS, columns, where, bounds | overlapping(start_ns, end_ns), ("start_ns", "pid", "tid"))
 
     def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
         """The rows of waits(), some at a time, at least once: in bounded memory. Those that come together ended at about the same time."""
@@ -390,8 +395,3 @@ class Trace(Logs):
         if parts is None:
             raise TraceError(f"{self._temporary.name} cannot be written: name a place with room in TMPDIR.")
         return parts
-
-
-def _overlapping(start_ns: int | None, end_ns: int | None) -> dict[str, tuple[int | None, int | None]]:
-    """Bounds of rows that overlap a window."""
-    return {"end_ns": (start_ns, None), "start_ns": (None, None if end_ns is None else end_ns - 1)}

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
@@ -20,6 +19,7 @@ from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY, NATIVE_BLOCKS
+from pytrace_ebpf.trace.writing import write
 
 FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in schema.FAULTS
 ALLOCATED = ("blocks", "bytes", "freed_blocks", "freed_bytes")  # columns of schema.ALLOCATIONS
@@ -44,7 +44,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
         growth.refuse()
         before, waiting = _resumed(None)
     used = _charged(trace, growth, before, waiting)
-    pq.write_table(from_frame(MEMORY, _table(trace, used)), into / "part-00000.parquet", compression="lz4")
+    write(MEMORY, from_frame(MEMORY, _table(trace, used)), into / "part-00000.parquet")
     return growth.settled
 
 

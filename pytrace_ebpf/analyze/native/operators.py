@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.native import flops
@@ -21,6 +20,7 @@ from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS
 from pytrace_ebpf.trace.segments import part_name
+from pytrace_ebpf.trace.writing import write
 
 _OF_CALLS = [c.name for c in OPERATORS.columns if c.name in {c.name for c in CALLS.columns}]
 
@@ -38,7 +38,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
         stream.tensors.add(trace.part("arguments", segment["index"]))
     for number, calls in enumerate(trace.calls_by_part(_OF_CALLS, native["func_id"].tolist())):
         if len(calls):
-            pq.write_table(stream.part(calls), into / part_name(number), compression="lz4")
+            write(OPERATORS, stream.part(calls), into / part_name(number))
     return None
 
 
@@ -56,7 +56,7 @@ def _by_segment(trace: Trace, into: Path, stream: "Operators", native: list[int]
             stream.tensors.add(trace.part("arguments", segment["index"]))
         for calls in trace.calls_by_part(_OF_CALLS, native, only=part_name(number)):
             if len(calls):
-                pq.write_table(stream.part(calls), into / part_name(number), compression="lz4")
+                write(OPERATORS, stream.part(calls), into / part_name(number))
                 growth.parts.append(part_name(number))
         if growth.due(number + 1):
             growth.settle_with(CALLS, growth.parts, stream.tensors.state())

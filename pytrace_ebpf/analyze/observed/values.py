@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.observed.joined import Joined, Waiting, has_values, joined
 from pytrace_ebpf.analyze.rebuilt.growing import Growth
@@ -15,6 +14,7 @@ from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import VALUES
 from pytrace_ebpf.trace.segments import part_name
+from pytrace_ebpf.trace.writing import stream
 
 
 def derive(trace: Trace, into: Path) -> Settled | None:
@@ -39,7 +39,7 @@ def _write(pieces: Iterator[Joined], path: Path) -> bool:
     """Write a part; returns whether there was anything to be written."""
     writer = None
     for piece in pieces:
-        writer = writer or pq.ParquetWriter(path, VALUES.arrow, compression="lz4")
+        writer = writer or stream(VALUES, path)
         writer.write_table(_rows(piece))
     if writer:
         writer.close()

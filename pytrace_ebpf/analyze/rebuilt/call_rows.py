@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.trace.index import SPANS
 from pytrace_ebpf.trace.schema import CALLS, LAYERS, STATUSES
 from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.trace.writing import stream
 
 _Array = npt.NDArray[Any]
 
@@ -31,7 +32,6 @@ _SPLIT = (
     "parent_id", "last_descendant_id", "next_sibling_id", "depth", "pid", "tid", "func_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns",
     "migrations", "preemptions", "waits", "line", "call_line",
 )  # fmt: skip
-_SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
 _MOST_SPANS = 64  # threads of a row group
 
@@ -90,14 +90,13 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         numbers = dict.fromkeys(_RISING, "DELTA_BINARY_PACKED") | dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT")
-        self._writer = pq.ParquetWriter(
+        self._writer = stream(
+            CALLS,
             path,
-            CALLS.arrow,
             compression="zstd",
             compression_level=3,
             use_dictionary=[name for name in CALLS.arrow.names if name not in numbers],
             column_encoding=numbers,
-            write_statistics=list(_SOUGHT),
             **_PAGE,
         )
         self._spans: list[list[list[int]] | None] = []

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.rebuilt.sums import sums_of
 from pytrace_ebpf.analyze.rebuilt.tree import columns_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_SITES
+from pytrace_ebpf.trace.writing import write
 
 
 def derive(trace: Trace, into: Path) -> None:
     """Write the call sites of `trace` as a Parquet part into the folder `into`."""
-    pq.write_table(table(sums_of(trace).sites), into / "part-00000.parquet", compression="lz4")
+    write(CALL_SITES, table(sums_of(trace).sites), into / "part-00000.parquet")
 
 
 def table(sites: npt.NDArray[np.void]) -> pa.Table:

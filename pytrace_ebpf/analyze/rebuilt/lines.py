@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments, shards_of
@@ -21,6 +20,7 @@ from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import LINES
 from pytrace_ebpf.trace.window import Window
+from pytrace_ebpf.trace.writing import write
 
 _PLACE = ["func_id", "line"]
 _ROW = np.dtype([(name, "i8") for name in (*_PLACE, "hits", *(f"{prefix}.{name}" for prefix in ("", "self_") for name in SUMS.names or ()))])
@@ -49,7 +49,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
 
 
 def _write(rows: pd.DataFrame, lines: "_Lines", into: Path) -> None:
-    pq.write_table(_table(rows, lines.lined), into / "part-00000.parquet", compression="lz4")
+    write(LINES, _table(rows, lines.lined), into / "part-00000.parquet")
 
 
 def _table(rows: pd.DataFrame, lined: npt.NDArray[np.uint8]) -> pa.Table:

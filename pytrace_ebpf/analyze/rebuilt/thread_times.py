@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.passes import has_only_cputime
@@ -12,11 +11,12 @@ from pytrace_ebpf.analyze.rebuilt.sums import sums_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import THREAD_TIMES
 from pytrace_ebpf.trace.states import NAMES
+from pytrace_ebpf.trace.writing import write
 
 
 def derive(trace: Trace, into: Path) -> None:
     """Write the time of each thread of `trace` as a Parquet part into the folder `into`."""
-    pq.write_table(from_frame(THREAD_TIMES, _times(trace)), into / "part-00000.parquet", compression="lz4")
+    write(THREAD_TIMES, from_frame(THREAD_TIMES, _times(trace)), into / "part-00000.parquet")
 
 
 def _times(trace: Trace) -> pd.DataFrame:

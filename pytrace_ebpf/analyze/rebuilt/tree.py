@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, sums_of
 from pytrace_ebpf.analyze.samples import tree as sampled
@@ -16,13 +15,14 @@ from pytrace_ebpf.rebuild.library import NO_THREAD
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.trace.states import ON_CPU, RUN_QUEUE, STATES, WAITS
+from pytrace_ebpf.trace.writing import write
 
 Ints = npt.NDArray[np.int64]
 
 
 def derive(trace: Trace, into: Path) -> None:
     """Write the tree of `trace` as a Parquet part into the folder `into`."""
-    pq.write_table(grow(trace), into / "part-00000.parquet", compression="lz4")
+    write(TREE, grow(trace), into / "part-00000.parquet")
 
 
 def grow(trace: Trace, most: int = MOST_NODES) -> pa.Table:

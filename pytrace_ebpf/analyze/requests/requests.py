@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
@@ -25,6 +24,7 @@ from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, REQUESTS
 from pytrace_ebpf.trace.states import SPLIT
+from pytrace_ebpf.trace.writing import write
 
 _COLUMNS = (
     "call_id",
@@ -53,7 +53,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
     growth = Growth(trace, REQUESTS, into, partial(shards_of, trace.whole, rows=True))
     rows = _found(trace, growth)
     if len(rows):
-        pq.write_table(from_frame(REQUESTS, rows), into / "part-00000.parquet", compression="lz4")
+        write(REQUESTS, from_frame(REQUESTS, rows), into / "part-00000.parquet")
     return growth.settled
 
 

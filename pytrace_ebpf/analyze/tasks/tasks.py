@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.functions.by_function import values
@@ -29,6 +28,7 @@ from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, TASK_STATUSES, TASKS
 from pytrace_ebpf.trace.states import SPLIT
+from pytrace_ebpf.trace.writing import write
 
 GENERATOR, COROUTINE, ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags
 NONE = -1
@@ -68,7 +68,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
         stream.take(trace, growth, None)
     rows, parents = stream.finish(trace)
     if len(rows):
-        pq.write_table(_table(rows, parents), into / "part-00000.parquet", compression="lz4")
+        write(TASKS, _table(rows, parents), into / "part-00000.parquet")
     return growth.settled
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.rebuilt.growing import Growth, checked_rows
@@ -35,6 +34,7 @@ from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAIT_KINDS, WAITS
 from pytrace_ebpf.trace.segments import part_name
+from pytrace_ebpf.trace.writing import write
 
 ROW_GROUP = 1 << 16
 _AT_ONCE = 1 << 17  # rows of as many segments as have them: what is done for each open wait is not done for each segment
@@ -139,7 +139,7 @@ class _Writer:
             order = order[np.lexsort((waits["key"][order], waits["start_ns"][order]))]
             table = self._table(waits[order], moments)
             self._parts.append(part_name(len(self._parts)))
-            pq.write_table(table, self._into / self._parts[-1], row_group_size=ROW_GROUP, compression="lz4")
+            write(WAITS, table, self._into / self._parts[-1], row_group_size=ROW_GROUP)
         return waits[unknown]
 
     def _unknown(self, asked: _Questions, moments: Moments) -> Bools:

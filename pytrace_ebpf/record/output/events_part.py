@@ -5,6 +5,7 @@ Any Parquet reader opens it. The format: parquet.thrift and Encodings.md of apac
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ from pytrace_ebpf.late import pa
 from pytrace_ebpf.rebuild.pages import Packer
 from pytrace_ebpf.record.output.thrift import Value, binary, i32, i64, listed, struct
 from pytrace_ebpf.trace import schema
+from pytrace_ebpf.trace.writing import description
 
 _MAGIC = b"PAR1"
 _ROW_GROUP, _PAGE = 1 << 20, 1 << 18  # rows
@@ -32,8 +34,8 @@ _WITH_BOUNDS = ("ts", "pid", "tid")
 _KINDS = np.arange(16, dtype=np.int32)  # the dictionary of `kind`
 
 
-def write_events(file: BinaryIO, table: pa.Table) -> None:
-    """Write a table of schema.EVENTS to a file at its start."""
+def write_events(file: BinaryIO, table: pa.Table, describe: bool = True) -> None:
+    """Write a table of schema.EVENTS to a file at its start; `describe`: with what its columns mean."""
     if table.num_rows < _SHORT * table["ts"].num_chunks:
         table = table.combine_chunks()
     packer = Packer()
@@ -48,6 +50,9 @@ def write_events(file: BinaryIO, table: pa.Table) -> None:
         6: binary(b"pytrace-ebpf"),
         7: listed([by_type] * len(schema.EVENTS.columns)),
     }
+    if describe:
+        says = description(schema.EVENTS).items()
+        metadata[5] = listed([struct({1: binary(key.encode()), 2: binary(value.encode())}) for key, value in says])
     footer = struct(metadata)[1]
     file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
 
@@ -84,7 +89,8 @@ class _Pages:
 
     def _put(self, kind: int, header: dict[int, Value], content: np.ndarray) -> None:
         packed = self.codec.compress(pa.py_buffer(content)) if self.codec else content.tobytes()
-        head = struct({1: i32(kind), 2: i32(content.nbytes), 3: i32(len(packed)), **header})[1]
+        check = int.from_bytes(zlib.crc32(packed).to_bytes(4), signed=True)
+        head = struct({1: i32(kind), 2: i32(content.nbytes), 3: i32(len(packed)), 4: i32(check), **header})[1]
         self._parts += [head, packed]
         self.size += len(head) + len(packed)
         self.unpacked += len(head) + content.nbytes
