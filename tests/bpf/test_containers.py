@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, traced_by, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, reported, traced_by, wait_until
 from tests.bpf.test_counts import counted, ours
 from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, REPOSITORY, ROOTS, TARGETS, Python, Target
 
@@ -97,7 +97,8 @@ def test_every_call_is_counted_under_its_name(
     # Threads have the host's numbers, those that lived for a millisecond too: else they would have no scheduling.
     assert set(calls["tid"]) <= set(trace.threads()["tid"])
     assert set(calls["pid"]) == {trace.manifest["target"]["pid"]}
-    ended = calls[calls["status"] == "complete"]
+    ended = reported(trace, calls[calls["status"] == "complete"])
+    assert len(ended)
     assert (ended[SPLIT].sum(axis=1) == ended["wall_ns"]).all()
 
 
