@@ -22,6 +22,7 @@
 void (*errands_do)(bool here);
 
 static bool asked;       /* it is not done yet */
+static bool pending;     /* a pending call was left, and has not ended: see leave_pending() */
 static uint32_t runner;  /* id of the thread that lives for it; 0 = there is none, STARTING = it has none yet */
 static bool leaves;      /* it wants no GIL any more */
 #define STARTING UINT32_MAX
@@ -106,37 +107,54 @@ bool errands_own_thread(void)
 }
 
 /* At a place where the interpreter lets other threads go first. */
-static int on_pending(void *unused)
+static void act_here(void)
 {
-    (void)unused;
     act(true);
     if (!is_there() || errands_own_thread()) /* where Python runs on that thread, it makes the call itself */
-        return 0;
+        return;
     void *state = py.PyEval_SaveThread();
     wait_for_its_end();
     py.PyEval_RestoreThread(state);
+}
+
+static bool leave_pending(void);
+
+static int on_pending(void *unused)
+{
+    (void)unused;
+    act_here();
+    __atomic_store_n(&pending, false, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&asked, __ATOMIC_SEQ_CST)) /* again, meanwhile */
+        leave_pending();
     return 0;
 }
 
+/* One at a time. While one is made, another one that is left only makes the interpreter look for what it does not do yet, and Python 3.11 then does
+ * nothing else for ever, where what the agent has it do runs while probes are at its lines: it comes back to the same instruction. */
 static bool leave_pending(void)
 {
-    if (py.version >= 0x030c0000 && py._PyEval_AddPendingCall)
-        return !py._PyEval_AddPendingCall(py.PyInterpreterState_Main(), on_pending, NULL, 0);
-    return !py.Py_AddPendingCall(on_pending, NULL);
+    if (__atomic_exchange_n(&pending, true, __ATOMIC_SEQ_CST))
+        return true;
+    bool left = py.version >= 0x030c0000 && py._PyEval_AddPendingCall
+                    ? !py._PyEval_AddPendingCall(py.PyInterpreterState_Main(), on_pending, NULL, 0)
+                    : !py.Py_AddPendingCall(on_pending, NULL);
+    if (!left)
+        __atomic_store_n(&pending, false, __ATOMIC_SEQ_CST);
+    return left;
 }
 
 bool errands_ask(void)
 {
     __atomic_store_n(&asked, true, __ATOMIC_SEQ_CST);
-    bool pending = leave_pending();
+    bool left = leave_pending();
     start_one();
-    return pending || is_there();
+    return left || is_there();
 }
 
 void errands_now(void)
 {
     __atomic_store_n(&asked, true, __ATOMIC_SEQ_CST);
-    on_pending(NULL);
+    act_here();
 }
 
 void errands_before_fork(void)

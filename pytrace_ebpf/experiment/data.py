@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.experiment.paths import CALLS, TIMES, by_path
 from pytrace_ebpf.trace.files import Files, whole
+from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.trace.parts import Part, opened
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.shape import WHOLE, Fields, List, Maybe, fits
@@ -79,7 +80,7 @@ class Experiment:
                 "log": str(log.relative_to(self.directory)),
                 "wall_ns": _life_ns(trace),
                 "calls": int(rows["calls"].sum()),
-                "lost": sum(int(count) for count in trace.manifest["lost"].values()),
+                "lost": sum(int(count) for name, count in trace.manifest["lost"].items() if name not in PARTLY),
             }
         )
         self.save()

@@ -12,12 +12,14 @@ from types import TracebackType
 
 LONG_S = 2.0  # after which it is said
 _LOOK_S, _FREE_S = 0.25, 0.5  # between two looks; until a wait is tried to be freed
+_LOOK_AGAIN_S, _FREE_AGAIN_S = 0.01, 0.02  # the same while somebody stands in the way on and on: hurry()
 
 _Entry = tuple[int, int]  # thread, and which of its waits
 _now: dict[_Entry, "tuple[On, float, int]"] = {}  # since when, and the thread's id for the kernel
 _told: set[_Entry] = set()
 _say: Callable[[str], None] | None = None
 _quiet = False
+_hurry_until = 0.0
 _thread: threading.Thread | None = None
 
 
@@ -25,6 +27,12 @@ def tell(say: Callable[[str], None], quiet: bool = False) -> None:
     """From now on say a sentence for each wait that takes long, unless `quiet`, and for what was done to end one."""
     global _say, _quiet
     _say, _quiet = say, quiet
+
+
+def hurry(seconds: float) -> None:
+    """For so long look quickly: who stood in the way may do so again at once, and every such wait may hold up the whole host."""
+    global _hurry_until
+    _hurry_until = time.monotonic() + seconds
 
 
 class On:
@@ -61,16 +69,20 @@ def _start() -> None:
 
 def _watch() -> None:
     while True:
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_AGAIN_S if _hurries() else _LOOK_S)
         _look()
 
 
+def _hurries() -> bool:
+    return time.monotonic() < _hurry_until
+
+
 def _look() -> None:
-    current = _now.copy()
+    current, free_s = _now.copy(), min(_FREE_S, _FREE_AGAIN_S) if _hurries() else _FREE_S
     _told.intersection_update(current)
     for entry, (wait, since, tid) in current.items():
         lasted = time.monotonic() - since
-        if wait.free is not None and lasted >= _FREE_S:
+        if wait.free is not None and lasted >= free_s:
             with suppress(OSError):
                 for sentence in wait.free(tid, lasted):
                     _tell(sentence)

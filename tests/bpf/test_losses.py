@@ -18,8 +18,8 @@ def test_events_made_are_events_recorded_and_events_counted_lost(
     functions = trace.functions().set_index("func_id")["name"]
     events = trace.events()
     recorded = int((events["func_id"].map(functions) == "fib").sum())
-    losses = trace.losses()
-    missing = int(losses.loc[losses["class"] == "call_ring", "count"].sum())
+    losses = trace.losses().query("`class` == 'call_ring'")
+    missing = int(losses["count"].sum())
     assert missing > 0
     others = int((events["kind"] < 2).sum()) - recorded
     # Some of the lost may be events of other functions: there are at most a few dozen of those in all.

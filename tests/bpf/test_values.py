@@ -172,10 +172,9 @@ def test_values_of_threads_are_those_that_were_given(
     python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple]
 ) -> None:
     trace, said = traced(target("garbage", "--wait", python=python), "--source", source, "--args", "garbage.seen_*")
-    losses = trace.losses()
     rows = trace.values().merge(trace.calls(["call_id", "tid", "start_ns"]), on="call_id")
     given = rows[rows["what"] == "argument"].pivot(index="call_id", columns="name", values=["type", "value", "shape"])
-    assert not len(losses) and len(given) == said["calls"] == 4000
+    assert not lost(trace) and len(given) == said["calls"] == 4000
     number = given[("value", "number")].astype("int64")
     assert (given[("value", "text")].str.rstrip("é€").astype("int64") == number).all()
     assert (given[("value", "fraction")] == (number + 0.5).astype(str)).all()

@@ -2,12 +2,18 @@
 
 page_server.py KIND     says "ready PID..." and stays
 
-runtime   a Python with such a page over its _PyRuntime
-flicker   the same, but the page is there and gone again, as quickly as that goes, so that no look at it holds for the next moment
-holder    holds the lock of his own memory map, which has the interpreter's file in it: a thread reads such a page by /proc/self/mem
+states, frames, codes, names, runtime
+          a Python with such pages over its thread states, frames, code objects, their names, or _PyRuntime, which waits for ever
+flicker, flicker-states ...
+          the same, but the pages are there and gone again, as quickly as that goes, so that no look at them holds for the next moment
+holder    holds the lock of his own memory map, which has the interpreter's file in it: a thread reads such a page by /proc/self/mem. Another thread
+          waits to change that map, and so whoever only wants to look at it waits, too
+stubborn  a process for each core that hold it, each by file after file, as soon as the one before was disconnected
 library   one that runs from a copy of the interpreter in that file system, which answers at first and then no more
+layer     one that has mapped a library which is to be traced from there
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -25,27 +31,30 @@ DIRECTORY, FILE = 1, 2  # nodes
 LOOKUP, GETATTR, OPEN, READ, RELEASE, FLUSH, INIT, OPENDIR = 1, 3, 14, 15, 18, 25, 26, 27
 FORGET, BATCH_FORGET, INTERRUPT = 2, 42, 36
 ENOSYS, ENOENT = 38, 2
-LIBC.mmap.restype = ctypes.c_void_p
-LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-FIXED = 0x10  # MAP_FIXED
+MANY = 50  # file systems of a stubborn one
 
-# Puts the one and the other in place, for ever, without a word of Python's in between.
-FLICKER = r"""
+# Puts the one and the other in place, for ever, without a word of Python's in between. Its stack lies elsewhere, and all that it uses.
+COVERS = r"""
 #include <sys/mman.h>
 #include <unistd.h>
-void flicker(char *page, int kept, int served, unsigned pause) {
+static void put(char *page, int file, long at) { mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, at); }
+void cover(char **pages, int count, int kept, int served, int flickers) {
     for (;;) {
-        mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, kept, 0);
-        *(volatile char *)page;
-        if (pause) usleep(pause);
-        mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, served, 0);
+        for (int n = 0; n < count; n++) put(pages[n], served, 0);
+        while (!flickers) pause();
+        for (int n = 0; n < count; n++) {
+            put(pages[n], kept, 4096L * n);
+            *(volatile char *)pages[n];
+        }
+        usleep(20);
     }
 }
 """
+PARTS = ("states", "frames", "codes", "names", "runtime")
 
 
-def serve(device: int, content: bytes, answers: "list[bool]") -> None:
-    """One file, `file`; a read of it is answered while answers[0] is true, and else never."""
+def serve(device: int, name: str, content: bytes, answers: "list[bool]") -> None:
+    """One file; a read of it is answered while answers[0] is true, and else never."""
     attributes = {
         DIRECTORY: struct.pack("<6Q10I", DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 0, 0o040755, 2, 0, 0, 0, PAGE, 0),
         FILE: struct.pack("<6Q10I", FILE, len(content), 8, 0, 0, 0, 0, 0, 0, 0o100755, 1, 0, 0, 0, PAGE, 0),
@@ -64,7 +73,7 @@ def serve(device: int, content: bytes, answers: "list[bool]") -> None:
             answer = struct.pack("<4I2H2I2H8I", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 0, 0, *[0] * 8)
         elif kind == LOOKUP:
             answer = struct.pack("<4Q2I", FILE, 1, 3600, 3600, 0, 0) + attributes[FILE]
-            error = 0 if body.rstrip(b"\0") == b"file" else -ENOENT
+            error = 0 if body.rstrip(b"\0") == name.encode() else -ENOENT
         elif kind == GETATTR:
             answer = struct.pack("<QII", 3600, 0, 0) + attributes[node]
         elif kind in (OPEN, OPENDIR):
@@ -80,20 +89,23 @@ def serve(device: int, content: bytes, answers: "list[bool]") -> None:
         os.write(device, struct.pack("<IiQ", 16 + (0 if error else len(answer)), error, unique) + (b"" if error else answer))
 
 
-def mounted(content: bytes, answers: "list[bool]") -> str:
-    """The path of the file, in namespaces of this process's own."""
+def enter_namespaces() -> None:
+    """In which he may mount."""
     uid, gid = os.getuid(), os.getgid()
-    if uid:
-        check(LIBC.unshare(NEWUSER_NEWNS))
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    check(LIBC.unshare(NEWUSER_NEWNS))
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def mounted(name: str, content: bytes, answers: "list[bool]") -> str:
+    """The path of the file."""
     device = os.open("/dev/fuse", os.O_RDWR)
     place = tempfile.mkdtemp(prefix="pages-")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
     check(LIBC.mount(b"pages", place.encode(), b"fuse", 6, options))
-    threading.Thread(target=serve, args=(device, content, answers), daemon=True).start()
-    return f"{place}/file"
+    threading.Thread(target=serve, args=(device, name, content, answers), daemon=True).start()
+    return f"{place}/{name}"
 
 
 def check(result: int) -> None:
@@ -106,13 +118,61 @@ def runtime_page() -> int:
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime")) // PAGE * PAGE
 
 
-def put(address: int, file: int) -> None:
-    LIBC.mmap(address, PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | FIXED, file, 0)
+def pages_of(part: str) -> "set[int]":
+    """Where what a reader of this thread's stack comes by lies."""
+    api = ctypes.pythonapi
+    if part == "runtime":
+        return {runtime_page()}
+    api.PyThreadState_Get.restype = ctypes.c_void_p
+    if part == "states":
+        return {api.PyThreadState_Get() // PAGE * PAGE}
+    frame, found = sys._getframe(), set()
+    while frame is not None:
+        code = frame.f_code
+        if part == "frames":  # in a frame object stands where the interpreter has it (3.11)
+            found.add(ctypes.c_void_p.from_address(id(frame) + 24).value)
+        else:
+            found |= {id(code)} if part == "codes" else {id(code.co_name), id(code.co_qualname), id(code.co_filename)}
+        frame = frame.f_back
+    return {address // PAGE * PAGE for address in found if address}
 
 
-def other_process(path: str, do: str, *args: str) -> subprocess.Popen:
-    """One that this one serves: it must not stand still when its pages do."""
-    return subprocess.Popen([sys.executable, "-I", "-S", __file__, do, path, *args], stdin=subprocess.DEVNULL)
+def cover(library: str, path: str, parts: "list[str]", flickers: bool) -> None:
+    """This thread's, from now on and for ever."""
+    pages = sorted(set().union(*map(pages_of, parts)))
+    kept = os.memfd_create("kept")
+    for page in pages:
+        os.write(kept, ctypes.string_at(page, PAGE))
+    places = (ctypes.c_void_p * len(pages)).from_buffer(mmap.mmap(-1, 8 * len(pages)))  # which is in no such page itself
+    places[:] = pages
+    act, served = ctypes.CDLL(library).cover, os.open(path, os.O_RDONLY)
+    print("ready", os.getpid(), flush=True)
+    act(places, len(pages), kept, served, flickers)
+
+
+def hold(paths: "list[str]") -> None:
+    """The lock of this process's own memory map, by one file after the other."""
+    mapped = [mmap.mmap(os.open(path, os.O_RDONLY), PAGE, prot=mmap.PROT_READ) for path in paths]
+    places = addresses()
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    threading.Timer(0.2, lambda: mmap.mmap(-1, PAGE)).start()
+    print("ready", os.getpid(), flush=True)
+    for place in places:
+        with contextlib.suppress(OSError):
+            os.pread(memory, 8, place)
+    print("all are gone", len(mapped), file=sys.stderr, flush=True)
+    stay()
+
+
+def addresses() -> "list[int]":
+    """Where such pages lie: looked up, as nothing of them is to be touched."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [int(line.partition("-")[0], 16) for line in lines if line.endswith("/file")]
+
+
+def other_process(*words: str, program: str = sys.executable, **options: object) -> subprocess.Popen:
+    """One that this one serves: it must not stand still when its pages do. A shell begins it, since this one could not serve while it waits for that."""
+    return subprocess.Popen(["sh", "-c", 'exec "$0" "$@"', program, "-I", "-S", __file__, *words], stdin=subprocess.DEVNULL, **options)
 
 
 def stay() -> None:
@@ -120,40 +180,43 @@ def stay() -> None:
 
 
 def main(kind: str, *args: str) -> None:
-    if kind == "put-runtime":
-        file = os.open(args[0], os.O_RDONLY)
+    _, flickers, part = kind.rpartition("flicker-")
+    part = "runtime" if kind == "flicker" else part
+    if kind == "hold":
+        hold(list(args))
+    elif kind == "cover":
+        cover(args[0], args[1], args[3:], args[2] == "1")
+    elif kind == "be-layer":
+        mmap.mmap(os.open(args[0], os.O_RDONLY), PAGE, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)
         print("ready", os.getpid(), flush=True)
-        put(runtime_page(), file)
         stay()
-    elif kind == "put-flicker":
-        library = ctypes.CDLL(args[1])
-        page = runtime_page()
-        kept = os.memfd_create("kept")
-        os.write(kept, ctypes.string_at(page, PAGE))
+    elif kind == "be-library":
         print("ready", os.getpid(), flush=True)
-        library.flicker(ctypes.c_void_p(page), kept, os.open(args[0], os.O_RDONLY), 20)
-    elif kind == "put-holder":
-        mapped = mmap.mmap(os.open(args[0], os.O_RDONLY), PAGE, prot=mmap.PROT_READ)
-        address = _address()
-        memory = os.open("/proc/self/mem", os.O_RDONLY)
-        print("ready", os.getpid(), flush=True)
-        os.pread(memory, 8, address)
-        mapped.close()
+        stay()
     else:
-        answers = [False]
-        path = mounted(Path(sys.executable).read_bytes() if kind == "library" else bytes(PAGE), answers)
-        library = []
-        if kind == "flicker":
-            library = [f"{tempfile.mkdtemp()}/flicker.so"]
-            subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-x", "c", "-o", library[0], "-"], input=FLICKER, text=True, check=True)
-        other_process(path, f"put-{kind}", *library)
-        stay()
+        serve_for(kind, part, bool(flickers) or kind == "flicker")
 
 
-def _address() -> int:
-    """Where the page lies: looked up, as nothing of it is to be touched."""
-    line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("/file"))
-    return int(line.partition("-")[0], 16)
+def serve_for(kind: str, part: str, flickers: bool) -> None:
+    enter_namespaces()
+    answers = [kind == "library"]
+    if kind == "library":
+        path = mounted("python3.11", Path(sys.executable).resolve().read_bytes(), answers)
+        began = other_process("be-library", program=path, stdout=subprocess.PIPE, text=True)
+        said = began.stdout.readline()
+        answers[0] = False
+        print(said, end="", flush=True)
+    elif kind == "layer":
+        other_process("be-layer", mounted("libtorch_cpu.so", bytes(PAGE), answers))
+    elif kind in ("holder", "stubborn"):
+        for _ in range(os.cpu_count() or 1 if kind == "stubborn" else 1):
+            other_process("hold", *(mounted("file", bytes(PAGE), answers) for _ in range(MANY if kind == "stubborn" else 1)))
+    else:
+        library = f"{tempfile.mkdtemp()}/covers.so"
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=COVERS, text=True, check=True)
+        parts = [part] if part in PARTS else [*PARTS[:-1]]
+        other_process("cover", library, mounted("file", bytes(PAGE), answers), "1" if flickers else "0", *parts)
+    stay()
 
 
 if __name__ == "__main__":

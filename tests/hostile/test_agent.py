@@ -20,7 +20,7 @@ from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.process.namespaces import Ids, Shared
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.trace.reader import Trace
-from tests.bpf.conftest import COMMAND, Recorder, has_agent, wait_until
+from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, wait_until
 from tests.conftest import PATIENCE_S, links_of
 from tests.unit.agent_pythons import built
 from tests.unit.test_arena_forged import chunk, event, function, header
@@ -169,7 +169,7 @@ def assert_recorded(recorder: Recorder, process: Process) -> Trace:
     trace = pytrace_ebpf.open(recorder.finish())
     calls = trace.calls(columns=["func_id", "pid"]).merge(trace.functions(), on="func_id")
     assert ((calls["name"] == "step") & (calls["pid"] == process.pid)).sum() >= STEPS_AT_LEAST
-    assert not set(trace.losses()["class"]) - {"thread_map"}  # of forged threads
+    assert not lost(trace).keys() - {"thread_map"}  # of forged threads
     return trace
 
 
@@ -317,8 +317,7 @@ def test_forged_threads_processes_and_times_are_not_believed(start: Callable[...
     assert not (calls["pid"] == forger.pid).any()
     assert set(calls["tid"]) == {process.pid}
     assert calls["end_ns"].max() <= trace.manifest["end_ns"]
-    lost = trace.losses().groupby("class")["count"].sum()
-    assert lost["thread_map"] == 6
+    assert lost(trace)["thread_map"] == 6
 
 
 def test_an_arena_belongs_to_the_process_that_maps_it(start: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,6 @@ def spin(duration):
 if __name__ == "__main__":
     total = seconds(1.0)
     ready()
-    for _ in range(5):
-        spin(total / 5)
-    done(on_cpu=total, calls={"spin": 5})
+    for _ in range(50):
+        spin(total / 50)
+    done(on_cpu=total, calls={"spin": 50})

@@ -9,6 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.native.torch_graph import Graph, forwards, graph
+from tests.bpf.conftest import lost
 
 NETWORKS = {"kim_cnn": "KimCNN", "image_cnn": "ImageCNN", "resnet": "ResNet", "mobilenet": "MobileNet"}
 pytestmark = pytest.mark.bpf
@@ -37,7 +38,7 @@ def test_node_by_node(torch_python: Path, tmp_path: Path) -> None:
     expected = json.loads(said.splitlines()[-1])
     trace = pytrace_ebpf.open(tmp_path / "trace")
     passes = forwards(trace)
-    assert not len(trace.losses())
+    assert not lost(trace)
     for (name, nodes), call_id in zip(zip(NETWORKS, expected, strict=True), passes["call_id"], strict=False):
         assert leaves(graph(trace, int(call_id))) == nodes, name
         assert len(nodes) >= 6, name

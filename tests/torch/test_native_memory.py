@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import COMMAND
+from tests.bpf.conftest import COMMAND, lost
 from tests.torch.conftest import PATIENCE_S
 
 LARGE, SMALL, COUNT, MANY = 1_000_000, 5_000, 50, 5_000  # numbers of a tensor, of four bytes each; tensors
@@ -42,4 +42,4 @@ def test_tensors_are_charged_to_the_functions_that_make_them(torch_python: Path,
     assert rows["native_bytes"]["drop"] == pytest.approx(large, rel=0.02) and rows["native_kept_bytes"]["drop"] <= 0.02 * large
     error = (small * (trace.manifest["native_memory"]["sample_bytes"] - 4 * SMALL)) ** 0.5
     assert rows["native_bytes"]["small"] == pytest.approx(small, abs=6 * error + 0.02 * small)  # and the tensors' own objects
-    assert trace.losses().empty
+    assert not lost(trace)

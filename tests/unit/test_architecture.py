@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "daemon": {"record", "view", "analyze", "trace"},
     "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
 }
+OF_A_MEMORY_MAP = "(?:mem|maps|smaps|smaps_rollup|numa_maps|pagemap|map_files|cmdline|environ)"  # of /proc/PID
 LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
 
@@ -85,6 +86,22 @@ def test_only_processes_without_rights_decode_machine_code(path: Path) -> None:
     """record/parsing/disassembly.py is imported by what their modules, parsers.py, import; nothing else loads capstone."""
     if path.relative_to(PACKAGE) != Path("record/parsing/disassembly.py"):
         assert not [name for name in imports(path) if name.split(".")[0] == "capstone"]
+
+
+@every_module
+def test_what_a_program_can_make_wait_for_ever_is_read_in_one_place(path: Path) -> None:
+    """Memory of a process, and the files for which the kernel takes the lock of its memory map: others ask these modules, which free what stands still."""
+    if str(path.relative_to(PACKAGE)) in ("record/kernel/memory_map.py", "record/process/pinned.py"):
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.JoinedStr):  # a path with the number of a process in it
+            assert not re.search(rf"/proc/.*/{OF_A_MEMORY_MAP}\b", ast.unparse(node)), f"{path.name}:{node.lineno}"
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
+            assert not re.fullmatch(OF_A_MEMORY_MAP, str(node.right.value)), f"{path.name}:{node.lineno}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "open" and node.args:  # of Pinned
+            assert not re.fullmatch(f"'({OF_A_MEMORY_MAP})'", ast.unparse(node.args[0])), f"{path.name}:{node.lineno}"
+        elif isinstance(node, ast.Attribute):
+            assert node.attr != "process_vm_readv", f"{path.name}:{node.lineno}"
 
 
 @every_module

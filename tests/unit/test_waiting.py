@@ -19,6 +19,14 @@ from pytrace_ebpf.record.process.watched import Watched, kept
 PAGE = mmap.PAGESIZE
 
 
+@pytest.fixture(autouse=True)
+def nobody_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody stood in the way."""
+    monkeypatch.setattr(page_servers, "disconnected", page_servers._Disconnected())
+    monkeypatch.setattr(registering, "_patience", registering._Patience())
+    monkeypatch.setattr(waiting, "hurry", lambda seconds: None)
+
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said, at once and not after a while."""
@@ -149,7 +157,7 @@ def test_who_holds_a_memory_map_is_waited_for_and_named(tmp_path: Path, monkeypa
 
 
 def test_nothing_is_aborted_for_a_wait_that_is_for_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_servers, "waiting", lambda: {7: 1000})
+    monkeypatch.setattr(page_servers, "waiting", lambda: {7: 4001000})
     monkeypatch.setattr(page_servers, "_abort", lambda connection: pytest.fail("it is"))
     monkeypatch.setattr(page_servers, "_stack", lambda pid, tid: b"[<0>] do_nanosleep+0x1/0x2\n")
     free = page_servers.Freeing(os.getpid())
@@ -158,7 +166,7 @@ def test_nothing_is_aborted_for_a_wait_that_is_for_something_else(monkeypatch: p
 
 def test_what_serves_nothing_in_two_looks_is_aborted_where_one_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted: list[int] = []
-    monkeypatch.setattr(page_servers, "waiting", lambda: {7: 1000, 8: 1000})
+    monkeypatch.setattr(page_servers, "waiting", lambda: {7: 4001000, 8: 4001000})
     monkeypatch.setattr(page_servers, "_abort", lambda connection: not aborted.append(connection))
     monkeypatch.setattr(page_servers, "_stack", lambda pid, tid: b"[<0>] request_wait_answer+0x1/0x2\n")
     monkeypatch.setattr(page_servers, "_mounted", lambda pid: {8: "/of/the/target"} if pid == 42 else {7: "/of/another"})
@@ -185,3 +193,51 @@ def test_pages_that_get_probes_are_brought_in_before(tmp_path: Path, monkeypatch
     monkeypatch.setattr(registering, "os", SimpleNamespace(pread=lambda fd, size, at: read.append(at) or pread(fd, size, at)))
     registering._bring_in(str(file), [1, 5, 3 * PAGE + 7])
     assert sorted(read) == [0, 3 * PAGE]
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Those of users that do not answer, with the users: a thread waits for its turn at the lock of a memory map; who is aborted is gone."""
+    found: dict[int, int] = {}
+    monkeypatch.setattr(page_servers, "waiting", lambda: dict(found))
+    monkeypatch.setattr(page_servers, "_stack", lambda pid, tid: b"rwsem_down_write_slowpath")
+    monkeypatch.setattr(page_servers, "_abort", lambda connection: found.pop(connection, None) is not None)
+    monkeypatch.setattr(page_servers, "_mounted", lambda pid: {pid: f"/of/{pid}"})
+    monkeypatch.setattr(page_servers, "stuck", lambda: [page_servers.Stuck(connection, connection, True) for connection in found])
+    return found
+
+
+def test_who_stands_in_the_way_is_disconnected_in_the_second_look_and_at_once_when_he_comes_again(connections: dict[int, int]) -> None:
+    free = page_servers.Freeing(1)
+    connections.update({7: 4001000})
+    assert free(5, 0.6) == [] and connections
+    (said,) = free(5, 0.8)
+    assert "/of/7" in said and "user 4001000" in said and not connections
+    connections.update({8: 4001000, 9: 4001000, 10: 4001001})
+    assert free(5, 0.9) == [] and set(connections) == {10}  # which was said, and another user is looked at twice
+    (said,) = free(5, 1.0)
+    assert "user 4001001" in said and not connections
+
+
+def test_where_users_take_turns_everybody_who_holds_a_lock_is_disconnected(connections: dict[int, int]) -> None:
+    free = page_servers.Freeing(1)
+    connections.update({7: 4001000})
+    free(5, 0.6), free(5, 0.8)
+    connections.update({8: 4001001, 9: 4001002})
+    assert len(free(5, 2.0)) == 2 and not connections
+    connections.update({11: 4001003})
+    assert len(free(6, 0.02)) == 1 and not connections
+
+
+def test_patience_is_for_all_probes_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, held = tmp_path / "library.so", [True]
+    file.write_bytes(b"")
+    monkeypatch.setattr(registering, "_LOOK_S", 0.01)
+    monkeypatch.setattr(registering, "_PATIENCE_S", 0.035)
+    # Each time he lets go just before nobody waits for him any more.
+    monkeypatch.setattr(page_servers, "who_holds", lambda: page_servers.Stuck(1, 1, True) if held.pop() else held.extend((False, True, True)))
+    with pytest.raises(HostError, match="process 1 of user root holds its memory map"):
+        for _ in range(5):
+            held[:] = [False, True, True]
+            with registering.placing(str(file), 1, []):
+                pass

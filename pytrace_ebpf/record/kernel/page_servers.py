@@ -8,6 +8,7 @@ only where something of ours stands still for it.
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from pwd import getpwuid
 
+from pytrace_ebpf.record import waiting as waiting_for
 from pytrace_ebpf.record.kernel.system_calls import open_file_system
 
 _FILE_SYSTEMS, _KIND = Path("/proc/filesystems"), "fusectl"
@@ -22,6 +24,7 @@ _MINOR_BITS = 20
 # Until connections are aborted of which less says that they are the ones; and until any that does not answer is.
 _DOUBT_S, _LAST_RESORT_S = 1.5, 3.0
 _WAITS_FOR_A_PAGE = re.compile(rb"request_wait_answer|folio_|__folio|__lock_page|wait_on_page|fuse_")
+_REMEMBERED_S = 60.0  # who was disconnected, and may stand in the way again
 # In a stack of the kernel's: it reads or brings in memory; it only waits its turn for what such a one holds.
 _TOUCHES = re.compile(rb"access_remote_vm|get_user_page|faultin_page|fixup_user_fault|handle_mm_fault|populate|mmap_region|fuse_|request_wait_answer")
 _HOLDS = re.compile(rb"access_remote_vm|get_user_page|ptrace_access_vm|mmap_region|fixup_user_fault")
@@ -69,11 +72,44 @@ def who_holds() -> Stuck | None:
     return next((each for each in stuck() if each.holds), None) if waiting() else None
 
 
+class _Disconnected:
+    """The users of whom a connection was aborted, each for a while, and when that was last not enough."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+        self._lasting = -_REMEMBERED_S
+        self.count = 0  # of connections, ever
+
+    def add(self, user: int) -> bool:
+        """One of this user's was aborted. Says whether that was the first for a while."""
+        first = user not in self.users()
+        self._since[user] = time.monotonic()
+        self.count += 1
+        waiting_for.hurry(_REMEMBERED_S)
+        return first
+
+    def users(self) -> set[int]:
+        """Those who are remembered."""
+        now = time.monotonic()
+        self._since = {user: since for user, since in self._since.items() if now - since < _REMEMBERED_S}
+        return set(self._since)
+
+    def lasts(self, seconds: float) -> bool:
+        """Whether a wait of so many seconds, or one before it, went on although somebody was disconnected: it is not a single user any more."""
+        if self._since and seconds > _DOUBT_S:
+            self._lasting = time.monotonic()
+        return time.monotonic() - self._lasting < _REMEMBERED_S
+
+
+disconnected = _Disconnected()
+
+
 class Freeing:
     """Ends a wait of this process's by aborting what holds it up, one connection after the other: for waiting.On.
 
     What stands still in one look alone goes on by itself. The kernel's stack of the thread that waits says for what: a server's answer, the lock of a
-    memory map, or a page of some file.
+    memory map, or a page of some file. Who was disconnected so and stands in the way again loses, at once, all of his that do not answer; where many users
+    take turns, everybody who holds a lock does.
     """
 
     def __init__(self, pid: int, ours: Callable[[], int | None] | None = None) -> None:
@@ -88,13 +124,30 @@ class Freeing:
         stack = _stack(pid, tid) if pid else b""
         now = waiting() if stack else {}
         (before_of, before), self._before = self._before, (tid, set(now))
+        if again := self._again(stack, now, seconds):
+            return [said for connection in again if (said := self._abort(words(self._pid), "", connection, now))]
         still = now.keys() & before if tid == before_of else set()
-        if not still:
-            return []
-        for who, place, connection in self._suspects(stack, still, seconds):
-            if connection in still and _abort(connection):
-                return [_words(who, place, now[connection])]
+        for who, place, connection in self._suspects(stack, still, seconds) if still else ():
+            if connection in still and (said := self._abort(who, place, connection, now)) is not None:
+                return [said] if said else []
         return []
+
+    def _again(self, stack: bytes, now: dict[int, int], seconds: float) -> set[int]:
+        """The connections that need no second look."""
+        turn = _WAITS_ITS_TURN.search(stack)
+        if not turn and not _SERVED.search(stack):
+            return set()
+        known = disconnected.users()
+        found = {connection for connection, owner in now.items() if owner in known}
+        if turn and disconnected.lasts(seconds):
+            found |= now.keys() & {connection for each in stuck() if each.holds for connection in _mounted(each.pid)}
+        return found
+
+    def _abort(self, who: str, place: str, connection: int, now: dict[int, int]) -> str | None:
+        """What is to be said of it: nothing of a user of whom it was said a while ago. None where it cannot be aborted."""
+        if not _abort(connection):
+            return None
+        return _words(who, place, now[connection]) if disconnected.add(now[connection]) else ""
 
     def _suspects(self, stack: bytes, still: set[int], seconds: float) -> Iterator[tuple[str, str, int]]:
         """(whose memory it is in, where it is mounted, the connection), the likeliest first."""

@@ -18,9 +18,28 @@ from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import file_status, page_servers
 
 _PATIENCE_S, _LOOK_S = 5.0, 0.2
+_FORGOTTEN_S = 30.0  # without such a wait, after which there is patience anew
 
 # Held by who reads memory of a program, for each read, and by who places or removes uprobes.
 pages = threading.Lock()
+
+
+class _Patience:
+    """How long users' file systems have held up the placing of probes, of all together: each probe is placed by itself, and each may be made to wait."""
+
+    def __init__(self) -> None:
+        self._spent_s, self._since = 0.0, 0.0
+
+    def spend(self, seconds: float) -> None:
+        """So long it was just now."""
+        self._spent_s, self._since = self.spent_s() + seconds, time.monotonic()
+
+    def spent_s(self) -> float:
+        """Of late."""
+        return self._spent_s if time.monotonic() - self._since < _FORGOTTEN_S else 0.0
+
+
+_patience = _Patience()
 
 
 @contextmanager
@@ -32,8 +51,14 @@ def placing(path: str, pid: int, offsets: Iterable[int]) -> Iterator[None]:
     _refuse_what_is_served(path, pid)
     _bring_in(path, offsets)
     _wait_for_who_holds()
+    _refuse_after_too_long()
     with pages, waiting.On(f"the kernel, which places probes in process {pid}", page_servers.Freeing(pid)):
-        yield
+        before, began = page_servers.disconnected.count, time.monotonic()
+        try:
+            yield
+        finally:
+            if page_servers.disconnected.count > before:
+                _patience.spend(time.monotonic() - began)
 
 
 @contextmanager
@@ -68,14 +93,23 @@ def _bring_in(path: str, offsets: Iterable[int]) -> None:
 
 
 def _wait_for_who_holds() -> None:
-    end, before = time.monotonic() + _PATIENCE_S, None
+    before = None
     while held := page_servers.who_holds():
         if before is None:
             before = waiting.On(f"{page_servers.words(held.pid)}, which holds its memory map and waits for a file system that does not answer")
         with before:
             time.sleep(_LOOK_S)
-        if time.monotonic() > end:
+        _patience.spend(_LOOK_S)
+        if _patience.spent_s() > _PATIENCE_S:
             raise HostError(
                 f"{page_servers.words(held.pid)} holds its memory map and waits for a file system of a user's that does not answer: placing probes now would "
                 "keep every process of this host from forking; end that process or its file system, or use --source agent"
             )
+
+
+def _refuse_after_too_long() -> None:
+    if _patience.spent_s() > _PATIENCE_S:
+        raise HostError(
+            "file systems of users that do not answer held up the placing of probes again and again, and every fork of this host meanwhile; "
+            "end them, or use --source agent"
+        )

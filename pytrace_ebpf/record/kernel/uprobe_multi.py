@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.errors import HostError, PytraceError
 from pytrace_ebpf.record.kernel import registering, system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 
@@ -92,7 +92,7 @@ def attach_all(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_
                     refused.add(part[0].cookie)
                 else:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
-    except OSError:
+    except (OSError, PytraceError):
         for link in links:
             registering.close(link)
         raise

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.errors import HostError, PytraceError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.system_calls import open_uprobe
@@ -49,7 +49,7 @@ class Uprobes:
         """Attach to the file at `path` in one process. Returns what detaches, to be called in any order and thread.
 
         The kernel raises a point's semaphore in that process, and lowers it at detaching, also where this process just ends.
-        Raises OSError; nothing stays attached then.
+        Raises OSError, and as registering.placing() does; nothing stays attached then.
         """
         detaching: list[Callable[[], None]] = []
         try:
@@ -61,7 +61,7 @@ class Uprobes:
                     with registering.placing(path, pid, [uprobe.offset]):
                         probe = open_uprobe(self._programs.program(name), path, uprobe.offset, pid, uprobe.semaphore)
                     detaching.append(partial(registering.close, probe))
-        except OSError:
+        except (OSError, PytraceError):
             for detach in detaching:
                 detach()
             raise

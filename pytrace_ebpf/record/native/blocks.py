@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.amounts import plural
-from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
@@ -147,6 +147,9 @@ class Blocks(Recorder):
                 self._give_up("maps no GNU C library, whose malloc is the one that can be probed: it is statically linked, or has another")
         except TargetError:  # it is becoming another program
             pass
+        except HostError as error:
+            process.settled = True
+            self._give_up(f"cannot be given probes: {error}")
         except OSError as error:
             if error.errno not in _GONE:
                 process.settled = True

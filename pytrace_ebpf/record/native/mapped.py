@@ -2,8 +2,8 @@
 
 import os
 import re
-from pathlib import Path
 
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.trace.layers import NATIVE
 
 CPP, C10 = re.compile(r"libstdc\+\+\.so[\d.]*"), re.compile(r"libc10\.so")
@@ -14,7 +14,7 @@ WHAT = {layer.name: layer.loaded for layer in NATIVE}
 def mapped_libraries(pid: int) -> set[str]:
     """Paths of the shared libraries that a process has mapped, as it sees them itself; none where it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
+        lines = memory_map.read(pid, "maps").splitlines()
     except OSError:
         return set()
     paths = {line[line.index(b"/") :] for line in lines if b".so" in line and b" r-xp " in line and b"/" in line}

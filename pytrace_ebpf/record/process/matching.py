@@ -15,10 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import status
-from pytrace_ebpf.record.kernel.page_servers import Freeing
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
@@ -192,8 +191,7 @@ def processes() -> list[int]:
 def command(pid: int) -> bytes:
     """The beginning of its command line, with blanks between the words; empty of a thread of the kernel, and where it has ended. Raises OSError otherwise."""
     try:
-        with Path(f"/proc/{pid}/cmdline").open("rb") as file, waiting.On(f"process {pid}, whose memory map is read", Freeing(pid)):
-            return file.read(_LONGEST).rstrip(b"\0").replace(b"\0", b" ")
+        return memory_map.read(pid, "cmdline", _LONGEST).rstrip(b"\0").replace(b"\0", b" ")
     except _GONE:
         return b""
 

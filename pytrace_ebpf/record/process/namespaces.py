@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Identity
@@ -151,7 +152,7 @@ def _is_alive(tid: int) -> bool:
 
 def _maps(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        return memory_map.read(pid, "maps").decode(errors="replace")
     return ""
 
 

@@ -13,15 +13,14 @@ from functools import cache
 from weakref import finalize
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record import waiting
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import Status, status, status_of
-from pytrace_ebpf.record.kernel.page_servers import Freeing, of_users, serves
+from pytrace_ebpf.record.kernel.page_servers import of_users, serves
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.watched import Watched
 from pytrace_ebpf.record.rights import asker
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
-_OF_ITS_MAP = ("maps", "cmdline", "environ")  # for which the kernel takes the lock of its memory map
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 Identity = tuple[int, int]  # device and inode
@@ -103,7 +102,7 @@ class Pinned:
         self.executable = self.file("exe")
         self.executable_name = self.link("exe").removesuffix(" (deleted)")  # bytes that are no text as os.fsdecode() has them
         self.pagemap = self._pagemap()
-        self._wait = waiting.On(f"process {pid}, whose memory map is read", Freeing(pid))
+        self._wait = memory_map.reading(pid)
         self.memory = Watched(pid, Descriptor(self.open("mem", os.O_RDWR)), self.pagemap, lambda: self.read("maps"))
         self.memory_to_read = Descriptor(self.open("mem"))  # for a process that must not be able to write there
         self.surroundings = Surroundings.of(self._folder)
@@ -138,7 +137,7 @@ class Pinned:
 
     def read(self, name: str, most: int = -1) -> bytes:
         """The contents of a file of its folder in /proc, or its first `most` bytes. Raises OSError when it has ended."""
-        with os.fdopen(self.open(name), "rb") as file, self._wait if name in _OF_ITS_MAP else nullcontext():
+        with os.fdopen(self.open(name), "rb") as file, self._wait if name in memory_map.NAMES else nullcontext():
             return file.read(most)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.layout import Layout, is_free_threaded, layout_for
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import status_of
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
@@ -269,7 +270,7 @@ def _inspect(process: Pinned) -> Target:
 
 def read_mappings(pid: int) -> list[Mapping]:
     """The file-backed mappings of a process, by address."""
-    return parse_mappings(Path(f"/proc/{pid}/maps").read_bytes())
+    return parse_mappings(memory_map.read(pid, "maps"))
 
 
 def parse_mappings(maps: bytes) -> list[Mapping]:
@@ -386,7 +387,7 @@ def as_text(path: str) -> str:
 
 def command_line(pid: int) -> str:
     """A process's command line, shell-quoted. Raises OSError when it is gone."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    words = memory_map.read(pid, "cmdline").rstrip(b"\0").split(b"\0")
     return shlex.join(word.decode(errors="replace") for word in words)
 
 

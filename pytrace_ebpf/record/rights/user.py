@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.rights import thread_rights
 
@@ -68,7 +69,7 @@ def callers_environment() -> dict[str, str] | None:
             folder = Path(f"/proc/{pid}")
             program = (folder / "exe").stat()
             if (folder / "exe").readlink().name in _SUDO and program.st_uid == 0 and program.st_mode & stat.S_ISUID:
-                pairs = (pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0") if b"=" in pair)
+                pairs = (pair.partition(b"=") for pair in memory_map.read(pid, "environ").split(b"\0") if b"=" in pair)
                 return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
             pid = int(process_stat.fields((folder / "stat").read_bytes())[process_stat.PARENT])
     return None
