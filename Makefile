@@ -15,7 +15,7 @@ JOBS ?= 3
 # Pythons whose rows of docs/matrix.md are made anew, and no others: make test-matrix ROWS="3.13t or 3.14t"
 ROWS ?=
 # The kernel of the emulated machine.
-KERNEL ?= 6.1
+KERNEL ?= 6.12
 # How often each fault is tried.
 TRIES ?= 5
 

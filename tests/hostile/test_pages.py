@@ -28,7 +28,7 @@ SERVER = Path(__file__).with_name("page_server.py")
 RESULTS = Path("/results")
 # By that machine's own clock, which counts the instructions of its cores: what emulating them takes is not in it.
 MOST_S = 10.0
-PROBES = ("sched.c", "calls_usdt.c", "native.c", "samples.c")
+PROBES = {"sched.c": "", "calls_usdt.c": "", "samples.c": "--sample", "native.c": "a_library"}  # what a test has in its name that needs them
 # Forks on and on, and says how often and how long the longest took, in ms, once its input is closed.
 FORKS = """
 import os, select, time
@@ -62,12 +62,13 @@ class Forks:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs() -> None:
+def programs(request: pytest.FixtureRequest) -> None:
     """What the tracer has clang compile, compiled before: that takes minutes here, longer than it waits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "_PATIENCE_S", 3600.0)
-        for source in PROBES:
-            compiled.compiled(source)
+        for source, word in PROBES.items():
+            if any(word in item.name for item in request.session.items):
+                compiled.compiled(source)
 
 
 @contextmanager
