@@ -6,6 +6,7 @@ import shutil
 import struct
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,8 +224,8 @@ class Session:
             time.sleep(0.01)
         raise AssertionError(f"{[(a.header['state'], a.header['message']) for a in self.arenas()]} after {seconds} s")
 
-    def leave_out(self, *names: str, everything: bool = False) -> None:
-        """Ask every process to leave out the functions of these names alone, or everything, and wait until it does."""
+    def leave_out(self, *names: str, everything: bool = False, look: Callable[[], object] | None = None) -> None:
+        """Ask every process to leave out the functions of these names alone, or everything, and wait until it does; `look` has a thread of its own do that."""
         for arena in self.arenas():
             ids = [number for number, function in arena.functions.items() if function.name in names]
             with arena.path.open("r+b") as file, mmap.mmap(file.fileno(), CHUNK_TABLE) as header:
@@ -233,6 +234,8 @@ class Session:
                 struct.pack_into("I", header, place["_count"], 0xFFFFFFFF if everything else len(ids))
                 (turn,) = struct.unpack_from("I", header, place["_turn"])
                 struct.pack_into("I", header, place["_turn"], turn + 1)
+                if look:
+                    look()
                 end, called = time.monotonic() + PATIENCE_S, 0.0
                 while struct.unpack_from("I", header, place["_done"]) != (turn + 1,):
                     assert time.monotonic() < end

@@ -101,11 +101,16 @@ static void start_one(void)
         __atomic_store_n(&runner, 0, __ATOMIC_SEQ_CST);
 }
 
+bool errands_own_thread(void)
+{
+    return __atomic_load_n(&runner, __ATOMIC_SEQ_CST) == (uint32_t)syscall(SYS_gettid);
+}
+
 /* At a place where the interpreter lets other threads go first. */
 static void act_here(void)
 {
     act(true);
-    if (!is_there() || runner == (uint32_t)syscall(SYS_gettid)) /* where Python runs on that thread, it makes the call itself */
+    if (!is_there() || errands_own_thread()) /* where Python runs on that thread, it makes the call itself */
         return;
     void *state = py.PyEval_SaveThread();
     wait_for_its_end();

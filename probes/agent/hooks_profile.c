@@ -7,6 +7,7 @@
 #include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
+#include "errands.h"
 #include "frames.h"
 #include "functions.h"
 #include "layers.h"
@@ -300,12 +301,19 @@ static void stop(void)
     bootstrap = displaced = NULL;
 }
 
+/* The agent's own, that is: the program's may run this as well. */
+static void *state_of_agent(void)
+{
+    return errands_own_thread() ? py._PyThreadState_UncheckedGet() : NULL;
+}
+
 static void pause(bool on)
 {
     paused = on;
     qualnames_forget(); /* nobody sees what runs meanwhile */
+    void *agent = state_of_agent();
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
-        if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
+        if (profiled_by(state, on ? on_event : NULL) && state != agent)
             watch_thread(state, !on);
 }
 
@@ -319,8 +327,9 @@ static void look(void)
 {
     if (paused)
         return;
+    void *agent = state_of_agent();
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
-        if (profiled_by(state, NULL) && state != py._PyThreadState_UncheckedGet()) {
+        if (profiled_by(state, NULL) && state != agent) {
             taken_before += was_watched(state);
             watch_thread(state, true);
             keep_open_frames_of(state);

@@ -98,6 +98,7 @@ def test_every_call_is_counted_under_its_name(
     assert set(calls["tid"]) <= set(trace.threads()["tid"])
     assert set(calls["pid"]) == {trace.manifest["target"]["pid"]}
     ended = reported(trace, calls[calls["status"] == "complete"])
+    assert len(ended)
     assert (ended[SPLIT].sum(axis=1) == ended["wall_ns"]).all()
 
 

@@ -93,7 +93,9 @@ def serve():
         """Send a line, return the answer: `load PATH`, `begin DIRECTORY`, or an expression."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(line + "\n")
-        return self.process.stdout.readline().strip()
+        answer = self.process.stdout.readline()
+        assert answer, f"the program ended with {self.process.wait(20)}"
+        return answer.strip()
 
     def load(self, session: Session) -> None:
         """Load the agent and wait until it records."""

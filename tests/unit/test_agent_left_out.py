@@ -285,6 +285,34 @@ def test_in_a_pause_nothing_is_written_and_after_it_open_calls_begin_anew(interp
 
 
 @every_python
+@pytest.mark.parametrize("pauses", [False, True], ids=["paused from outside", "paused by itself"])
+def test_a_thread_that_ends_the_pause_by_itself_is_recorded_again(pauses: bool, interpreter: str, tmp_path: Path) -> None:
+    """Where Python runs it comes to the pending call before the agent's own thread has the GIL."""
+    with attached(interpreter, PROGRAM) as program:
+        session = Session(tmp_path / "session")
+        program.load(session)
+
+        def look() -> None:
+            assert program.ask("ctypes.PyDLL(library._name).pytrace_look_pending(None)") == "0"
+
+        program.ask("calls(2)")
+        for _ in range(2):
+            session.leave_out(everything=True, look=look if pauses else None)
+            (before,) = session.arenas()
+            assert not open_now(before)
+            assert program.ask("calls(5)") == "5"
+            assert len(session.arenas()[0].events) == len(before.events)
+            session.leave_out(look=look)
+            (out,) = session.arenas()
+            assert program.ask("calls(3)") == "3"
+            during = added(session.arenas()[0], out)
+            assert (during["calls"], during["cold"], during["hot"]) == (1, 3, 3)
+        session.command_stop()
+        (arena,) = session.wait(QUIET)
+        assert_balanced(arena)
+
+
+@every_python
 def test_an_end_in_a_pause_leaves_nothing(interpreter: str, tmp_path: Path) -> None:
     left = (
         "[sys.monitoring.get_tool(i) for i in range(6) if sys.monitoring.get_tool(i)] if hasattr(sys, 'monitoring') else "

@@ -109,12 +109,13 @@ class Accounts:
 
     def look(self, seconds: float) -> Spent:
         """What happened since the last look, so many seconds ago."""
-        spent, now_ns = Spent(seconds), time.monotonic_ns()
+        spent = Spent(seconds)
         for pid in self._recording.processes.living:
             self._of(pid)
         for pid, dropped in self._sources.dropped().items():  # such an event costs its program as much
             self._of(pid).events += max(0, dropped - self._dropped.get(pid, 0))
             self._dropped[pid] = dropped
+        now_ns = time.monotonic_ns()  # not before any of them was listed
         for pid, process in self._processes.items():
             self._look(pid, process, now_ns)
             lately, price = process.lately, self._price(process.lately.source)

@@ -1,0 +1,28 @@
+"""What tracing took in the programs, and what they used."""
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from pytrace_ebpf.record.choice.sources import Sources
+from pytrace_ebpf.record.cost import spent
+from pytrace_ebpf.record.source import Recording
+
+
+def test_a_process_that_has_ended_when_it_is_first_looked_at_used_nothing_and_not_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ticks = iter(range(time.monotonic_ns(), time.monotonic_ns() + 10**12, 1000))
+    monkeypatch.setattr(spent.time, "monotonic_ns", lambda: next(ticks))
+    processes = SimpleNamespace(living={ended.pid: None, os.getpid(): None})
+    recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: "agent"))
+    sources = cast(Sources, SimpleNamespace(passed=0, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: 100.0))
+    accounts = spent.Accounts(recording, sources)
+    lately = accounts.look(0.1)
+    assert lately.used_ns > 0 and lately.spent_ns == lately.calls_ns == 0
+    assert accounts.whole().spent_ns == 0
