@@ -105,7 +105,7 @@ static int on_pending(void *unused)
 {
     (void)unused;
     act(true);
-    if (!is_there() || runner == (uint32_t)syscall(SYS_gettid)) /* where Python runs on that thread, it makes the call itself */
+    if (!is_there() || errands_on_own_thread()) /* where Python runs on that thread, it makes the call itself */
         return 0;
     void *state = py.PyEval_SaveThread();
     wait_for_its_end();
@@ -132,6 +132,11 @@ void errands_now(void)
 {
     __atomic_store_n(&asked, true, __ATOMIC_SEQ_CST);
     on_pending(NULL);
+}
+
+bool errands_on_own_thread(void)
+{
+    return __atomic_load_n(&runner, __ATOMIC_SEQ_CST) == (uint32_t)syscall(SYS_gettid);
 }
 
 void errands_before_fork(void)

@@ -11,6 +11,8 @@ extern void (*errands_do)(bool here);
 bool errands_ask(void);
 /* Within a pending call of the interpreter's: it is done now. */
 void errands_now(void);
+/* Whether the calling thread is the one that lives for it alone. */
+bool errands_on_own_thread(void);
 /* Before a fork: no thread of the agent's is left that is about to end. */
 void errands_before_fork(void);
 /* In the child, where only the thread is that forked. */

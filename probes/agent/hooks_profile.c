@@ -7,6 +7,7 @@
 #include "c_calls.h"
 #include "calls.h"
 #include "cpython.h"
+#include "errands.h"
 #include "frames.h"
 #include "functions.h"
 #include "layers.h"
@@ -300,12 +301,14 @@ static void stop(void)
     bootstrap = displaced = NULL;
 }
 
+/* Not on the agent's own thread, which lives for a moment: the calling one is a thread of the program's as a rule, and counts. */
 static void pause(bool on)
 {
+    void *passing = errands_on_own_thread() ? py._PyThreadState_UncheckedGet() : NULL;
     paused = on;
     qualnames_forget(); /* nobody sees what runs meanwhile */
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
-        if (profiled_by(state, on ? on_event : NULL) && state != py._PyThreadState_UncheckedGet())
+        if (profiled_by(state, on ? on_event : NULL) && state != passing)
             watch_thread(state, !on);
 }
 

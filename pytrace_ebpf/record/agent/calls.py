@@ -16,6 +16,7 @@ from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.choice.price import PASSED_NS
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.qualnames import Qualify
@@ -31,6 +32,8 @@ _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begi
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
+_SWITCHED_OFF = 0x030C0000  # from this version on the interpreter leaves out a function by itself
+_MOST_ENDED = 100  # processes whose counts are kept
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
@@ -88,7 +91,8 @@ class AgentCalls(CallSource):
         self._first: Target | None = None
         self._qualifiers = qualnames.Qualifiers()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = self._launched = 0
+        self._waited_ns = self._launched = 0
+        self._passed: dict[int, int] = {}  # by processes that ended
         self._left_out = frozenset[int]()
         self._directories = Directories(self._options, launches)
 
@@ -173,7 +177,9 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost += traced.losses
         self._waited_ns += traced.waited_ns
-        self._passed += traced.arena.counted("passed")
+        self._passed[traced.ids.pid] = self._passed.pop(traced.ids.pid, 0) + traced.arena.counted("passed")
+        if len(self._passed) > _MOST_ENDED:
+            self._passed.pop(next(iter(self._passed)))
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -236,10 +242,14 @@ class AgentCalls(CallSource):
                 self._recording.declare(pid, None, f"process {pid} {why}")
         self._seen = dict(living)
 
+    def passed(self) -> dict[int, int]:
+        """As the processes count them."""
+        return self._passed | {traced.ids.pid: traced.arena.counted("passed") + self._passed.get(traced.ids.pid, 0) for traced in self._traced}
+
     @property
-    def passed(self) -> int:
-        """By all programs together."""
-        return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
+    def ns_per_left_call(self) -> float:
+        """Up to 3.11 the profile function is called, for its beginning and its end."""
+        return 2 * PASSED_NS if any(traced.arena.python < _SWITCHED_OFF for traced in self._traced) else 0.0
 
     def dropped(self) -> dict[int, int]:
         """As the living processes count them."""

@@ -207,10 +207,14 @@ class Sources(Recorder):
                 rows.setdefault(table, []).extend(batches)
         return rows
 
+    def passed(self) -> dict[int, int]:
+        """How many events the hooks in the traced programs saw and did not write, by process, as far as that is still known of those that ended."""
+        return {pid: count for source in self for pid, count in source.passed().items()}
+
     @property
-    def passed(self) -> int:
-        """How many events the hooks in the traced programs saw and did not write."""
-        return sum(source.passed for source in self)
+    def ns_per_left_call(self) -> float:
+        """What a call that is left out costs its program all the same, at most."""
+        return max((source.ns_per_left_call for source in self), default=0.0)
 
     @property
     def by_function(self) -> bool:

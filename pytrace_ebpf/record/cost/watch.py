@@ -8,7 +8,8 @@ from pytrace_ebpf.record.cost.spent import Lately
 
 TIMES = 2  # as much as was foreseen
 _LEAST = 0.05  # of a core, that tracing a process may take in any case: such a program does little
-_AT_LEAST_S = 0.4  # that it is too much: much may begin for a moment
+_AT_LEAST_S = 0.4  # that it is too much before the source is changed: much may begin for a moment
+_SOON_S = 0.1  # the same before calls are left out, which ends as soon as there are fewer
 _SAID = 3  # processes that are named
 
 
@@ -28,11 +29,10 @@ class Watch:
             if each.share <= MOST_SHARE or each.cores <= self._most(each) or not self._sources.is_priced(each.source):
                 continue
             dear[each.pid] = self._dear.get(each.pid, 0.0) + each.seconds
-            if dear[each.pid] < _AT_LEAST_S:
-                continue
-            if each.source == "usdt" and each.pid not in self._sources.unchangeable:
+            changes = each.source == "usdt" and each.pid not in self._sources.unchangeable
+            if changes and dear[each.pid] >= _AT_LEAST_S:
                 self._sources.too_dear(each.pid, each.cores)
-            elif self._leaves_out:
+            elif not changes and self._leaves_out and dear[each.pid] >= _SOON_S:
                 bound.append(each)
         self._dear = dear
         if not bound:
