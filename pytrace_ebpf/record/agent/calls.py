@@ -14,9 +14,9 @@ from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.passed import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.price import PASSED_NS
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.qualnames import Qualify
@@ -32,8 +32,6 @@ _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begi
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
-_SWITCHED_OFF = 0x030C0000  # from this version on the interpreter leaves out a function by itself
-_MOST_ENDED = 100  # processes whose counts are kept
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
@@ -61,11 +59,8 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        self._basics: list[tuple[str, object]] = [
-            ("clock", "tsc" if self._clock.number == TSC else "monotonic"),
-            ("chunk_records", _CHUNK_RECORDS),
-            ("arena_bytes", arena_bytes),
-        ]
+        clock = "tsc" if self._clock.number == TSC else "monotonic"
+        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
@@ -89,12 +84,10 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers = qualnames.Qualifiers()
+        self._qualifiers, self._passed = qualnames.Qualifiers(), Passed()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._launched = 0
-        self._passed: dict[int, int] = {}  # by processes that ended
-        self._left_out = frozenset[int]()
-        self._directories = Directories(self._options, launches)
+        self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -177,9 +170,7 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost += traced.losses
         self._waited_ns += traced.waited_ns
-        self._passed[traced.ids.pid] = self._passed.pop(traced.ids.pid, 0) + traced.arena.counted("passed")
-        if len(self._passed) > _MOST_ENDED:
-            self._passed.pop(next(iter(self._passed)))
+        self._passed.close(traced)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -244,12 +235,12 @@ class AgentCalls(CallSource):
 
     def passed(self) -> dict[int, int]:
         """As the processes count them."""
-        return self._passed | {traced.ids.pid: traced.arena.counted("passed") + self._passed.get(traced.ids.pid, 0) for traced in self._traced}
+        return self._passed.now(self._traced)
 
     @property
     def ns_per_left_call(self) -> float:
-        """Up to 3.11 the profile function is called, for its beginning and its end."""
-        return 2 * PASSED_NS if any(traced.arena.python < _SWITCHED_OFF for traced in self._traced) else 0.0
+        """The dearest process's."""
+        return ns_per_left_call(self._traced)
 
     def dropped(self) -> dict[int, int]:
         """As the living processes count them."""

@@ -58,11 +58,15 @@ class Cost(Recorder):
         self._rows: list[dict[str, Any]] = []
         self._said: list[str] = []
 
+    def approach(self, pid: int) -> None:
+        """What it used until now does not count; what it uses from its first call on does, which may come before all recorders have it."""
+        self._accounts.approach(pid)
+
     def add(self, pid: int) -> None:
-        """What it used before it was recorded does not count, nor what this process did until then."""
+        """What this process did before the first came does not count."""
         if not len(self._accounts):
             self._own_ns = self._first_own_ns = time.process_time_ns()
-            self._began_s = self._first_s = time.monotonic()
+            self._began_s = self._first_s = self._accounts.approached_s
         self._accounts.add(pid)
 
     def see(self, _drained: Rows) -> None:

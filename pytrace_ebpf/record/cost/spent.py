@@ -81,13 +81,24 @@ class Accounts:
         self._passed: dict[int, int] = {}
         self._dropped: dict[int, int] = {}  # events for which there was no room, by process
         self._seconds = 0.0
+        self._approached = 0, _Process(None, 0)
 
     def __len__(self) -> int:
         return len(self._processes)
 
+    def approach(self, pid: int) -> None:
+        """It is going to be added; what it used before does not count then."""
+        self._approached = pid, _Process(_cpu_ns(pid), time.monotonic_ns())
+
+    @property
+    def approached_s(self) -> float:
+        """When the last one was."""
+        return self._approached[1].looked_ns / 1e9
+
     def add(self, pid: int) -> None:
-        """What it used before does not count."""
-        self._processes.setdefault(pid, _Process(_cpu_ns(pid), time.monotonic_ns()))
+        """After approach()."""
+        if self._approached[0] == pid:
+            self._processes.setdefault(pid, self._approached[1])
 
     def count(self, batches: Iterable[Columns]) -> None:
         """Columns of `events`."""
