@@ -70,6 +70,14 @@ class Lately:
     cores: float  # that tracing took
     share: float  # of what the program used
 
+    def after(self, before: "Lately | None") -> "Lately":
+        """The same of this time and the one `before` it, of the same process."""
+        if before is None:
+            return self
+        spent_s, spent_before_s = self.cores * self.seconds, before.cores * before.seconds
+        seconds, spent_s, used_s = self.seconds + before.seconds, spent_s + spent_before_s, spent_s / self.share + spent_before_s / before.share
+        return Lately(self.pid, self.source, seconds, spent_s / seconds, spent_s / used_s)
+
 
 class Accounts:
     """Of all processes of a recording, from look to look."""
