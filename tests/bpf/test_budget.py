@@ -124,7 +124,7 @@ def test_between_intervals_no_event_comes_even_of_the_thread_that_was_told(
     if python.minor >= 12:
         pytest.skip("a function that is left out costs nothing there")
     process = target("inward", python=python)  # has one thread
-    recorder = attach(process.pid, "--source", "agent", "--budget", "1%")
+    recorder = attach(process.pid, "--source", "agent", "--budget", "10%")
     wait_until(lambda: left_out(recorder.directory)["to_ns"].notna().sum() >= 2)
     trace = pytrace_ebpf.open(recorder.stop())
     out, cost = trace.left_out(), trace.manifest["cost"]
