@@ -1,7 +1,7 @@
 /* Has threads of the program's do what the agent has to do.
  *
  * While Python runs, a thread does it between two instructions: as a pending call, which any thread of the main interpreter makes from 3.12 on, and
- * the main thread before. Where none runs, a thread of the agent's takes the GIL, does it, and ends: it lives for a millisecond. A program that
+ * the main thread before. Where none runs, a thread of the agent's takes the GIL after 20 ms, does it, and ends. A program that
  * goes on meanwhile comes to the pending call first, and waits there for the end of that thread: so it is not there when the program forks. */
 #define _GNU_SOURCE
 #include "errands.h"
@@ -18,6 +18,7 @@
 
 #define PAUSE_NS 50000
 #define PATIENCE 20000 /* pauses: a second or more */
+#define GRACE 400      /* pauses in which Python may do it by itself: 20 ms */
 
 void (*errands_do)(bool here);
 
@@ -50,11 +51,21 @@ static void act(bool here)
     py.PyErr_Restore(type, value, traceback);
 }
 
+/* A thread that comes to take the GIL allocates before it has it. While tracemalloc is at work, and the program ends that meanwhile, CPython up to 3.13
+ * then writes to what is gone. So it comes only where Python does not run. */
+static void wait_for_python(void)
+{
+    struct timespec pause = {0, PAUSE_NS};
+    for (int n = 0; n < GRACE && __atomic_load_n(&asked, __ATOMIC_SEQ_CST); n++)
+        nanosleep(&pause, NULL);
+}
+
 static void *run(void *unused)
 {
     (void)unused;
     __atomic_store_n(&runner, (uint32_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
     prctl(PR_SET_NAME, "pytrace-agent");
+    wait_for_python();
     if (!cpython_finalizing() && __atomic_load_n(&asked, __ATOMIC_SEQ_CST)) {
         int state = py.PyGILState_Ensure();
         act(false);

@@ -20,6 +20,9 @@ class Recorder:
     alert_fd: int | None = None  # readable when something happened that cannot wait for the next tick; drain() reads it
     interval_s: float = 1.0  # how long it can wait to be drained; it may change
 
+    def approach(self, pid: int) -> None:
+        """It is going to be added, to the first of the recorders."""
+
     def add(self, pid: int) -> None:
         """Record all threads of this process from now on; one that was added already stays as it is.
 

@@ -106,10 +106,14 @@ class CallSource(Recorder):
         """The first process that it recorded or was prepared for: what a call costs is measured with its interpreter."""
         return None
 
+    def passed(self) -> dict[int, int]:
+        """Events that were looked at in the traced programs and not written, by process, as far as that is still known of those that ended."""
+        return {}
+
     @property
-    def passed(self) -> int:
-        """Events that were looked at in the traced programs and not written."""
-        return 0
+    def ns_per_left_call(self) -> float:
+        """What a call costs its program all the same while it is left out."""
+        return 0.0
 
     def prepare(self, target: Target) -> None:
         """Do what takes its time before the recording of `target` begins. Raises TargetError."""

@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from pathlib import Path
 
 import psutil
@@ -32,7 +33,13 @@ SERVICES = {
     "gunicorn-gthread": ["gunicorn", "--worker-class", "gthread", "--threads", "4", "served:wsgi"],
     "uvicorn": ["uvicorn", "--no-access-log", "--log-level", "warning", "served:asgi"],
 }
+PR_SET_PDEATHSIG = 1
 SETTLED_S = 1.0  # of each turn, that does not count: a tracer that begins, or one that has just ended
+
+
+def ends_with_its_creator() -> None:
+    """Whatever ends this process: the kernel asks a master to end then, which asks its workers; clients and the tracer are asked likewise."""
+    CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextmanager
@@ -45,7 +52,12 @@ def serving(name: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
     where = ["--bind", f"127.0.0.1:{port}"] if module == "gunicorn" else ["--host", "127.0.0.1", "--port", str(port)]
     command = [sys.executable, "-m", module, "--workers", str(workers), *where, *words]
     service = subprocess.Popen(
-        command, cwd=CHILDREN, env=os.environ | {"PYTHONPATH": str(CHILDREN)}, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        cwd=CHILDREN,
+        env=os.environ | {"PYTHONPATH": str(CHILDREN)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=ends_with_its_creator,
     )
     try:
         until = time.monotonic() + 30
@@ -60,14 +72,18 @@ def serving(name: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
         yield port, psutil.Process(service.pid)
     finally:
         service.terminate()
-        service.wait(30)
+        with suppress(subprocess.TimeoutExpired):
+            service.wait(10)
+        with suppress(ProcessLookupError):  # workers that their master has left behind
+            os.killpg(service.pid, signal.SIGKILL)
+        service.wait()
 
 
 class Clients:
     """A process that asks and asks."""
 
     def __init__(self, port: int, number: int, master: psutil.Process) -> None:
-        self._service = [master, *master.children(recursive=True)]
+        self._master, self._service = master, dict[int, psutil.Process]()
         self._process = subprocess.Popen(
             [sys.executable, CLIENTS, str(port), str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )  # fmt: skip
@@ -81,7 +97,9 @@ class Clients:
         return answered / (time.monotonic() - began), (self._cpu_s() - used) / answered * 1e3
 
     def _cpu_s(self) -> float:
-        return sum(each.cpu_times().user + each.cpu_times().system for each in self._service)
+        for each in self._master.children(recursive=True):  # the master answers, for a worker, before there is one
+            self._service.setdefault(each.pid, each)
+        return sum(each.cpu_times().user + each.cpu_times().system for each in (self._master, *self._service.values()))
 
     def _said(self, line: str) -> str:
         assert self._process.stdin and self._process.stdout
@@ -101,7 +119,7 @@ def traced(pattern: str, options: list[str]) -> Iterator[list[str]]:
     said: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         words = ["-m", "pytrace_ebpf", "attach", "--match", pattern, "-o", f"{folder}/trace", *options]
-        tracer = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True)
+        tracer = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True, preexec_fn=ends_with_its_creator)
         assert tracer.stderr
         said.append(tracer.stderr.readline().rstrip())
         try:
@@ -123,6 +141,7 @@ def main() -> None:
     parser.add_argument("--options", type=str.split, default=[], help="of attach, in one word")
     parser.add_argument("--say", action="store_true", help="print all that the tracer says")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it began
     print(
         f"medians of {args.rounds} rounds of {args.seconds:g} s in turn, {args.workers} workers, {args.clients} clients; attach --match {' '.join(args.options)}"
     )

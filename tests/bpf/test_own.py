@@ -33,7 +33,8 @@ after = sorted(os.listdir("/proc/self/fd"))
 trace = own.trace
 func_id = int(trace.functions().query("qualname == 'leaf'")["func_id"].iloc[0])
 calls = trace.calls(columns=["func_id", "tid"])
-print(json.dumps([int((calls["func_id"] == func_id).sum()), calls["tid"].nunique(), before == after]))
+sources = [each["source"] for each in trace.manifest["sources"]]
+print(json.dumps([int((calls["func_id"] == func_id).sum()), calls["tid"].nunique(), before == after, sources, len(trace.left_out())]))
 """
 
 CELLS = """\
@@ -46,6 +47,7 @@ shell.run_cell("leaf()")
 trace = shell.user_ns["_pytrace"]
 func_id = int(trace.functions().query("qualname == 'leaf'")["func_id"].iloc[0])
 print("counted", int((trace.calls(columns=["func_id"])["func_id"] == func_id).sum()), shell.user_ns["x"])
+print("by", *(each["source"] for each in trace.manifest["sources"]), len(trace.left_out()))
 shell.run_cell_magic("pytrace", "--duration soon", "y = 1")
 """
 
@@ -60,7 +62,7 @@ def run(program: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_a_process_has_itself_recorded_for_a_time(tmp_path: Path) -> None:
     done = run(PROGRAM, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [100, 2, True]
+    assert json.loads(done.stdout) == [100, 2, True, ["agent"], 0]  # the agent where probes would serve, and all calls
     assert {path.name for path in tmp_path.iterdir()} == {"program.py", "trace"}  # what the recorder says is in no file that somebody could replace
 
 
@@ -75,6 +77,6 @@ def test_a_notebooks_cell_is_recorded_and_shown(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
     done = run(CELLS, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "counted 20000 5\n" in done.stdout
+    assert "counted 20000 5\nby agent 0\n" in done.stdout
     assert " leaf " in done.stdout and "(a picture of the calls of " in done.stdout
     assert "pytrace-ebpf: 'soon' is not a time" in done.stderr and "Traceback" not in done.stderr

@@ -20,6 +20,7 @@ class Program:
     spent_ns: float = 0.0
     at_rest_ns: float = 0.0  # of the tracer, in a second
     to_pass_ns: float = 0.0  # cost of a call that is left out
+    foretold: bool = False  # whether that is known beforehand
     left: list[int] = field(default_factory=list)  # in the order in which they were
     pauses: list[float] = field(default_factory=list)  # when everything was
 
@@ -29,7 +30,8 @@ class Program:
             on, rates = EVERYTHING not in out, np.array(self.rates) * step_s
             calls = np.array([rate if on and number not in out else 0.0 for number, rate in enumerate(rates)])
             passed_ns = (rates.sum() - calls.sum()) * self.to_pass_ns if on else 0.0
-            span = Span(self.now_s, step_s, step_s * 1e9, calls.sum() * NS_TO_READ + self.at_rest_ns * step_s, calls, NS_PER_CALL, passed_ns)
+            own_ns, left_ns = calls.sum() * NS_TO_READ + self.at_rest_ns * step_s, self.to_pass_ns if self.foretold else 0.0
+            span = Span(self.now_s, step_s, step_s * 1e9, own_ns, calls, NS_PER_CALL, passed_ns, ns_per_left_call=left_ns)
             self.now_s += step_s
             self.spent_ns += span.spent_ns
             gone = self.budget.decide(span) - out
@@ -140,3 +142,14 @@ def test_a_program_that_waits_keeps_its_few_calls() -> None:
     for number in range(200):
         assert not budget.decide(Span(number / 2, 0.5, 5e5, 5e6, np.array([30.0, 90.0]), NS_PER_CALL))
     assert budget.decide(Span(100.5, 0.5, 5e5, 5e6, np.array([30.0, 9000.0]), NS_PER_CALL)) == {1}
+
+
+def test_where_what_is_left_out_costs_nearly_as_much_intervals_begin_at_once() -> None:
+    program = Program([4e6, 1e6], Budget(0.1), to_pass_ns=90.0, foretold=True).runs(0.3)
+    assert program.pauses and not program.left
+    assert program.runs(60).share < 0.1 and not program.left
+
+
+def test_where_it_costs_little_functions_are_left_out_however_much_is_to_be_saved() -> None:
+    program = Program([4e6, 1e3], Budget(0.1), to_pass_ns=10.0, foretold=True).runs(20)
+    assert set(program.left) == {0} and not program.pauses

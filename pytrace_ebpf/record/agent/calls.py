@@ -14,6 +14,7 @@ from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
+from pytrace_ebpf.record.agent.passed import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.cost.budget import EVERYTHING
@@ -58,11 +59,8 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        self._basics: list[tuple[str, object]] = [
-            ("clock", "tsc" if self._clock.number == TSC else "monotonic"),
-            ("chunk_records", _CHUNK_RECORDS),
-            ("arena_bytes", arena_bytes),
-        ]
+        clock = "tsc" if self._clock.number == TSC else "monotonic"
+        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
@@ -86,11 +84,10 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers = qualnames.Qualifiers()
+        self._qualifiers, self._passed = qualnames.Qualifiers(), Passed()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
-        self._waited_ns = self._passed = self._launched = 0
-        self._left_out = frozenset[int]()
-        self._directories = Directories(self._options, launches)
+        self._waited_ns = self._launched = 0
+        self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -173,7 +170,7 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost += traced.losses
         self._waited_ns += traced.waited_ns
-        self._passed += traced.arena.counted("passed")
+        self._passed.close(traced)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -236,10 +233,14 @@ class AgentCalls(CallSource):
                 self._recording.declare(pid, None, f"process {pid} {why}")
         self._seen = dict(living)
 
+    def passed(self) -> dict[int, int]:
+        """As the processes count them."""
+        return self._passed.now(self._traced)
+
     @property
-    def passed(self) -> int:
-        """By all programs together."""
-        return self._passed + sum(traced.arena.counted("passed") for traced in self._traced)
+    def ns_per_left_call(self) -> float:
+        """The dearest process's."""
+        return ns_per_left_call(self._traced)
 
     def dropped(self) -> dict[int, int]:
         """As the living processes count them."""

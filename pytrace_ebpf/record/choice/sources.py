@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # slow to import, and usually only one of them is used
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
 _BUSY_SHARE, _ARENA_BYTES = 32, {"events": 16, "observed": 192, "allocations": 48}  # of a row of the table
 _BEGINNING_S = 2
+_PRICE_S = 0.5  # within which the price of a call is measured as a rule
 
 
 class Sources(Recorder):
@@ -97,6 +98,7 @@ class Sources(Recorder):
                 preparing.result()
             else:
                 source.prepare(target)
+            self._learn_price(choice.source)
         if remark := source.remark(target.pid):
             choice = replace(choice, why=f"{choice.why}; {remark}")
         self._planned[target.pid] = target, source, choice.why, seen.foreseen
@@ -207,10 +209,14 @@ class Sources(Recorder):
                 rows.setdefault(table, []).extend(batches)
         return rows
 
+    def passed(self) -> dict[int, int]:
+        """How many events the hooks in the traced programs saw and did not write, by process, as far as that is still known of those that ended."""
+        return {pid: count for source in self for pid, count in source.passed().items()}
+
     @property
-    def passed(self) -> int:
-        """How many events the hooks in the traced programs saw and did not write."""
-        return sum(source.passed for source in self)
+    def ns_per_left_call(self) -> float:
+        """What a call that is left out costs its program all the same, at most."""
+        return max((source.ns_per_left_call for source in self), default=0.0)
 
     @property
     def by_function(self) -> bool:
@@ -235,6 +241,12 @@ class Sources(Recorder):
         for name, source in list(self._made.items()):
             if name != sampled.NAME and name not in self._measuring and source.first is not None:
                 self._measuring[name] = self._beside.submit(self._measure, source, source.first)
+
+    def _learn_price(self, name: str) -> None:
+        """Before it is named, where it was never measured here: by the agent that is a matter of a tenth of a second."""
+        if name == "agent" and not self._prices.is_measured(name):
+            self.measure()
+            wait([future for of, future in self._measuring.items() if of == name], _PRICE_S)
 
     def is_priced(self, name: str) -> bool:
         """Whether the price of a source is as well known as it can be."""

@@ -45,6 +45,7 @@ class Span:
     ns_per_call: float  # of the program's CPU time
     passed_ns: float = 0.0  # likewise: for events that were seen and not written, and for costs that no event causes
     by_function: bool = True  # whether it helps to leave out single functions
+    ns_per_left_call: float = 0.0  # what a call costs the program all the same that is left out so
 
     @property
     def spent_ns(self) -> float:
@@ -55,6 +56,11 @@ class Span:
     def ns_per_whole_call(self) -> float:
         """What a call cost the program and the tracer that reads it."""
         return self.ns_per_call + min(_MOST_READING_NS, self.tracer_ns / max(1.0, float(self.calls.sum())))
+
+    @property
+    def saved_ns_per_call(self) -> float:
+        """What leaving out a call saves of that."""
+        return max(0.0, self.ns_per_whole_call - self.ns_per_left_call) if self.by_function else 0.0
 
 
 @dataclass
@@ -110,8 +116,10 @@ class Budget:
         calls_ns = float(span.calls.sum()) * span.ns_per_whole_call
         over_ns = calls_ns - max(may_ns - (span.spent_ns - calls_ns), _FOR_CALLS * whole_ns)
         if over_ns > 0 and (debt_ns or span.spent_ns > whole_ns):
-            if span.by_function:
-                self._leave_out(span, over_ns)
+            if span.calls.sum() * span.saved_ns_per_call < over_ns and span.spent_ns > whole_ns:
+                self._hopeless(debt_ns)
+                return
+            self._leave_out(span, over_ns)
         elif span.spent_ns < _CALM * whole_ns and not debt_ns:
             self._bring_back(span, may_ns - span.spent_ns)
         # Earlier decisions may not have taken effect yet; the rest is what leaving out functions cannot save.
@@ -121,8 +129,16 @@ class Budget:
         elif self._helpless_s is None:
             self._helpless_s = span.now_s
         elif span.now_s - self._helpless_s > _HELPLESS_S:
-            self._helpless_s, self._paused, self._by_intervals = None, True, True
-            self._absences.clear()  # what is recorded in an interval is exact
+            self._begin_intervals()
+
+    def _hopeless(self, debt_ns: float) -> None:
+        """Not even leaving out all functions would be enough."""
+        if debt_ns >= _INTERVAL_S * self._share * 1e9:
+            self._begin_intervals()
+
+    def _begin_intervals(self) -> None:
+        self._helpless_s, self._paused, self._by_intervals = None, True, True
+        self._absences.clear()  # what is recorded in an interval is exact
 
     def pace(self, span: Span, pace_s: float) -> float:
         """How long to wait between two looks at what was recorded, so that these themselves fit in; `pace_s`: until now."""
@@ -142,7 +158,7 @@ class Budget:
         for func_id in np.argsort(calls, kind="stable")[::-1].tolist():
             if over_ns <= 0 or calls[func_id] <= least or away == MOST_OUT:
                 return
-            over_ns -= float(calls[func_id]) * span.ns_per_whole_call
+            over_ns -= float(calls[func_id]) * span.saved_ns_per_call
             if func_id in out:
                 continue  # already left out: these are its last calls
             before = self._absences.get(func_id)

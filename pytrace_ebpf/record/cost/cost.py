@@ -47,7 +47,8 @@ class Cost(Recorder):
         self._sources, self._accounts = sources, Accounts(recording, sources)
         self._budget = Budget(budget) if budget is not None else None
         self._watch = Watch(sources, leaves_out) if unasked and budget is None else None
-        self._counts = np.zeros(1024, np.int64)  # events by func_id + 1
+        self._counts = np.zeros(1024, np.int64)  # events by func_id + 1, where calls may be left out
+        self._counts_functions = budget is not None or (unasked and leaves_out)
         self.pace_s = 0.0  # how long to wait between two drains, since each costs CPU time
         self._own_ns = self._first_own_ns = time.process_time_ns()
         self._began_s = self._first_s = time.monotonic()
@@ -57,29 +58,33 @@ class Cost(Recorder):
         self._rows: list[dict[str, Any]] = []
         self._said: list[str] = []
 
+    def approach(self, pid: int) -> None:
+        """What it used until now does not count; what it uses from its first call on does, which may come before all recorders have it."""
+        self._accounts.approach(pid)
+
     def add(self, pid: int) -> None:
-        """What it used before it was recorded does not count, nor what this process did until then."""
+        """What this process did before the first came does not count."""
         if not len(self._accounts):
             self._own_ns = self._first_own_ns = time.process_time_ns()
-            self._began_s = self._first_s = time.monotonic()
+            self._began_s = self._first_s = self._accounts.approached_s
         self._accounts.add(pid)
 
     def see(self, _drained: Rows) -> None:
         """Count the events of the sources, and decide from time to time."""
         self._count(self._sources.drained)
         seconds = time.monotonic() - self._began_s
-        hasty = self._budget is not None and self._accounts.roughly_ns() > _HASTE_NS
+        hasty = self._counts_functions and self._accounts.roughly_ns() > _HASTE_NS
         if seconds >= (_LEAST_S if hasty else max(_MOST_S, self.pace_s)):
             if self._watch or time.monotonic() - self._first_s > _PRICED_S:
                 self._sources.measure()
             span, paused = self._span(seconds), EVERYTHING in self._open
+            if self._watch and (why := self._watch.look(self._accounts.lately(seconds))):
+                self._bound(why)
             if self._budget:
                 self._leave_out(self._budget.decide(span), span)
                 if paused != (EVERYTHING in self._open):  # the request took a while, during which probes were still or already attached
                     self._budget.decide(self._span(time.monotonic() - self._began_s))
                 self.pace_s = 0.0 if hasty or self._back else self._budget.pace(span, self.pace_s)
-            elif self._watch and (why := self._watch.look(self._accounts.lately(seconds))):
-                self._bound(why)
         elif self._budget and self._back:
             self._leave_out(self._budget.out, None)
 
@@ -97,7 +102,7 @@ class Cost(Recorder):
 
     def _count(self, batches: Iterable[Columns]) -> None:
         self._accounts.count(batches)
-        for batch in batches if self._budget else ():
+        for batch in batches if self._counts_functions else ():
             counts = np.bincount(batch["func_id"].astype(np.intp) + 1, minlength=len(self._counts))
             counts[: len(self._counts)] += self._counts
             self._counts = counts
@@ -105,7 +110,7 @@ class Cost(Recorder):
     def _span(self, seconds: float) -> Span:
         own_ns, spent = time.process_time_ns(), self._accounts.look(seconds)
         self._unreported.add(spent)
-        calls = self._counts[1:] / 2 if self._budget else np.array([spent.calls])
+        calls = self._counts[1:] / 2 if self._counts_functions else np.array([spent.calls])
         span = Span(
             time.monotonic(),
             seconds,
@@ -115,6 +120,7 @@ class Cost(Recorder):
             spent.calls_ns / max(1.0, spent.calls),
             max(0.0, spent.spent_ns - spent.calls_ns),
             self._sources.by_function,
+            self._sources.ns_per_left_call,
         )
         self._counts, self._own_ns, self._began_s = np.zeros_like(self._counts), own_ns, span.now_s
         return span

@@ -38,6 +38,7 @@ class _Sum:
 
     source: str
     events: int = 0
+    passed: int = 0  # events that were looked at and not written
     used_ns: float = 0.0
     slowed_ns: float = 0.0  # of that, by what no single call is charged for
 
@@ -45,7 +46,7 @@ class _Sum:
         return min(self.used_ns, self.events / 2 * price)
 
     def spent_ns(self, price: float) -> float:
-        return min(self.used_ns, max(self.events / 2 * price, self.slowed_ns))
+        return min(self.used_ns, max(self.events / 2 * price + self.passed * PASSED_NS, self.slowed_ns))
 
 
 @dataclass
@@ -54,6 +55,7 @@ class _Process:
     looked_ns: int
     slowdown: float = 1.0
     events: int = 0  # since then
+    passed: int = 0  # likewise
     lately: _Sum = field(default_factory=lambda: _Sum(""))
     whole: _Sum = field(default_factory=lambda: _Sum(""))
 
@@ -68,6 +70,14 @@ class Lately:
     cores: float  # that tracing took
     share: float  # of what the program used
 
+    def after(self, before: "Lately | None") -> "Lately":
+        """The same of this time and the one `before` it, of the same process."""
+        if before is None:
+            return self
+        spent_s, spent_before_s = self.cores * self.seconds, before.cores * before.seconds
+        seconds, spent_s, used_s = self.seconds + before.seconds, spent_s + spent_before_s, spent_s / self.share + spent_before_s / before.share
+        return Lately(self.pid, self.source, seconds, spent_s / seconds, spent_s / used_s)
+
 
 class Accounts:
     """Of all processes of a recording, from look to look."""
@@ -76,16 +86,27 @@ class Accounts:
         self._recording, self._sources = recording, sources
         self._processes: dict[int, _Process] = {}
         self._closed = Spent()  # of processes that are not held apart any more
-        self._passed = self._all_passed = 0
+        self._passed: dict[int, int] = {}
         self._dropped: dict[int, int] = {}  # events for which there was no room, by process
         self._seconds = 0.0
+        self._approached = 0, _Process(None, 0)
 
     def __len__(self) -> int:
         return len(self._processes)
 
+    def approach(self, pid: int) -> None:
+        """It is going to be added; what it used before does not count then."""
+        self._approached = pid, _Process(_cpu_ns(pid), time.monotonic_ns())
+
+    @property
+    def approached_s(self) -> float:
+        """When the last one was."""
+        return self._approached[1].looked_ns / 1e9
+
     def add(self, pid: int) -> None:
-        """What it used before does not count."""
-        self._processes.setdefault(pid, _Process(_cpu_ns(pid), time.monotonic_ns()))
+        """After approach()."""
+        if self._approached[0] == pid:
+            self._processes.setdefault(pid, self._approached[1])
 
     def count(self, batches: Iterable[Columns]) -> None:
         """Columns of `events`."""
@@ -105,7 +126,7 @@ class Accounts:
     def roughly_ns(self) -> float:
         """What was spent since the last look, as far as calls take it."""
         calls_ns = sum(process.events / 2 * self._price(process.whole.source) for process in self._processes.values() if process.events)
-        return calls_ns + max(0, self._sources.passed - self._passed) * PASSED_NS
+        return calls_ns + PASSED_NS * sum(count for _, count in self._passed_now())
 
     def look(self, seconds: float) -> Spent:
         """What happened since the last look, so many seconds ago."""
@@ -115,17 +136,23 @@ class Accounts:
         for pid, dropped in self._sources.dropped().items():  # such an event costs its program as much
             self._of(pid).events += max(0, dropped - self._dropped.get(pid, 0))
             self._dropped[pid] = dropped
+        for pid, count in self._passed_now():
+            self._of(pid).passed += count
+        self._passed = self._sources.passed()
         now_ns = time.monotonic_ns()  # not before any of them was listed
         for pid, process in self._processes.items():
             self._look(pid, process, now_ns)
             lately, price = process.lately, self._price(process.lately.source)
             spent.add(_of_sum(lately, price, _LEAST_OWN if process.slowdown == 1 else min(_LEAST_OWN, 1 / process.slowdown)))
-        passed, self._passed = max(0, self._sources.passed - self._passed), self._sources.passed
-        self._all_passed += passed
-        spent.spent_ns = min(spent.used_ns, spent.spent_ns + passed * PASSED_NS)
         self._seconds += seconds
         self._close_ended()
         return spent
+
+    def _passed_now(self) -> Iterator[tuple[int, int]]:
+        """How many events passed in each process since the last look."""
+        for pid, count in self._sources.passed().items():
+            if count > self._passed.get(pid, 0):
+                yield pid, count - self._passed.get(pid, 0)
 
     def _look(self, pid: int, process: _Process, now_ns: int) -> None:
         source = self._recording.source_of(pid) or process.whole.source
@@ -133,16 +160,17 @@ class Accounts:
             self._close(process)
         process.whole.source = source
         cpu_ns = _cpu_ns(pid) if process.seen_ns is not None else None
-        lately = _Sum(source, process.events)
+        lately = _Sum(source, process.events, process.passed)
         if cpu_ns is not None and process.seen_ns is not None:
             lately.used_ns = max(0, cpu_ns - process.seen_ns)
         elif process.seen_ns is not None:  # it has ended meanwhile, and nobody can say any more what it used
-            lately.used_ns = min(now_ns - process.looked_ns, lately.events / 2 * self._price(source))
+            lately.used_ns = min(now_ns - process.looked_ns, lately.events / 2 * self._price(source) + lately.passed * PASSED_NS)
         slowdown = self._sources.slowdown(pid)
         lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))
-        process.seen_ns, process.looked_ns, process.slowdown, process.events = cpu_ns, now_ns, slowdown, 0
+        process.seen_ns, process.looked_ns, process.slowdown, process.events, process.passed = cpu_ns, now_ns, slowdown, 0, 0
         process.lately = lately
         process.whole.events += lately.events
+        process.whole.passed += lately.passed
         process.whole.used_ns += lately.used_ns
         process.whole.slowed_ns += lately.slowed_ns
 
@@ -160,7 +188,6 @@ class Accounts:
         whole.add(self._closed)
         for process in self._processes.values():
             whole.add(_of_sum(process.whole, self._price(process.whole.source), _LEAST_OWN))
-        whole.spent_ns = min(whole.used_ns, whole.spent_ns + self._all_passed * PASSED_NS)
         return whole
 
     def _price(self, source: str) -> float:

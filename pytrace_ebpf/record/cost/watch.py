@@ -8,7 +8,8 @@ from pytrace_ebpf.record.cost.spent import Lately
 
 TIMES = 2  # as much as was foreseen
 _LEAST = 0.05  # of a core, that tracing a process may take in any case: such a program does little
-_AT_LEAST_S = 0.4  # that it is too much: much may begin for a moment
+_AT_LEAST_S = 0.4  # that it is too much before the source is changed: much may begin for a moment
+_SOON_S = 0.1  # the same before calls are left out, which ends as soon as there are fewer
 _SAID = 3  # processes that are named
 
 
@@ -18,22 +19,21 @@ class Watch:
     def __init__(self, sources: Sources, leaves_out: bool) -> None:
         """`leaves_out`: whether calls may be left out, where no other source is cheaper."""
         self._sources, self._leaves_out = sources, leaves_out
-        self._dear: dict[int, float] = {}  # seconds for which a process has been traced at too high a cost
+        self._dear: dict[int, Lately] = {}  # processes that have been traced at too high a cost, since when that is so
 
     def look(self, lately: Iterable[Lately]) -> str:
         """Ask the sources to change what has become too dear. Returns why calls are to be left out from now on, a sentence; "" where they are not."""
         bound = list[Lately]()
-        dear = dict[int, float]()
+        dear = dict[int, Lately]()
         for each in lately:
             if each.share <= MOST_SHARE or each.cores <= self._most(each) or not self._sources.is_priced(each.source):
                 continue
-            dear[each.pid] = self._dear.get(each.pid, 0.0) + each.seconds
-            if dear[each.pid] < _AT_LEAST_S:
-                continue
-            if each.source == "usdt" and each.pid not in self._sources.unchangeable:
-                self._sources.too_dear(each.pid, each.cores)
-            elif self._leaves_out:
-                bound.append(each)
+            since = dear[each.pid] = each.after(self._dear.get(each.pid))
+            changes = each.source == "usdt" and each.pid not in self._sources.unchangeable
+            if changes and since.seconds >= _AT_LEAST_S:
+                self._sources.too_dear(each.pid, since.cores)
+            elif not changes and self._leaves_out and since.seconds >= _SOON_S:
+                bound.append(since)
         self._dear = dear
         if not bound:
             return ""

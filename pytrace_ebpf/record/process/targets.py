@@ -180,6 +180,8 @@ class Targets:
 
     def _add(self, pid: int) -> None:
         for recorder in self._recorders:
+            recorder.approach(pid)
+        for recorder in self._recorders:
             recorder.add(pid)
 
     def _refuse(self, pid: int, error: Exception) -> None:
