@@ -21,7 +21,7 @@ def test_a_process_that_has_ended_when_it_is_first_looked_at_used_nothing_and_no
     monkeypatch.setattr(spent.time, "monotonic_ns", lambda: next(ticks))
     processes = SimpleNamespace(living={ended.pid: None, os.getpid(): None})
     recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: "agent"))
-    sources = cast(Sources, SimpleNamespace(passed=0, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: 100.0))
+    sources = cast(Sources, SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: 100.0))
     accounts = spent.Accounts(recording, sources)
     lately = accounts.look(0.1)
     assert lately.used_ns > 0 and lately.spent_ns == lately.calls_ns == 0
