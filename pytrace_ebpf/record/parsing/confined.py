@@ -60,7 +60,7 @@ class Confined:
         self._owner = 0  # a fork of this process has one of its own
         self._worked_s = 0.0
         self._failures: Counter[Hashable] = Counter()
-        self._abandoned = False
+        self._abandoned = self._put_aside = False
         atexit.register(self.close)
 
     @property
@@ -98,7 +98,7 @@ class Confined:
                 raise UnansweredError("the process that reads such things is asked no more")
             if self._worked_s > _WORK_S:
                 self._end()
-            began = time.monotonic()
+            began, self._put_aside = time.monotonic(), False
             try:
                 self._connect()
             except OSError as error:  # nothing can be opened just now, which is not attributed to a target
@@ -113,6 +113,8 @@ class Confined:
                 in_vain, why = True, f"the process that reads such things had no answer in {seconds:g} s"
             except (OSError, EOFError):
                 in_vain, why = True, "the process that reads such things ended meanwhile"
+                if self._put_aside:
+                    of, why = None, "it was put aside, since others wait"
             except (ValueError, TypeError, LookupError, RecursionError, MemoryError):
                 why = "the process that reads such things answered nonsense"
             else:
@@ -124,8 +126,15 @@ class Confined:
             self._end()
             if len(self._failures) >= _MOST_KNOWN:
                 self._failures.clear()
-            self._failures[of] += 1
+            if of is not None:
+                self._failures[of] += 1
             raise UnansweredError(why)
+
+    def put_aside(self) -> None:
+        """End it while another thread asks it, which has no answer now; that is not attributed to a target, and the next one has."""
+        self._put_aside = True
+        if (child := self._child) is not None and self._owner == os.getpid():
+            child.kill()
 
     def abandon(self) -> None:
         """End it while others ask it, and let nobody have an answer from now on, until start()."""
@@ -208,7 +217,7 @@ def _until(connection: socket.socket, deadline: float) -> None:
 
 
 class PerThread:
-    """What `parsers` is, but for threads that begin with use_own(): what is read for one of those keeps nobody else waiting."""
+    """What `parsers` is, but for threads that begin with use_own() or use(): what is read for one of those keeps nobody else waiting."""
 
     def __init__(self, *words: str) -> None:
         self._words, self._own = words, threading.local()
@@ -216,8 +225,16 @@ class PerThread:
 
     def use_own(self) -> Confined:
         """Ask one of its own in this thread from now on; whoever calls this closes it."""
-        self._own.confined = Confined(*self._words)
-        return self._own.confined
+        self.use(own := self.new())
+        return own
+
+    def new(self) -> Confined:
+        """One more of the same; whoever calls this closes it."""
+        return Confined(*self._words)
+
+    def use(self, own: Confined) -> None:
+        """Ask that one in this thread from now on."""
+        self._own.confined = own
 
     def of_this_thread(self) -> Confined:
         """The one that this thread asks."""

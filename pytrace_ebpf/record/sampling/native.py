@@ -31,7 +31,7 @@ from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Mapping as Mapped
 from pytrace_ebpf.record.process.target import Target, as_text, identity, mapped_file, parse_mappings
-from pytrace_ebpf.record.sampling.readings import Readings
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.trace.layers import NUMBERS
 
 FRAME_NATIVE = 1 << 63  # events.h

@@ -19,7 +19,7 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.parsing.confined import Confined, native_parsers
+from pytrace_ebpf.record.parsing.confined import native_parsers
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -27,7 +27,7 @@ from pytrace_ebpf.record.sampling import away, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
-from pytrace_ebpf.record.sampling.readings import Readings
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.sampling.rows import columns
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
@@ -99,8 +99,7 @@ class Samples(Recorder):
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
         self._tasks = TaskNames(self._programs)
-        self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", self._begin_files)
-        self._files_reader: Confined | None = None
+        self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", native_parsers)
         self._native = NativeCode(self._programs, recording.functions, self._files)
         self._tasks_of: dict[int, RunningTasks] = {}  # by number, as they were found beside this
         self._layouts: dict[Layout, int] = {}
@@ -116,9 +115,6 @@ class Samples(Recorder):
         self._refused: tuple[str, ...] = ()
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
-
-    def _begin_files(self) -> None:
-        self._files_reader = native_parsers.use_own()
 
     def _load(self, first: str, kind: int, steps: str) -> int:
         """The descriptor of a program, whose next steps are loaded too. Without the one for native frames samples have none."""
@@ -385,9 +381,8 @@ class Samples(Recorder):
         for each in readings:
             each.close()
         if self._names.beside:
-            for asked in (confined.parsers, native_parsers, self._files_reader):
-                if asked:
-                    asked.abandon()
+            for asked in (confined.parsers, native_parsers):
+                asked.abandon()
             for each in readings:
                 each.join(_ENDS_S)
 

@@ -1,4 +1,4 @@
-"""Reads what samples refer to (names, lines, the rules of files) beside the loop that takes in samples, and in turns: each user's as he has cost least.
+"""Reads what is recorded by numbers (names, lines, the rules of files) beside the loop that takes in everything, and in turns: each user's as he has cost least.
 
 Where all is of one user, who asked for it, it is read at once.
 """
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from pytrace_ebpf.record.parsing.confined import PerThread
 from pytrace_ebpf.record.process.shares import Shares
 
 _MOST_WAITING = 64  # jobs of a user
@@ -19,9 +20,10 @@ Job = Callable[[], None]
 class Readings:
     """One thread, and what waits for it. What goes wrong there is raised by the next do()."""
 
-    def __init__(self, shares: Shares | None, name: str, begin: Job = lambda: None) -> None:
-        """`shares`: None, everything is done at once, by who asks for it. `begin`: called by the thread first."""
-        self._shares, self._begin = shares, begin
+    def __init__(self, shares: Shares | None, name: str, asked: PerThread | None = None) -> None:
+        """`shares`: None, everything is done at once, by who asks for it. `asked`: of what the thread asks one of its own."""
+        self._shares = shares
+        self._asked, self._own = asked, asked.new() if asked and shares else None
         self._waiting: dict[int, deque[Job]] = {}
         self._changed = threading.Condition()
         self._closing = self._busy = False
@@ -59,11 +61,13 @@ class Readings:
             return self._changed.wait_for(lambda: not self._busy and not any(self._waiting.values()), max(0.0, end_s - time.monotonic()))
 
     def close(self) -> None:
-        """Do nothing more, and wait for nothing: who makes what is being done end sees to that."""
+        """Do nothing more, and wait for nothing: what is being done has no more answers from a process of its own."""
         with self._changed:
             self._closing = True
             self._waiting.clear()
             self._changed.notify_all()
+        if self._own:
+            self._own.abandon()
 
     def join(self, within_s: float) -> None:
         """After close(): wait for the end of the thread."""
@@ -72,7 +76,8 @@ class Readings:
 
     def _run(self) -> None:
         assert self._shares is not None
-        self._begin()
+        if self._asked and self._own:
+            self._asked.use(self._own)
         while taken := self._next(self._shares):
             user, job = taken
             try:
