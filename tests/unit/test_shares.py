@@ -199,6 +199,18 @@ def test_a_users_long_queue_keeps_nobody_waiting() -> None:
     assert not reading.do(2, lambda: None)
 
 
+def test_at_the_end_nobody_waits_for_who_has_cost_much() -> None:
+    of, done, go = Shares(), list[int](), threading.Event()
+    reading = Readings(of, "test")
+    of.charge(1, ALLOWANCE_S / 2)
+    assert reading.do(1, lambda: (go.wait(PATIENCE_S), None)[1]) and reading.do(1, lambda: done.append(1))
+    assert not reading.finish(PATIENCE_S) and done == []
+    go.set()
+    assert reading.do(2, lambda: done.append(2)) and reading.finish(PATIENCE_S) and done == [2]
+    reading.close()
+    reading.join(PATIENCE_S)
+
+
 def test_what_goes_wrong_beside_is_raised() -> None:
     reading = Readings(Shares(), "test")
     assert reading.do(1, lambda: [][1])

@@ -91,7 +91,8 @@ class Samples(Recorder):
             "states": self._states,
             "task_run_delay": kernel.require("task_struct", "sched_info") + (run_delay or 0),
             "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
-            "pad": 0,
+            "shared": recording.shares is not None,
+            **{f"{ring}_room": size for ring, size in _RINGS.items()},
         }
         self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
@@ -188,7 +189,7 @@ class Samples(Recorder):
         self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks, program.user)
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
-            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
+            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number, program.user, 0))
             self._programs.map("census").set(0, time.monotonic_ns())
 
     def _find_tasks(self, target: Target, number: int) -> None:
@@ -218,6 +219,9 @@ class Samples(Recorder):
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
                 self._names.do(each.user, partial(self._look_away, pid, each, self._drained_ns, _LASTING_NS))
+        if self._recording.shares:
+            for user in [user for user, _ in self._programs.map("taken").items()]:
+                self._programs.map("taken").delete(user)
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
