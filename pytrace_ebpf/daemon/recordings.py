@@ -20,7 +20,7 @@ from pytrace_ebpf.record.libc import libc
 DEFAULT_OPTIONS = ("--duration", "60s", "--max-size", "1GiB")
 _NAMES = re.compile(r"\d{8}-\d{6}-\d{1,7}(-\d{1,7})?", re.ASCII)  # when it began, the process, and of several traces which
 _PR_SET_PDEATHSIG = 1
-_END_S = 10.0
+_END_S = 30.0  # that a recording may take to write its trace: as much as one that somebody asked for
 _TIDY_S = 60.0
 
 
