@@ -124,11 +124,22 @@ def fits_function(pattern: str, file: str, module: str, qualname: str, is_main: 
 
 def nearest(pattern: str, functions: Iterable[tuple[str, str, str]]) -> list[str]:
     """Of functions, (file, module, qualified name) each, the names that are most like a pattern which fits none; the best first."""
+    return nearest_names(
+        pattern,
+        (
+            name
+            for file, module, qualname in functions
+            for name in (qualname, qualname.rpartition(".")[2], module, f"{module}.{qualname}", file.rpartition("/")[2])
+        ),
+    )
+
+
+def nearest_names(pattern: str, known: Iterable[str]) -> list[str]:
+    """The names that are most like a pattern which fits none of them; the best first."""
     names: dict[str, str] = {}  # in small letters, to what is shown
-    for file, module, qualname in functions:
-        for name in (qualname, qualname.rpartition(".")[2], module, f"{module}.{qualname}", file.rpartition("/")[2]):
-            if len(name) <= _LONGEST and len(names) < _MOST_NAMES:
-                names.setdefault(name.lower(), name)
+    for name in known:
+        if len(name) <= _LONGEST and len(names) < _MOST_NAMES:
+            names.setdefault(name.lower(), name)
     wanted = re.sub(r"[*?\[\]]", "", pattern).lower()
     tries = dict.fromkeys((wanted, wanted.rpartition(".")[2], wanted.rpartition("/")[2]))
     found = dict.fromkeys(names[name] for each in tries if each for name in get_close_matches(each, names, _FEW, _ALIKE))

@@ -17,6 +17,7 @@ import numpy as np
 
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.patterns import nearest_names
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
@@ -147,7 +148,7 @@ class NativeLayers(Recorder):
         names = {native.name.removeprefix("aten::") for native in self._index if native.layer == "operator"}
         if any(layer == "operator" for _, layer in self._probed):
             said += [
-                f"--operators {pattern} matches no operator of this PyTorch; patterns are such as aten::conv* or all"
+                f"--operators {pattern} matches no operator of this PyTorch; {_like(pattern, names | operators.DEFAULT)}"
                 for pattern in self._patterns
                 if not any(operators.wanted(name, (pattern,)) for name in names)
             ]
@@ -296,6 +297,12 @@ class NativeLayers(Recorder):
         for link in process.links:
             self._closing.submit(registering.close, link)
         process.links.clear()
+
+
+def _like(pattern: str, names: Iterable[str]) -> str:
+    """What else somebody could ask for."""
+    found = nearest_names(pattern.removeprefix("aten::"), sorted(names))
+    return f"the nearest names: {', '.join(f'aten::{name}' for name in found)}" if found else "patterns are such as aten::conv* or all"
 
 
 def _mapped(process: Pinned, shown: str) -> Descriptor:
