@@ -78,6 +78,7 @@ class Session:
         self._bell = Bell()
         if looking:
             looking.tell = self._bell.ring
+            looking.start()
         self._processes = Processes(not options.lean, looking.shares if looking else None, looking.user if looking else lambda pid: 0)
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
         recording = Recording(functions, self._processes, looking.shares if looking else None)

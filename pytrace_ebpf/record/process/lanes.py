@@ -44,6 +44,11 @@ class Lanes(Generic[What, Seen]):
         self._changed = threading.Condition()
         self.is_closed = False
 
+    def start(self) -> None:
+        """Begin to start what the first look needs, which imports meanwhile."""
+        self._free.append(confined.parsers.new())
+        self._free[0].start()
+
     @property
     def users(self) -> set[int]:
         """For whom something is looked at."""
@@ -85,10 +90,10 @@ class Lanes(Generic[What, Seen]):
 
     def make_room(self, user: int) -> None:
         """Put aside the look of who has cost most, if it takes long already and that is more than this user has cost."""
-        now_s, looks = time.monotonic(), list(self._looks.values())
+        now_s, looks = time.monotonic(), [look for look in self._looks.values() if not look.is_aside]
         cost = {look.user: self._shares.spent_s(look.user) + now_s - look.since_s for look in looks}
         dearest = max(looks, key=lambda look: cost[look.user], default=None)
-        if dearest and not dearest.is_aside and now_s - dearest.since_s >= _LONG_S and cost[dearest.user] > self._shares.spent_s(user):
+        if dearest and now_s - dearest.since_s >= _LONG_S and cost[dearest.user] > self._shares.spent_s(user):
             dearest.is_aside = True
             dearest.asked.put_aside()
 

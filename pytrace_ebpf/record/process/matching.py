@@ -56,6 +56,10 @@ class Looking:
         self._next_s, self._more = 0.0, False
         self.tell: Callable[[], None] = lambda: None  # called when newcomers() has something new
 
+    def start(self) -> None:
+        """Begin to start what looking takes."""
+        self._lanes.start()
+
     def there(self) -> list[Found]:
         """The Pythons that fit now, in the order of their numbers; of one that cannot be traced, why. Where it is `patient`, those that are seen quickly."""
         self._next_s = time.monotonic() + _LOOK_S
@@ -69,7 +73,7 @@ class Looking:
         if self._looking is None or not self._looking.done():
             return []
         found, self._looking = self._looking.result(), None
-        self._next_s = time.monotonic() + (0 if self._more else _LOOK_S)
+        self._next_s = time.monotonic() + (0 if self._more else _LOOK_S - _MOMENT_S)  # who asks once a second does not come too early each time
         return found
 
     def user(self, pid: int) -> int:
@@ -96,7 +100,8 @@ class Looking:
             looking.set_result(self._look(True, _AT_ONCE_S))
         except BaseException as error:
             looking.set_exception(error)
-        self.tell()
+        if self._more or looking.exception() or looking.result():
+            self.tell()
 
     def _look(self, ready: bool, within_s: float | None) -> list[Found]:
         found = list[Found]()
