@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import wait_until
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
 from pytrace_ebpf.record.native import blocks
@@ -25,6 +24,7 @@ from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.sampling import samples
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from tests.bpf.conftest import wait_until
 from tests.conftest import PATIENCE_S
 from tests.daemons import Daemon
 from tests.hostile import flooders
@@ -131,7 +131,9 @@ def test_who_has_many_blocks_loses_his_own_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(blocks, "_MOST_BLOCKS", 4096)
     with ExitStack() as ending:
         made = [
-            ending.enter_context(subprocess.Popen(["/usr/bin/python3", "-c", ALLOCATES, str(count)], user=user, group=user, extra_groups=[], stdin=-1, stdout=-1))
+            ending.enter_context(
+                subprocess.Popen(["/usr/bin/python3", "-c", ALLOCATES, str(count)], user=user, group=user, extra_groups=[], stdin=-1, stdout=-1)
+            )
             for user, count in ((FIRST, 20_000), (STEADY, 500))
         ]
         for each in made:

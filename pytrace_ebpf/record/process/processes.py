@@ -12,8 +12,8 @@ import numpy as np
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
-from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
 from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
 from pytrace_ebpf.record.process.naming import Naming
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import Shares

@@ -20,6 +20,7 @@ from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.parsing.confined import native_parsers
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -27,7 +28,6 @@ from pytrace_ebpf.record.sampling import away, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
-from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.sampling.rows import columns
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
