@@ -62,7 +62,6 @@ static __always_inline __u64 stands_for(__u64 size)
     return (bpf_get_prandom_u32() * SETTINGS->every) >> 32 < size ? SETTINGS->every : 0;
 }
 
-#define EVERYBODY 0xffffffff /* who is no user */
 BPF_HASH(owners, __u32, __u32, 16384); /* process -> who pays for it */
 /* By user. */
 BPF_HASH(taken, __u32, __u64, 4096);   /* bytes of the ring, since user space emptied it and deleted this */

@@ -7,7 +7,6 @@
 #define OF_SAMPLES 0
 #define OF_STACKS 1
 #define OF_TASKS 2
-#define EVERYBODY 0xffffffff /* who is no user */
 #define RING_HEAD 8          /* bytes before a record */
 
 struct taken {

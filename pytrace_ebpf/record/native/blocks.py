@@ -38,7 +38,7 @@ _LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(r".*/ld
 _LOOK_S, _LOOK_LATER_S, _YOUNG_S = 0.005, 0.5, 2.0  # between two looks at a process whose C library is not mapped yet
 _CALM_S = 0.1
 _PATIENCE_S, _MOST_LIBRARIES = 10.0, 64
-_EVERYBODY = 0xFFFFFFFF  # blocks.c
+_EVERYBODY = 0xFFFFFFFF  # common.h: the sum of all users
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
