@@ -1,6 +1,8 @@
 """What users cost is charged, fades, and decides whose turn it is; places, functions and a segment's stacks are shared."""
 
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ from pytrace_ebpf.daemon.policy import SAMPLE, Rule
 from pytrace_ebpf.record.cpython import holdings
 from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
 from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
-from pytrace_ebpf.record.parsing.confined import Confined, UnansweredError
+from pytrace_ebpf.record.parsing.confined import Confined, Patience, UnansweredError
 from pytrace_ebpf.record.process import lanes, matching, shares
 from pytrace_ebpf.record.process.matching import Key
 from pytrace_ebpf.record.process.readings import Readings
@@ -317,3 +319,18 @@ def test_what_is_put_aside_is_not_held_against_it() -> None:
         over.set()
         thread.join()
         asked.close()
+
+
+def test_what_a_process_waits_for_a_core_is_no_wait_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(shares, "queued_s", lambda pid: 0.0)
+    with ours, theirs:
+        patience = Patience(0.05, 1)
+        threading.Timer(0.2, lambda: theirs.send(b"x")).start()
+        monkeypatch.setattr(shares, "queued_s", lambda pid: 100.0)
+        patience.wait(ours, select.POLLIN)
+        assert patience.spent_s < 0.2, "but for a tenth of it"
+        monkeypatch.setattr(shares, "queued_s", lambda pid: 0.0)
+        ours.recv(1)
+        with pytest.raises(TimeoutError):
+            Patience(0.05, 1).wait(ours, select.POLLIN)
