@@ -3,12 +3,16 @@
  * A block of at least `every` bytes is always reported and stands for itself. A smaller one is reported with the probability
  * size / every and stands for `every` bytes, so that sums of these are right on average, whatever the sizes; nothing has to be
  * kept for that. Of a block that was reported it is reported, too, that it was freed.
+ *
+ * Where processes are of several users, nobody takes more of the ring, and has more blocks known, than he leaves: who fills them loses his own alone.
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
 
 struct settings {
     __u64 every; /* bytes, at most 1 GiB */
+    __u64 changes_room; /* bytes of the ring that users share; 0: all is of one */
+    __u64 most_blocks;  /* that are known at a time */
 };
 LAYOUT(settings);
 
@@ -58,10 +62,83 @@ static __always_inline __u64 stands_for(__u64 size)
     return (bpf_get_prandom_u32() * SETTINGS->every) >> 32 < size ? SETTINGS->every : 0;
 }
 
+BPF_HASH(owners, __u32, __u32, 16384); /* process -> who pays for it */
+/* By user. */
+BPF_HASH(taken, __u32, __u64, 4096);   /* bytes of the ring, since user space emptied it and deleted this */
+BPF_HASH(kept, __u32, __u64, 4096);    /* blocks that are known, and those that user space deleted */
+BPF_HASH(deleted, __u32, __u64, 4096); /* the latter, which user space counts */
+
+static __always_inline __u64 *taken_by(__u32 user)
+{
+    __u64 none = 0;
+
+    return taken.lookup_or_try_init(&user, &none);
+}
+
+static __always_inline __u64 *kept_by(__u32 user)
+{
+    __u64 none = 0;
+
+    return kept.lookup_or_try_init(&user, &none);
+}
+
+static __always_inline __u32 owner_of(__u64 pid_tgid)
+{
+    __u32 pid = pid_tgid >> 32, *user = owners.lookup(&pid);
+
+    return user ? *user : 0;
+}
+
+/* Not 0: there is room in the ring for one change more of this process. */
+static __always_inline int may_report(__u64 pid_tgid)
+{
+    const __u64 size = sizeof(struct block_event) + 8;
+    __u64 *own, *all;
+
+    if (!SETTINGS->changes_room)
+        return 1;
+    own = taken_by(owner_of(pid_tgid));
+    all = taken_by(EVERYBODY);
+    if (!own || !all || *own + *all + 2 * size > SETTINGS->changes_room)
+        return 0;
+    __sync_fetch_and_add(own, size);
+    __sync_fetch_and_add(all, size);
+    return 1;
+}
+
+static __always_inline __u64 kept_of(__u32 user)
+{
+    __u64 *known = kept.lookup(&user), *less = deleted.lookup(&user);
+
+    return (known ? *known : 0) - (less ? *less : 0);
+}
+
+/* Not 0: one block more of this process may be known. */
+static __always_inline int may_keep(__u64 pid_tgid)
+{
+    return !SETTINGS->changes_room || kept_of(owner_of(pid_tgid)) + kept_of(EVERYBODY) + 2 <= SETTINGS->most_blocks;
+}
+
+static __always_inline void count_kept(__u64 pid_tgid, __s64 change)
+{
+    __u64 *own, *all;
+
+    if (!SETTINGS->changes_room)
+        return;
+    own = kept_by(owner_of(pid_tgid));
+    all = kept_by(EVERYBODY);
+    if (own && all) {
+        __sync_fetch_and_add(own, change);
+        __sync_fetch_and_add(all, change);
+    }
+}
+
 static __always_inline void report(__u64 ts, __u64 pid_tgid, __s64 level, const struct block *block)
 {
-    struct block_event *event = changes.ringbuf_reserve(sizeof(*event));
+    struct block_event *event = 0;
 
+    if (may_report(pid_tgid))
+        event = changes.ringbuf_reserve(sizeof(*event));
     if (!event) {
         count_loss(LOSS_BLOCK_RING);
         return;
@@ -84,7 +161,8 @@ static __always_inline int take_out(__u64 pid_tgid, __u64 address, struct block 
     if (!known)
         return 0;
     *to = *known;
-    blocks.delete(&place);
+    if (!blocks.delete(&place))
+        count_kept(pid_tgid, -1);
     return 1;
 }
 
@@ -92,8 +170,10 @@ static __always_inline void put_in(__u64 pid_tgid, __u64 address, const struct b
 {
     struct place place = {.address = address, .pid = pid_tgid >> 32};
 
-    if (blocks.update(&place, (struct block *)block))
+    if (!may_keep(pid_tgid) || blocks.update(&place, (struct block *)block))
         count_loss(LOSS_BLOCK_MAP);
+    else
+        count_kept(pid_tgid, 1);
 }
 
 /* Not 0: its return is of no interest. */

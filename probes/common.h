@@ -5,6 +5,7 @@
 #include "events.h"
 
 #define RING_PAGES 1 /* of every ring: user space says how large it is to be */
+#define EVERYBODY 0xffffffff /* among users: their sum */
 
 struct losses {
     __u64 count[LOSS_CLASSES];

@@ -17,7 +17,10 @@ struct settings {
     __u32 states; /* samples say what threads off the core were in */
     __u32 task_run_delay; /* ns in the run queue since the thread began */
     __u32 task_state;
-    __u32 pad;
+    __u32 shared; /* processes are of several users, who share the rings */
+    __u64 samples_room; /* bytes of these */
+    __u64 stacks_room;
+    __u64 tasks_room;
 };
 LAYOUT(settings);
 
@@ -32,6 +35,8 @@ struct sampled {
     __u64 gil_end;
     __u32 layout;
     __u32 number; /* of the program: a process gets a new one with each exec */
+    __u32 user;   /* who pays for it */
+    __u32 pad;
 };
 BPF_HASH(processes, __u32, struct sampled, 16384);
 

@@ -19,6 +19,7 @@
 #include "common.h"
 #include "away.h"
 #include "frames.h"
+#include "shares.h"
 #include "tasks.h"
 #include "unwind.h"
 
@@ -132,6 +133,7 @@ struct walk {
     __u64 code_type;
     __u32 program;
     __u32 layout;
+    __u32 user;
     __u32 count;
     __u16 opcode;
     __u8 outermost; /* the last frame read may be the outermost one of a stack */
@@ -284,6 +286,7 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->code_type = process->code_type;
     walk->program = process->number;
     walk->layout = number;
+    walk->user = process->user;
     walk->count = 0;
     walk->opcode = OPCODE_UNKNOWN;
     walk->outermost = 1;
@@ -641,11 +644,13 @@ int step_back(struct bpf_raw_tracepoint_args *ctx)
     return 0;
 }
 
-/* Reports the frames of a stack to user space; 0 = the ring is full. */
+/* Reports the frames of a stack to user space; 0 = the ring is full, or the user's share of it. */
 static __always_inline int report(struct walk *walk)
 {
     __u32 count = walk->count + walk->natives, i;
 
+    if (!may_take(walk->user, OF_STACKS, SETTINGS->stacks_room, (count + STACK_CHUNK - 1) / STACK_CHUNK, sizeof(struct stack_event)))
+        return 0;
     for (i = 0; i < (SAMPLE_FRAMES + NATIVE_FRAMES) / STACK_CHUNK; i++) {
         struct stack_event *event;
 
@@ -677,7 +682,7 @@ static __always_inline __u64 task_of(struct walk *walk)
     if (!walk->running.met || !layout || take_name(&walk->task, &layout->tasks, walk->running.met))
         return 0;
     if (!named.lookup(&walk->task.task)) {
-        if (tasks.ringbuf_output(&walk->task, sizeof(walk->task), BPF_RB_NO_WAKEUP))
+        if (!may_take(walk->user, OF_TASKS, SETTINGS->tasks_room, 1, sizeof(walk->task)) || tasks.ringbuf_output(&walk->task, sizeof(walk->task), BPF_RB_NO_WAKEUP))
             count_loss(LOSS_SAMPLE_RING);
         else
             named.update(&walk->task.task, &one);
@@ -688,8 +693,10 @@ static __always_inline __u64 task_of(struct walk *walk)
 /* Reports a sample to user space. */
 static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns, __u32 state, __u64 task)
 {
-    struct sample_event *event = samples.ringbuf_reserve(sizeof(*event));
+    struct sample_event *event = 0;
 
+    if (may_take(walk->user, OF_SAMPLES, SETTINGS->samples_room, 1, sizeof(*event)))
+        event = samples.ringbuf_reserve(sizeof(*event));
     if (!event) {
         count_loss(LOSS_SAMPLE_RING);
         return;

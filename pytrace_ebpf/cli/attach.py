@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
             recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=applies.may_leave_out(args)
         )
         session = recording.new_session(options, _INSTEAD)
+        stopped.wake = session.wake
         try:
             begun = session.start(*pids)
             recorded.beginning(begun, session.status().said, args.quiet)

@@ -192,6 +192,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
             f"{status['most']:,} at most "
             "(max_processes, or what may be open: ulimit -n)"
         )
+    lines += [printable(each) for each in status.get("waiting", ())]
     lines += _of_users(status.get("users", []))
     for each in status.get("push", ()):
         why = f"; the last one was not: {each['why']}" if each["why"] else ""

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,8 @@ from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Presence, readable
 from pytrace_ebpf.daemon.door.recordings import MOST_MESSAGE
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
+from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.rights import asker, capabilities, user
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class Request:
         self.since, self.until = time.monotonic(), float("inf")
         self.has_begun = False
         self.args = argparse.Namespace()
+        self._saying = threading.Lock()
 
     def read(self) -> None:
         """Take in what is asked for. Raises UsageError."""
@@ -92,7 +96,8 @@ class Request:
 
     def say(self, said: dict[str, Any], seconds: float = 0) -> None:
         """Send something to who asked, where that one takes it."""
-        protocol.send(self.connection, said, seconds)
+        with self._saying:
+            protocol.send(self.connection, said, seconds)
 
     def has_enough(self) -> bool:
         """Whether the time is over, or who asked wants it to end or is gone."""
@@ -133,6 +138,7 @@ class Serving:
             return
         self._report(first, "taken")
         self._requests.append(first)
+        waiting.tell(self._say_what_waits)
         try:
             self._record(first)
             for request in list(self._requests):
@@ -162,6 +168,14 @@ class Serving:
             self._sentences += session.status().said
         finally:
             session.close()
+
+    def _say_what_waits(self, sentence: str) -> None:
+        """To all who asked; what was done to end a wait stands in the daemon's log, too."""
+        for request in list(self._requests):
+            with suppress(OSError):  # it has gone
+                request.say({"waiting": sentence})
+        if not sentence.startswith(waiting.SAYS):
+            print(printable(sentence), file=sys.stderr, flush=True)
 
     def _recheck(self, session: "Session") -> None:
         """It is the process that was looked at, and may be traced still, now that it is recorded. Raises TargetError."""

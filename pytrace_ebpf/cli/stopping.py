@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pytrace_ebpf.record.libc import libc
@@ -22,6 +22,7 @@ class Stopped:
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
         self._numbers, self._seen = numbers, False
+        self.wake: Callable[[], None] = lambda: None  # called when one has come: who is to stop may sleep
         self._await()
 
     def __call__(self) -> bool:
@@ -34,6 +35,7 @@ class Stopped:
 
     def _see(self, *_: object) -> None:
         self._seen = True
+        self.wake()
         for number in self._numbers:
             signal.signal(number, signal.SIG_DFL)
         if sys.stderr.isatty():

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 import pytrace_ebpf
 from pytrace_ebpf import extras
-from pytrace_ebpf.cli import attach, recording
+from pytrace_ebpf.cli import attach, recorded, recording
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import waiting
 
 if TYPE_CHECKING:
     from pytrace_ebpf.view.top.source import Ended
@@ -73,10 +74,11 @@ def _watch(connection: socket.socket) -> "Ended | None":
     from pytrace_ebpf.cli.screen import ascii_only
     from pytrace_ebpf.record.rights.given_up import give_up
     from pytrace_ebpf.view.top.app import Top
-    from pytrace_ebpf.view.top.source import Connection, Ended
+    from pytrace_ebpf.view.top.source import Connection, Ended, Said
 
     source = Connection(connection)
-    first = source.first()
+    while isinstance(first := source.first(), Said) and first.sentence.startswith(waiting.SAYS):
+        recorded.say(first.sentence)
     if isinstance(first, Ended):
         raise _error(first)
     give_up()

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytrace_ebpf.cli import applies, attach, recorded, recording, stopping
 from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.door.peer import Peer
 from pytrace_ebpf.errors import HostError, TargetError, UsageError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller, caller
 
@@ -48,9 +50,12 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Have args.pid traced until Ctrl-C, args.duration or its end."""
     check(args)
+    waiting.tell(recorded.say, args.quiet)
     if not Path(f"/proc/{args.pid}/stat").exists():  # whether a daemon runs or not
         raise TargetError(f"process {args.pid} does not exist")
-    lines = protocol.Lines(_connected(args.socket, args.pid), protocol.MOST_ANSWER)
+    with waiting.on(f"the daemon, to answer at {args.socket}"):
+        connection = _connected(args.socket, args.pid)
+    lines = protocol.Lines(connection, protocol.MOST_ANSWER)
     try:
         with as_caller():
             output = Output(args.output)
@@ -100,8 +105,9 @@ def _follow(lines: protocol.Lines, args: argparse.Namespace, output: Output) -> 
     from pytrace_ebpf.record.session import Status
 
     with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped:
-        answers = _answers(lines, stopped)
-        answer = next(answers)
+        answers = _told(_answers(lines, stopped), args.quiet)
+        with waiting.on(f"the daemon, to begin recording process {args.pid}"):
+            answer = next(answers)
         if "begun" in answer:
             recorded.beginning([Begun(*each) for each in answer["begun"]], answer["said"], args.quiet)
             with recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show:
@@ -117,16 +123,28 @@ def _follow(lines: protocol.Lines, args: argparse.Namespace, output: Output) -> 
         recorded.say(recorded.where(output.where()))
 
 
+def _told(answers: Iterator[dict[str, Any]], quiet: bool) -> Iterator[dict[str, Any]]:
+    """Those that are not of what the daemon waits for, which is printed."""
+    for answer in answers:
+        sentence = answer.get("waiting")
+        if sentence is None:
+            yield answer
+        elif not (quiet and sentence.startswith(waiting.SAYS)):
+            recorded.say(sentence)
+
+
 def _answers(lines: protocol.Lines, stopped: stopping.Stopped) -> Iterator[dict[str, Any]]:
     """What the daemon says, to its last word; it is asked to end once this is `stopped`. Raises HostError where it is gone before."""
     asked_to_end = False
-    while True:
-        if stopped() and not asked_to_end:
-            asked_to_end = protocol.send(lines.connection, protocol.END, _CONNECTING_S)
-        if (answer := _next(lines)) is not None:
-            yield answer
-            if "code" in answer:
-                return
+    with ExitStack() as ending:
+        while True:
+            if stopped() and not asked_to_end:
+                asked_to_end = protocol.send(lines.connection, protocol.END, _CONNECTING_S)
+                ending.enter_context(waiting.on("the daemon, to finish the trace"))
+            if (answer := _next(lines)) is not None:
+                yield answer
+                if "code" in answer:
+                    return
 
 
 def _next(lines: protocol.Lines) -> dict[str, Any] | None:

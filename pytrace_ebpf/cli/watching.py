@@ -21,6 +21,7 @@ import pytrace_ebpf
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
 from pytrace_ebpf.record.process import descriptors
@@ -73,6 +74,7 @@ class Watching:
             if "CAP_SYS_ADMIN" in host.capabilities():  # else it has few anyway; before there are threads
                 capabilities.keep(capabilities.LOADING)
             self._writer.start()
+            waiting.tell(lambda sentence: self._say(Said(sentence)) if self._out.qsize() < _MOST_SAID else None)
             ended = self._record(json.loads(self._first_line()))
         except PytraceError as error:
             ended = Ended(str(error), error.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from pytrace_ebpf.daemon.recordings import Recordings
 from pytrace_ebpf.daemon.service import notify
 from pytrace_ebpf.daemon.store import Store
 from pytrace_ebpf.errors import HostError, PytraceError
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session, Status
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _SOCKET = "daemon.sock"
 _PUBLISHED_S = 5.0
+_REPEATED_S = 60.0  # until the same wait is said again
 _STEP_S = 60.0  # a host's clock that is so far from where it was is said to be
 _MOST_SAID = 20  # sentences a minute: whoever starts processes decides how many there would be
 _PAGE = resource.getpagesize()
@@ -57,8 +60,11 @@ class Daemon:
         self._said = self._said_since = 0
         self._last, self._lost = Status(0.0, 0, 0, 0), Counter[str]()
         self._reloads = 0
+        self._waits: dict[str, float] = {}  # what was said to be waited for, and when
+        self._publishing = threading.Lock()
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
+        self._session: Session | None = None
         self._outlets: Outlets | None = None
 
     # -- service.Service ---------------------------------------------------------------
@@ -89,6 +95,7 @@ class Daemon:
             "too_many": self._finding.left_out,
             "most": self._finding.most,
             "users": self._finding.shares.status(self._finding.users()),
+            "waiting": waiting.now(),
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
             "requests": self._door.recordings(),
@@ -103,16 +110,23 @@ class Daemon:
     def reload(self) -> None:
         """Read the configuration again, at the next tick."""
         self._reloading = True
+        self._wake()
 
     def stop(self) -> None:
         """End at the next tick."""
         self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._session is not None:
+            self._session.wake()
 
     # -- running -----------------------------------------------------------------------
 
     def run(self) -> None:
         """Sample until stop(). Raises HostError where that is not possible here, or another daemon runs."""
         lock = Lock(self.configuration.run_directory)
+        waiting.tell(lambda sentence: self._say_what_waits(lock, sentence))
         try:
             while not self._stopping:
                 self._reloading = False
@@ -121,7 +135,8 @@ class Daemon:
         finally:
             notify("STOPPING=1")
             self._door.close()
-            lock.close()
+            with self._publishing:
+                lock.close()
 
     def _sample(self, lock: Lock) -> None:
         """One recording, until the next reload."""
@@ -131,27 +146,30 @@ class Daemon:
         self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
         self._recordings = Recordings(configuration, self._clock)
         options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
-        session = None
         if configuration.push or configuration.metrics_port:
             from pytrace_ebpf.daemon.outlets import Outlets
 
             self._outlets = Outlets(configuration, self._report)
         try:
             notify("WATCHDOG=1")
-            session = Session(options, self._argv, self._take, looking=self._finding)
+            self._session = session = Session(options, self._argv, self._take, looking=self._finding)
             session.start()
             if not self._door.is_open:
                 self._door.open()
             notify("READY=1")
             self._progress(lock, session.status())
             session.run(self._ends, lambda status: self._progress(lock, status))
+            if self._stopping:  # all that ends does so at a time
+                self._recordings.end()
+                self._door.end()
             session.finish()
         except HostError:
             if not self._stopping:  # while programs were loaded: the kernel lets a signal end that
                 raise
         finally:
-            if session is not None:
-                session.close()
+            if self._session is not None:
+                self._session.close()
+                self._session = None
             self._recordings.close()
             self._tell(self._recordings.take_said())
             if self._outlets:
@@ -201,6 +219,12 @@ class Daemon:
             notify("WATCHDOG=1")
             self._see_steps()
             self._see_door()
+            self._publish(lock)
+
+    def _publish(self, lock: Lock) -> None:
+        with self._publishing:
+            if self._session is None:  # it ends
+                return
             try:
                 how = self.status()
                 if self._outlets:
@@ -208,6 +232,14 @@ class Daemon:
                 lock.publish(how)
             except OSError as error:
                 self._report(f"its status could not be written ({error.strerror})")
+
+    def _say_what_waits(self, lock: Lock, sentence: str) -> None:
+        """By the thread that looks at waits: the status says so too, as the loop that publishes it may be what waits. The same is said once a minute."""
+        now_s = time.monotonic()
+        self._waits = {said: since_s for said, since_s in self._waits.items() if now_s - since_s < _REPEATED_S}
+        if self._waits.setdefault(sentence, now_s) == now_s and len(self._waits) < _MOST_SAID:
+            self._report(sentence)
+        self._publish(lock)
 
     def _see_steps(self) -> None:
         ahead_s = self._clock.ahead_s

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.metrics_port import MetricsPort
-from pytrace_ebpf.daemon.push import Push
+from pytrace_ebpf.daemon.push import LAST_S, Push
 from pytrace_ebpf.daemon.sending import most_payloads, payloads
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.live.sink import Closed
@@ -62,8 +62,11 @@ class Outlets:
         return {"push": [{"kind": kind} | push.status() for kind, push in self._push], "metrics_port": self._port.port if self._port else None}
 
     def close(self) -> None:
-        """Try once what waits, and answer no more."""
+        """Try once what waits, for all servers at a time, and answer no more."""
         for _, push in self._push:
-            push.close()
+            push.end()
+        deadline_s = time.monotonic() + LAST_S
+        for _, push in self._push:
+            push.close(max(0.0, deadline_s - time.monotonic()))
         if self._port:
             self._port.close()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pytrace_ebpf.errors import UsageError
 
-TIMEOUT_S = 10.0
+TIMEOUT_S, LAST_S = 10.0, 1.0  # the latter at the end
 MOST_WAITING = 6  # payloads
 MOST_WAITING_BYTES = 64 << 20
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 1.0, 60.0  # after what may do later
@@ -117,11 +117,15 @@ class Push:
                 "waiting": len(self._waiting), "why": self._why,
             }  # fmt: skip
 
-    def close(self, within_s: float = 2.0) -> None:
-        """Try once what waits, and end; what takes longer is dropped."""
+    def end(self) -> None:
+        """Begin to end: try once what waits."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+    def close(self, within_s: float = LAST_S) -> None:
+        """end(), and wait for that; what takes longer is dropped."""
+        self.end()
         self._thread.join(within_s)
 
     def _run(self) -> None:

@@ -20,7 +20,7 @@ from pytrace_ebpf.record.libc import libc
 DEFAULT_OPTIONS = ("--duration", "60s", "--max-size", "1GiB")
 _NAMES = re.compile(r"\d{8}-\d{6}-\d{1,7}(-\d{1,7})?", re.ASCII)  # when it began, the process, and of several traces which
 _PR_SET_PDEATHSIG = 1
-_END_S = 10.0
+_END_S = 30.0  # that a recording may take to write its trace: as much as one that somebody asked for
 _TIDY_S = 60.0
 
 
@@ -29,6 +29,7 @@ class _Recording:
     child: "subprocess.Popen[bytes]"
     output: Path
     traces: list[Path] = field(default_factory=list)  # those that there are by now: none at first where it has --when
+    is_ending: bool = False  # it was told to: a second signal would end it at once
 
     def news(self) -> list[Path]:
         """The traces that were begun since the last call."""
@@ -77,7 +78,7 @@ class Recordings:
     def take_said(self) -> list[str]:
         """What happened since the last call, a sentence each. To be called now and then."""
         self._settle()
-        for pid, recording in self._running.items():
+        for pid, recording in list(self._running.items()):
             self._said += [f"a trace of process {pid} is being written: {path}" for path in recording.news()]
         if self._kept is not None and time.monotonic() >= self._tidy_at:
             self._tidy(self._kept)
@@ -87,8 +88,8 @@ class Recordings:
     def status(self) -> dict[str, Any]:
         """By process where its recording goes and which traces there are by now; how many recordings there were, and what is on the disk."""
         self._settle()
-        going = {str(pid): str(recording.output) for pid, recording in self._running.items()}
-        traces = {str(pid): [str(path) for path in recording.traces] for pid, recording in self._running.items()}
+        going = {str(pid): str(recording.output) for pid, recording in list(self._running.items())}
+        traces = {str(pid): [str(path) for path in recording.traces] for pid, recording in list(self._running.items())}
         of_disk = {"bytes": self._kept.bytes, "removed": self._kept.removed} if self._kept is not None else {"bytes": 0, "removed": 0}
         return {"going": going, "traces": traces, "begun": self.begun, "failed": self.failed, "refused": self.refused} | of_disk
 
@@ -110,17 +111,22 @@ class Recordings:
 
     def _settle(self) -> None:
         for pid, recording in list(self._running.items()):
-            if recording.child.poll() is not None:
+            if recording.child.poll() is not None and self._running.pop(pid, None) is recording:  # others may ask for the status, too
                 recording.news()
                 how = "is over" if recording.child.returncode == 0 else "ended early"
                 self._said.append(f"the recording of process {pid} {how}: {_where(recording.traces)}")
                 self.failed += recording.child.returncode != 0
-                del self._running[pid]
+
+    def end(self) -> None:
+        """Have them end; each writes its trace."""
+        for recording in self._running.values():
+            if not recording.is_ending:
+                recording.is_ending = True
+                recording.child.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """End them; each writes its trace."""
-        for recording in self._running.values():
-            recording.child.send_signal(signal.SIGINT)
+        """End them, and wait for that."""
+        self.end()
         deadline = time.monotonic() + _END_S
         for recording in self._running.values():
             try:

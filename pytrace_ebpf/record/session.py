@@ -12,6 +12,7 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.rebuild.library import library
+from pytrace_ebpf.record.bell import Bell
 from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
@@ -74,7 +75,11 @@ class Session:
         if not options.rootless:
             host.require_ebpf()
         looking = looking or (Matching(options.match) if options.match is not None else None)
-        self._processes = Processes(names=not options.lean)
+        self._bell = Bell()
+        if looking:
+            looking.tell = self._bell.ring
+            looking.start()
+        self._processes = Processes(not options.lean, looking.shares if looking else None, looking.user if looking else lambda pid: 0)
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
         recording = Recording(functions, self._processes, looking.shares if looking else None)
         self._sources = Sources(options, recording)
@@ -146,6 +151,7 @@ class Session:
                 poll.register(recorder.alert_fd, select.POLLIN)
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         next_shown = time.monotonic() + _SHOWN_S
         next_cut = time.monotonic() + self._segment_s(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
@@ -153,6 +159,7 @@ class Session:
         while not self._targets.ended() and not trace.full and not stop():
             interval_s = max(self._cost.pace_s, min(recorder.interval_s for recorder in self._recorders))
             poll.poll(1000 * interval_s)
+            self._bell.hush()
             self._drain()
             if interval_s >= _CALM_S or time.monotonic() >= calm_by:
                 ready.begin()
@@ -168,6 +175,10 @@ class Session:
                 progress(self.status())
                 next_shown = time.monotonic() + _SHOWN_S
         ready.begin()
+
+    def wake(self) -> None:
+        """Have run() ask `stop` at once. May be called by whoever handles a signal."""
+        self._bell.ring()
 
     def _segment_s(self, recorded_s: float) -> float:
         return self._options.segment_s if self._take else self._options.segment_length(recorded_s)

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-LONG_S = 2.0  # after which it is said
+LONG_S, SAYS = 2.0, "waiting for "  # after which it is said, and how that begins
 _LOOK_S, _FREE_S = 0.25, 0.5  # between two looks; until a wait is tried to be freed
 _LOOK_AGAIN_S, _FREE_AGAIN_S = 0.01, 0.02  # the same while somebody stands in the way on and on: hurry()
+
+_MOST_NOW = 5  # in what now() gives
 
 _Entry = tuple[int, int]  # thread, and which of its waits
 _now: dict[_Entry, "tuple[On, float, int]"] = {}  # since when, and the thread's id for the kernel
@@ -61,6 +63,12 @@ def on(what: str) -> Iterator[None]:
         yield
 
 
+def now() -> list[str]:
+    """What is waited for, and takes long: some of it, a sentence each; what lasts longest first."""
+    since = sorted((since, wait.what) for wait, since, _ in _now.copy().values() if time.monotonic() - since >= LONG_S)
+    return [f"{SAYS}{what}, for {time.monotonic() - began:,.0f} s" for began, what in since[:_MOST_NOW]]
+
+
 def _start() -> None:
     global _thread
     _thread = threading.Thread(target=_watch, name="waiting", daemon=True)
@@ -89,7 +97,7 @@ def _look() -> None:
         if lasted >= LONG_S and entry not in _told and entry in _now:
             _told.add(entry)
             if not _quiet:
-                _tell(f"waiting for {wait.what}")
+                _tell(f"{SAYS}{wait.what}")
 
 
 def _tell(sentence: str) -> None:

@@ -186,6 +186,10 @@ def test_places_of_threads_that_are_sampled() -> None:
     assert int(mix, 16) == lines._MIX
 
 
+def test_users_who_share() -> None:
+    assert numbers(PROBES / "common.h")["EVERYBODY"] == blocks._EVERYBODY
+
+
 def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
     alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED", "WRAPPED"}

@@ -1,6 +1,8 @@
 """What users cost is charged, fades, and decides whose turn it is; places, functions and a segment's stacks are shared."""
 
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -18,10 +20,11 @@ from pytrace_ebpf.daemon.policy import SAMPLE, Rule
 from pytrace_ebpf.record.cpython import holdings
 from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
 from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
-from pytrace_ebpf.record.process import matching, shares
+from pytrace_ebpf.record.parsing.confined import Confined, Patience, UnansweredError
+from pytrace_ebpf.record.process import lanes, matching, shares
 from pytrace_ebpf.record.process.matching import Key
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import ALLOWANCE_S, HALF_LIFE_S, Places, Shares, user_of
-from pytrace_ebpf.record.sampling.readings import Readings
 from pytrace_ebpf.record.sampling.turns import in_turn, parts
 from tests.conftest import PATIENCE_S
 
@@ -198,6 +201,18 @@ def test_a_users_long_queue_keeps_nobody_waiting() -> None:
     assert not reading.do(2, lambda: None)
 
 
+def test_at_the_end_nobody_waits_for_who_has_cost_much() -> None:
+    of, done, go = Shares(), list[int](), threading.Event()
+    reading = Readings(of, "test")
+    of.charge(1, ALLOWANCE_S / 2)
+    assert reading.do(1, lambda: (go.wait(PATIENCE_S), None)[1]) and reading.do(1, lambda: done.append(1))
+    assert not reading.finish(PATIENCE_S) and done == []
+    go.set()
+    assert reading.do(2, lambda: done.append(2)) and reading.finish(PATIENCE_S) and done == [2]
+    reading.close()
+    reading.join(PATIENCE_S)
+
+
 def test_what_goes_wrong_beside_is_raised() -> None:
     reading = Readings(Shares(), "test")
     assert reading.do(1, lambda: [][1])
@@ -247,6 +262,75 @@ def test_a_user_with_many_processes_is_not_looked_at_before_others(monkeypatch: 
     monkeypatch.setattr(matching.Looking, "_fitting", lambda self: {pid: (pid, "1", 0, 0) for pid in [*range(100, 150), 200, 201, 300]})
     of = matching.Looking()
     of._look(True, PATIENCE_S)
-    assert sorted(order[:3]) == [1, 2, 3] and order[:5].count(2) == 2
+    assert sorted(order[:3]) == [1, 2, 3] and order.count(2) == 2 and order.count(3) == 1
     assert order.count(1) in (15, 16, 17) and of.shares.is_left_alone(1)  # as often as he may, and no more
     of.close()
+
+
+def test_who_takes_long_to_look_at_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four users whose processes take for ever, all lanes, and one who comes later: one of the four is put aside, and looked at again."""
+    aside: list[int] = []
+    slow, begun = threading.Event(), Counter[int]()
+
+    def look_at(self: matching.Looking, pid: int, key: Key, ready: bool) -> object:
+        begun[pid] += 1
+        if pid // 100 < 5 and len(aside) == 0:
+            slow.wait(PATIENCE_S)
+        self._judged.add(key)
+        return object()
+
+    def put_aside(self: Confined) -> None:
+        aside.append(1)
+        slow.set()
+
+    there = [100, 200, 300, 400]
+    monkeypatch.setattr(lanes, "_LONG_S", 0.0)
+    monkeypatch.setattr(Confined, "put_aside", put_aside)
+    monkeypatch.setattr(matching, "is_ours", lambda pid: False)
+    monkeypatch.setattr(matching, "user_of", lambda pid: pid // 100)
+    monkeypatch.setattr(matching.Looking, "_look_at", look_at)
+    monkeypatch.setattr(matching.Looking, "_fitting", lambda self: {pid: (pid, "1", 0, 0) for pid in there})
+    of = matching.Looking()
+    assert of._look(True, 0.0) == [] and of._lanes.users == {1, 2, 3, 4}
+    there.append(500)
+    found = dict(of._look(True, PATIENCE_S))
+    assert aside == [1] and set(found) >= {500} and len(found) == 4
+    assert set(found) == {100, 200, 300, 400, 500} - {pid for pid in there if pid not in found}
+    of._judged -= {key for key in of._judged if key[0] not in found}
+    assert set(dict(of._look(True, PATIENCE_S))) == set(there) - set(found), "it has its turn again"
+    assert sorted(begun.values()) == [1, 1, 1, 1, 2]
+    of.close()
+
+
+def test_what_is_put_aside_is_not_held_against_it() -> None:
+    asked, over = Confined("tests.hostile.confined_tasks"), threading.Event()
+
+    def put_aside() -> None:
+        while not over.wait(0.05):
+            asked.put_aside()
+
+    thread = threading.Thread(target=put_aside)
+    thread.start()
+    try:
+        for _ in range(5):
+            with pytest.raises(UnansweredError, match="put aside"):
+                asked.ask("hang", {}, [], int, PATIENCE_S, "it")
+    finally:
+        over.set()
+        thread.join()
+        asked.close()
+
+
+def test_what_a_process_waits_for_a_core_is_no_wait_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(shares, "queued_s", lambda pid: 0.0)
+    with ours, theirs:
+        patience = Patience(0.05, 1)
+        threading.Timer(0.2, lambda: theirs.send(b"x")).start()
+        monkeypatch.setattr(shares, "queued_s", lambda pid: 100.0)
+        patience.wait(ours, select.POLLIN)
+        assert patience.spent_s < 0.2, "but for a tenth of it"
+        monkeypatch.setattr(shares, "queued_s", lambda pid: 0.0)
+        ours.recv(1)
+        with pytest.raises(TimeoutError):
+            Patience(0.05, 1).wait(ours, select.POLLIN)

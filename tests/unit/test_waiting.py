@@ -130,12 +130,36 @@ def test_memory_is_read_while_no_probes_are_placed(files: tuple[int, int], room:
     memory = Watched(os.getpid(), Numbered(files[0]), Numbered(files[1]), lambda: Path("/proc/self/maps").read_bytes())
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.append(memory.read(room[1], 4)))
-    with registering.pages:
+    with registering.pages.alone():
         thread.start()
         thread.join(0.2)
         assert not got
     thread.join()
     assert got == [b"here"]
+    with registering.pages:
+        assert memory.read(room[1], 4) == b"here", "who reads keeps no other one from it"
+
+
+def test_probes_are_placed_once_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = threading.Event()
+
+    def place() -> None:
+        with registering.removing():
+            placed.set()
+
+    thread = threading.Thread(target=place)
+    with registering.pages:
+        thread.start()
+        assert not placed.wait(0.2)
+    thread.join()
+    assert placed.is_set()
+
+
+def test_what_takes_long_now_is_known_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LONG_S", 0.0)
+    with waiting.on("the moon"):
+        assert waiting.now() == ["waiting for the moon, for 0 s"]
+    assert waiting.now() == []
 
 
 def test_no_probes_are_placed_on_a_file_that_a_users_program_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

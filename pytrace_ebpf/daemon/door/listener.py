@@ -81,12 +81,18 @@ class Door:
             raise HostError(f"others can change {folder}, where the daemon is to listen: remove it")
         folder.chmod(0o755)  # whatever the umask made of it
 
-    def close(self) -> None:
-        """Listen no more; have what is being recorded finished, and wait for that."""
-        if self._listener is not None:
-            if self.is_open:
+    def end(self) -> None:
+        """Listen no more, and have what is being recorded finished."""
+        listener, self._listener, is_open = self._listener, None, self.is_open
+        if listener is not None:
+            if is_open:
                 self._path.unlink(missing_ok=True)
-            _hang_up(self._listener)
+            _hang_up(listener)
+        self._recordings.end()
+
+    def close(self) -> None:
+        """end(), and wait for that."""
+        self.end()
         self._recordings.close()
 
     def recordings(self) -> list[int]:

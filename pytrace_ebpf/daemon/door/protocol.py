@@ -4,6 +4,7 @@
     {"do": "status"}   {"do": "reload"}   {"do": "stop"}
 
     {"begun": [[12, "agent: ...", ""]], "said": [...]}   it records: the fields of record.process.targets.Begun, and sentences
+    {"waiting": "a sentence"}                            what it waits for takes long, or was ended
     {"progress": {"seconds": 1.0, ...}}                  every second, fields of record.session.Status
     {"code": 0, "result": {...}}, {"code": 3, "say": "a sentence"}   the end, with the exit code of errors.py
 

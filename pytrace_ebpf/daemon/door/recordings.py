@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -70,14 +71,22 @@ class Recordings:
         with self._lock:
             return [each.pid for several in self._running.values() for each in several]
 
+    def end(self) -> None:
+        """Have all of them finish their traces."""
+        for recording in self._all():
+            recording.hang_up()
+
     def close(self) -> None:
         """Have all of them finish their traces, and wait for that."""
-        with self._lock:
-            running = [each for several in self._running.values() for each in several]
+        running, deadline_s = self._all(), time.monotonic() + ENDING_S
         for recording in running:
             recording.hang_up()
         for recording in running:
-            recording.end()
+            recording.end(max(0.0, deadline_s - time.monotonic()))
+
+    def _all(self) -> "list[_Recording]":
+        with self._lock:
+            return [each for several in self._running.values() for each in several]
 
 
 class _Recording:
@@ -143,13 +152,13 @@ class _Recording:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
-    def end(self) -> None:
+    def end(self, within_s: float) -> None:
         """After hang_up(): wait for it."""
-        self._reap()
+        self._reap(within_s)
 
-    def _reap(self) -> None:
+    def _reap(self, within_s: float = ENDING_S) -> None:
         try:
-            self._child.wait(ENDING_S)
+            self._child.wait(within_s)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()

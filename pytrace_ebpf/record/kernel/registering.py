@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import waiting
@@ -20,8 +21,45 @@ from pytrace_ebpf.record.kernel import file_status, page_servers
 _PATIENCE_S, _LOOK_S = 5.0, 0.2
 _FORGOTTEN_S = 30.0  # without such a wait, after which there is patience anew
 
-# Held by who reads memory of a program, for each read, and by who places or removes uprobes.
-pages = threading.Lock()
+
+class Pages:
+    """`with` it memory of a program is read, by any number of threads: who reads for one user keeps nobody else waiting. In alone() nobody does."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._reading, self._placing = 0, False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._placing:
+                self._changed.wait()
+            self._reading += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        with self._changed:
+            self._reading -= 1
+            if self._placing and not self._reading:
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody reads in here; those who come wait."""
+        with self._changed:
+            while self._placing:
+                self._changed.wait()
+            self._placing = True
+        try:
+            with self._changed:
+                while self._reading:
+                    self._changed.wait()
+            yield
+        finally:
+            with self._changed:
+                self._placing = False
+                self._changed.notify_all()
+
+
+pages = Pages()
 
 
 class _Patience:
@@ -52,7 +90,7 @@ def placing(path: str, pid: int, offsets: Iterable[int]) -> Iterator[None]:
     _bring_in(path, offsets)
     _wait_for_who_holds()
     _refuse_after_too_long()
-    with pages, waiting.On(f"the kernel, which places probes in process {pid}", page_servers.Freeing(pid)):
+    with pages.alone(), waiting.On(f"the kernel, which places probes in process {pid}", page_servers.Freeing(pid)):
         before, began = page_servers.disconnected.count, time.monotonic()
         try:
             yield
@@ -64,7 +102,7 @@ def placing(path: str, pid: int, offsets: Iterable[int]) -> Iterator[None]:
 @contextmanager
 def removing(pid: int = 0) -> Iterator[None]:
     """In here they are removed."""
-    with pages, waiting.On("the kernel, which removes probes", page_servers.Freeing(pid)):
+    with pages.alone(), waiting.On("the kernel, which removes probes", page_servers.Freeing(pid)):
         yield
 
 

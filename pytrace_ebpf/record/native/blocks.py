@@ -3,7 +3,9 @@
 import errno
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,7 @@ from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
+from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Mapping, identity, mapped_file, parse_mappings
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
@@ -35,6 +38,7 @@ _LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(r".*/ld
 _LOOK_S, _LOOK_LATER_S, _YOUNG_S = 0.005, 0.5, 2.0  # between two looks at a process whose C library is not mapped yet
 _CALM_S = 0.1
 _PATIENCE_S, _MOST_LIBRARIES = 10.0, 64
+_EVERYBODY = 0xFFFFFFFF  # common.h: the sum of all users
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -45,6 +49,7 @@ class _Process:
     settled: bool = False  # it has its probes, or cannot have them
     kept: int = 0  # of its blocks so many are in the kernel's map, or were lost
     links: list[int] = field(default_factory=list)
+    user: int | None = None  # who pays for it, where that matters
 
 
 class Blocks(Recorder):
@@ -55,7 +60,8 @@ class Blocks(Recorder):
     def __init__(self, recording: Recording, sample_bytes: int) -> None:
         """`sample_bytes`: a smaller block is sampled with the probability size / sample_bytes, others always. Raises HostError where the kernel cannot."""
         self._recording, self._sample_bytes = recording, sample_bytes
-        self._programs = Programs("blocks.c", {"every": sample_bytes}, {"changes": _RING_BYTES, "blocks": _MOST_BLOCKS})
+        settings = {"every": sample_bytes, "changes_room": _RING_BYTES if recording.shares else 0, "most_blocks": _MOST_BLOCKS}
+        self._programs = Programs("blocks.c", settings, {"changes": _RING_BYTES, "blocks": _MOST_BLOCKS})
         self._freed = uprobe_multi.load(self._programs, "freed", "recording native memory")
         uprobe_multi.require(self._freed, "probes on malloc", "--native-memory")
         self._both = uprobe_multi.load_session(self._programs, "both")
@@ -64,7 +70,8 @@ class Blocks(Recorder):
         self._ring = self._programs.ring("changes", self._programs.dtype("block_event"))
         self._places: dict[tuple[int, ...], tuple[list[Uprobe], list[Uprobe]]] = {}  # by the C library's file
         self._processes: dict[int, _Process] = {}
-        self._dead: set[int] = set()  # processes that left blocks in the map
+        self._dead: dict[int, int] = {}  # processes that left blocks in the map, and whose they were
+        self._deleted = Counter[int]()  # blocks of such, by user
         self._without: dict[str, int] = {}  # why -> processes
 
     def add(self, pid: int) -> None:
@@ -83,6 +90,9 @@ class Blocks(Recorder):
         self._look(self._recording.processes.living)
         awaited = any(not process.settled and process.next_look - process.since < _YOUNG_S for process in self._processes.values())
         self.interval_s = _LOOK_S if awaited else _CALM_S
+        taken = self._programs.map("taken")
+        for user in [user for user, _ in taken.items()]:
+            taken.delete(user)
         columns = self._ring.drain(_columns)
         pids, counts = np.unique(columns["pid"][columns["level_bytes"] > 0], return_counts=True)
         for pid, count in zip(pids.tolist(), counts.tolist(), strict=True):
@@ -93,9 +103,15 @@ class Blocks(Recorder):
     def cut(self) -> Rows:
         """Nothing; blocks of processes that have ended make room for others."""
         if self._dead:
-            dead, self._dead, table = self._dead, set(), self._programs.map("blocks")
+            dead, self._dead, table = self._dead, {}, self._programs.map("blocks")
             for place in [place for place, _ in table.items() if int(place["pid"]) in dead]:
                 table.delete(place)
+                self._deleted.update((dead[int(place["pid"])], _EVERYBODY))
+            for pid in dead.keys() - self._processes.keys():
+                self._programs.map("owners").delete(pid)
+            for user in {*dead.values(), _EVERYBODY} if self._recording.shares else ():
+                with suppress(OSError):  # of very many users
+                    self._programs.map("deleted").set(user, self._deleted[user])
         return {}
 
     def losses(self) -> np.ndarray:
@@ -131,6 +147,10 @@ class Blocks(Recorder):
             self._let_go(pid)
         for pid in living:
             process = self._processes.setdefault(pid, _Process(now))
+            if self._recording.shares and process.user is None:
+                process.user = user_of(pid)
+                with suppress(OSError):  # the map is full: root pays
+                    self._programs.map("owners").set(pid, process.user)
             if not process.settled and now >= process.next_look:
                 process.next_look = now + (_LOOK_S if now - process.since < _YOUNG_S else _LOOK_LATER_S)
                 self._attach(pid, process)
@@ -187,7 +207,9 @@ class Blocks(Recorder):
         for link in process.links:
             registering.close(link)
         if process.kept:
-            self._dead.add(pid)
+            self._dead[pid] = process.user or 0
+        elif process.user is not None:
+            self._programs.map("owners").delete(pid)
 
 
 def _places(file: Descriptor) -> tuple[list[Uprobe], list[Uprobe]]:

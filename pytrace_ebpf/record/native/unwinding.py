@@ -22,7 +22,7 @@ ROW_BYTES, FUNCTION_BYTES = 8, 4  # struct unwind_rule of probes/unwind.h; an ad
 MOST_ROWS = 2_500_000  # that one answer has room for
 _LIBRARY = Path(pytrace_ebpf.rebuild.__path__[0]) / "rebuild.so"
 _SYMBOL = struct.Struct("<IBBHQQ")
-_MOST_SYMBOLS, _LONGEST, _MOST_WANTED = 4_000_000, 400, 100_000
+_MOST_SYMBOLS, _LONGEST, _MOST_WANTED, _MOST_NAMESAKES = 4_000_000, 400, 100_000, 1000
 _FUNCTIONS, _LOCAL = (2, 10), 0  # STT_FUNC, STT_GNU_IFUNC; STB_LOCAL
 EVAL = "_PyEval_EvalFrameDefault"  # the interpreter's function that runs Python code
 _JUMP = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(.{4}))", re.DOTALL)  # at any byte: what is none leads to no such place
@@ -67,7 +67,7 @@ def _parts(elf: ElfFile, name: str, rows: "array[int]", functions: "array[int]")
 
     Such a part is left to from within the function, not to its beginning, and begins with a stack frame, unlike a function.
     """
-    place = next((symbol.address for symbol in elf.symbols() if symbol.name == name), None)
+    place = next((symbol.address for symbol in elf.symbols(_MOST_NAMESAKES, (name.encode(),)) if symbol.name == name), None)
     at = bisect_left(functions, place) if place is not None else len(functions)
     if place is None or at == len(functions) or functions[at] != place:
         return

@@ -13,6 +13,7 @@ import atexit
 import importlib.util
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -35,9 +36,11 @@ from pytrace_ebpf.record.process.memory import HasFileno
 _CHILD = Path(__file__).with_name("confined_child.py")
 _MOST_ANSWER = 32 << 20  # bytes
 _FAILURES, _MOST_KNOWN = 3, 4096  # failures after which a target is not tried again; targets whose failures are counted
+_STARTS_S, _LONGER = 60.0, 10  # until it has to have started; so many times as long is waited at most for an answer that waits for a core
 _WORK_S = 60.0  # after so much of it a process is replaced: it has a limit on its CPU time
 _CHUNK, _LONGEST = 1 << 20, 500  # bytes at a time; characters of a sentence
 _HEAD = struct.Struct("<I")
+_ASIDE = "it was put aside, since others wait"
 Answer = TypeVar("Answer")
 
 
@@ -60,7 +63,7 @@ class Confined:
         self._owner = 0  # a fork of this process has one of its own
         self._worked_s = 0.0
         self._failures: Counter[Hashable] = Counter()
-        self._abandoned = False
+        self._abandoned = self._put_aside = self._is_ready = False
         atexit.register(self.close)
 
     @property
@@ -98,14 +101,18 @@ class Confined:
                 raise UnansweredError("the process that reads such things is asked no more")
             if self._worked_s > _WORK_S:
                 self._end()
-            began = time.monotonic()
+            self._put_aside = False
             try:
-                self._connect()
-            except OSError as error:  # nothing can be opened just now, which is not attributed to a target
-                raise UnansweredError(f"the process that reads such things cannot be started ({error.strerror})") from None
-            before_s, in_vain = shares.process_s(self.pid or 0), False
+                self._await(self._connect())
+            except (OSError, EOFError) as error:  # nothing can be opened or started just now, which is not attributed to a target
+                self._end()
+                if self._put_aside:
+                    raise UnansweredError(_ASIDE) from None
+                why = getattr(error, "strerror", None) or "it did not begin in time, or ended"
+                raise UnansweredError(f"the process that reads such things cannot be started ({why})") from None
+            before_s, in_vain, patience = shares.process_s(self.pid or 0), False, Patience(seconds, self.pid or 0)
             try:
-                answer = json.loads(self._exchange(json.dumps([task, encode(given)]).encode(), files, began + seconds))
+                answer = json.loads(self._exchange(json.dumps([task, encode(given)]).encode(), files, patience))
                 if "refused" not in answer:
                     return decode(kind, answer["value"])
                 refused = str(answer["refused"])[:_LONGEST]
@@ -113,19 +120,27 @@ class Confined:
                 in_vain, why = True, f"the process that reads such things had no answer in {seconds:g} s"
             except (OSError, EOFError):
                 in_vain, why = True, "the process that reads such things ended meanwhile"
+                if self._put_aside:
+                    of, why = None, _ASIDE
             except (ValueError, TypeError, LookupError, RecursionError, MemoryError):
                 why = "the process that reads such things answered nonsense"
             else:
                 raise ValueError(printable(refused))
             finally:
-                took_s = time.monotonic() - began
-                self._worked_s += took_s
-                shares.add(took_s if in_vain else shares.process_s(self.pid or 0) - before_s)  # to whoever it was for
+                self._worked_s += patience.spent_s
+                shares.add(patience.spent_s if in_vain else shares.process_s(self.pid or 0) - before_s)  # to whoever it was for
             self._end()
             if len(self._failures) >= _MOST_KNOWN:
                 self._failures.clear()
-            self._failures[of] += 1
+            if of is not None:
+                self._failures[of] += 1
             raise UnansweredError(why)
+
+    def put_aside(self) -> None:
+        """End it while another thread asks it, which has no answer now; that is not attributed to a target, and the next one has."""
+        self._put_aside = True
+        if (child := self._child) is not None and self._owner == os.getpid():
+            child.kill()
 
     def abandon(self) -> None:
         """End it while others ask it, and let nobody have an answer from now on, until start()."""
@@ -158,21 +173,28 @@ class Confined:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()], env={"OPENBLAS_NUM_THREADS": "1"}, cwd="/",
             )  # fmt: skip
-        self._connection, self._owner, self._worked_s = ours, os.getpid(), 0.0
+        ours.setblocking(False)
+        self._connection, self._owner, self._worked_s, self._is_ready = ours, os.getpid(), 0.0, False
         return ours
 
-    def _exchange(self, content: bytes, files: Sequence[HasFileno], deadline: float) -> bytes:
+    def _await(self, connection: socket.socket) -> None:
+        """Until it has imported what it needs and given up its rights: on a busy host that takes longer than an answer, and is nobody's doing."""
+        if not self._is_ready:
+            _receive(connection, 1, Patience(_STARTS_S, 0))
+            self._is_ready = True
+
+    def _exchange(self, content: bytes, files: Sequence[HasFileno], patience: "Patience") -> bytes:
         connection = self._connect()
         request = memoryview(_HEAD.pack(len(content)) + content)
-        _until(connection, deadline)
+        patience.wait(connection, select.POLLOUT)
         sent = socket.send_fds(connection, [request[: _HEAD.size]], [file.fileno() for file in files])
         while sent < len(request):
-            _until(connection, deadline)
+            patience.wait(connection, select.POLLOUT)
             sent += connection.send(request[sent : sent + _CHUNK])
-        (size,) = _HEAD.unpack(_receive(connection, _HEAD.size, deadline))
+        (size,) = _HEAD.unpack(_receive(connection, _HEAD.size, patience))
         if size > _MOST_ANSWER:
             raise ValueError
-        return _receive(connection, size, deadline)
+        return _receive(connection, size, patience)
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -189,10 +211,31 @@ class Confined:
         self._child = None
 
 
-def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+class Patience:
+    """So many seconds, in which what a process waits for a core does not count: on a busy host that is neither its fault nor that of what it reads."""
+
+    def __init__(self, seconds: float, pid: int) -> None:
+        self._seconds, self._pid, self._began_s, self._queued_s = seconds, pid, time.monotonic(), shares.queued_s(pid)
+
+    @property
+    def spent_s(self) -> float:
+        """Of it so far."""
+        took_s = time.monotonic() - self._began_s
+        return max(took_s - max(shares.queued_s(self._pid) - self._queued_s, 0.0), took_s / _LONGER)
+
+    def wait(self, connection: socket.socket, event: int) -> None:
+        """Until the event comes. Raises TimeoutError."""
+        poll = select.poll()
+        poll.register(connection, event)
+        while not poll.poll(1000 * max(self._seconds - self.spent_s, 0.0)):
+            if self.spent_s >= self._seconds:
+                raise TimeoutError
+
+
+def _receive(connection: socket.socket, size: int, patience: Patience) -> bytes:
     content = bytearray()
     while len(content) < size:
-        _until(connection, deadline)
+        patience.wait(connection, select.POLLIN)
         more = connection.recv(min(size - len(content), _CHUNK))
         if not more:
             raise EOFError
@@ -200,15 +243,8 @@ def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _until(connection: socket.socket, deadline: float) -> None:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    connection.settimeout(left)
-
-
 class PerThread:
-    """What `parsers` is, but for threads that begin with use_own(): what is read for one of those keeps nobody else waiting."""
+    """What `parsers` is, but for threads that begin with use_own() or use(): what is read for one of those keeps nobody else waiting."""
 
     def __init__(self, *words: str) -> None:
         self._words, self._own = words, threading.local()
@@ -216,8 +252,16 @@ class PerThread:
 
     def use_own(self) -> Confined:
         """Ask one of its own in this thread from now on; whoever calls this closes it."""
-        self._own.confined = Confined(*self._words)
-        return self._own.confined
+        self.use(own := self.new())
+        return own
+
+    def new(self) -> Confined:
+        """One more of the same; whoever calls this closes it."""
+        return Confined(*self._words)
+
+    def use(self, own: Confined) -> None:
+        """Ask that one in this thread from now on."""
+        self._own.confined = own
 
     def of_this_thread(self) -> Confined:
         """The one that this thread asks."""

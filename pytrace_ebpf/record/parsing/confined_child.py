@@ -148,4 +148,5 @@ if __name__ == "__main__":
         codecs.lookup(codec)
     with socket.socket(fileno=int(sys.argv[1])) as asking:
         drop_rights()
+        asking.sendall(b"\0")  # the time for an answer begins
         serve(asking, served)

@@ -22,6 +22,8 @@ _FUNCTION, _INDIRECT_FUNCTION = 2, 10  # kinds of symbols
 _DEBUG_OFFSETS_SIZE = 1024  # 888 on 3.15; kept whole for layout.py
 _MOST_PROBES = 1000  # an interpreter has a dozen
 _MOST_NAMESAKES = 1000
+# An interpreter has 2,500, the C library 3,000. Of a program with more of its own, into which CPython was linked, those of CPython's are known.
+_MANY_SYMBOLS, _OF_CPYTHON = 20_000, (b"Py", b"_Py")
 _LONGEST_OPERANDS = 256
 
 # register -> its place among the words of the kernel's struct pt_regs (arch/x86/include/uapi/asm/ptrace.h)
@@ -181,7 +183,7 @@ class _Reader:
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self.segments = elf.segments
-        self.symbols = {each.name: (each.address, each.size) for each in elf.symbols()}
+        self.symbols = {each.name: (each.address, each.size) for each in elf.symbols(_MANY_SYMBOLS, _OF_CPYTHON)}
 
     def binary(self) -> Binary:
         runtime = self._section_address(".PyRuntime") or self._value("_PyRuntime")

@@ -109,19 +109,25 @@ class ElfFile:
         """The section that its header refers to: of symbols their names."""
         return self._sections[section.link][1] if section.link < len(self._sections) else None
 
-    def symbols(self) -> Iterator[Symbol]:
-        """The defined dynamic symbols; all of them where there are no dynamic ones. Raises ValueError for more than a file can have."""
+    def symbols(self, many: int = _MOST_SYMBOLS, beginnings: tuple[bytes, ...] = (b"",)) -> Iterator[Symbol]:
+        """The defined dynamic symbols; all of them where there are no dynamic ones. Raises ValueError for more than a file can have.
+
+        Where there are more than `many`, those of some `beginnings` alone, and so many of these at most.
+        """
         table = self.section(".dynsym") or self.section(".symtab")
         if table is None:
             return
         names, rows = self.read_section(self.linked(table)), self.read(table.offset, min(table.size, _MOST_SYMBOLS * 24))
-        length = 0
+        wanted, left, length = beginnings if len(rows) > 24 * many else (b"",), many, 0
         for name, info, _other, place, value, size in struct.iter_unpack("<IBBHQQ", rows[: len(rows) // 24 * 24]):
-            if place and (text := _text(names, name)) is not None:
+            if place and names.startswith(wanted, name) and (text := _text(names, name)) is not None:
                 length += len(text)
                 if length > _MOST_NAMES:
                     raise ValueError(f"it is not a readable ELF file (names of symbols of more than {_MOST_NAMES} bytes)")
                 yield Symbol(text, info & 15, value, size)
+                left -= 1
+                if not left:
+                    return
 
     def notes(self, name: str) -> Iterator[bytes]:
         """The descriptors of the notes in a section, as far as they are whole."""

@@ -2,36 +2,40 @@
 
 A process can change its command line at will, so it only selects which processes to inspect; what each one is, is found
 out from the pinned process. That takes a while, in particular where a file was made to be slow to read, so new
-processes are inspected in the background while the recording goes on, one after the other, and each user's in turn.
+processes are inspected in the background while the recording goes on, one of each user at a time (lanes.py).
 """
 
 import math
 import os
 import re
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import status
-from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.family import is_ours
+from pytrace_ebpf.record.process.lanes import Lanes
 from pytrace_ebpf.record.process.pinned import Ended
 from pytrace_ebpf.record.process.shares import Shares, user_of
 from pytrace_ebpf.record.process.target import NoRoom, NotPython, Target, inspect
 
 _LOOK_S, _AT_ONCE_S = 1.0, 0.5  # between two looks; after which what a look has found is handed out, and the next one begins
+_MOMENT_S = 0.1  # between two looks at what takes long; for which what was found waits for that
 _MOST_FOLLOWED = 1000
 _LONGEST = 4096  # bytes of a command line that are looked at
 _GONE = FileNotFoundError, ProcessLookupError, PermissionError  # or another user's, without root
 Key = tuple[int, str, int, int]  # number, start time, and the file that it runs: another program is another process
 
-Found = tuple[int, Target | TargetError | HostError]
+Is = Target | TargetError | HostError
+Found = tuple[int, Is]
 
 
 class Looking:
@@ -46,10 +50,14 @@ class Looking:
         self._users: dict[Key, int] = {}  # who is charged, of those that fit
         self._keys: dict[int, Key] = {}
         self._followed: dict[int, int] = {}  # users by process
-        self._pool = ThreadPoolExecutor(1, "match", initializer=self._begin)
-        self._own: confined.Confined | None = None  # reads what those are whom it looks at
+        self._lanes: Lanes[tuple[int, Key], Is | None] = Lanes(self.shares)
         self._looking: Future[list[Found]] | None = None
         self._next_s, self._more = 0.0, False
+        self.tell: Callable[[], None] = lambda: None  # called when newcomers() has something new
+
+    def start(self) -> None:
+        """Begin to start what looking takes."""
+        self._lanes.start()
 
     def there(self) -> list[Found]:
         """The Pythons that fit now, in the order of their numbers; of one that cannot be traced, why. Where it is `patient`, those that are seen quickly."""
@@ -59,11 +67,12 @@ class Looking:
     def newcomers(self) -> list[Found]:
         """Those that came to fit since the last call, once their own code runs. Waits for nothing."""
         if self._looking is None and time.monotonic() >= self._next_s:
-            self._looking = self._pool.submit(self._look, True, _AT_ONCE_S)
+            self._looking = Future()
+            threading.Thread(target=self._look_beside, args=(self._looking,), name="pytrace-match", daemon=True).start()
         if self._looking is None or not self._looking.done():
             return []
         found, self._looking = self._looking.result(), None
-        self._next_s = time.monotonic() + (0 if self._more else _LOOK_S)
+        self._next_s = time.monotonic() + (0 if self._more else _LOOK_S - _MOMENT_S)  # who asks once a second does not come too early each time
         return found
 
     def user(self, pid: int) -> int:
@@ -83,12 +92,15 @@ class Looking:
 
     def close(self) -> None:
         """Stop looking, whatever takes long just now."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._own is not None:
-            self._own.abandon()
+        self._lanes.close()
 
-    def _begin(self) -> None:
-        self._own = confined.parsers.use_own()
+    def _look_beside(self, looking: "Future[list[Found]]") -> None:
+        try:
+            looking.set_result(self._look(True, _AT_ONCE_S))
+        except BaseException as error:
+            looking.set_exception(error)
+        if self._more or looking.exception() or looking.result():
+            self.tell()
 
     def _look(self, ready: bool, within_s: float | None) -> list[Found]:
         found = list[Found]()
@@ -98,36 +110,52 @@ class Looking:
             return found
         waiting = self._waiting(fitting)
         end_s = math.inf if within_s is None else time.monotonic() + within_s
-        while (user := self.shares.next(waiting)) is not None and time.monotonic() < end_s:
-            pid, key = waiting[user].popleft()
-            if not waiting[user]:
-                del waiting[user]
-            if is_ours(pid):
-                continue
-            with self.shares.charged(user):
-                target = self._look_at(pid, key, ready)
-            if target is not None and self._takes(pid, key, target):
-                found.append((pid, target))
-        self._more = user is not None
+        while not self._lanes.is_closed:
+            found += self._collect()
+            self._begin_looks(waiting, ready)
+            now_s = time.monotonic()
+            if found and not waiting and within_s is not None:
+                end_s = min(end_s, now_s + _MOMENT_S)
+            if not self._lanes.users or now_s >= end_s:
+                break
+            self._lanes.wait(min(end_s - now_s, _MOMENT_S))
+        self._more = bool(self._lanes.users) or self.shares.next(waiting) is not None
         keys = set(fitting.values())
         self._judged &= keys
         self._young &= keys
         return found
 
+    def _begin_looks(self, waiting: dict[int, deque[tuple[int, Key]]], ready: bool) -> None:
+        """Look at one process more of each user, of who has cost least first."""
+        while (user := self.shares.next(waiting.keys() - self._lanes.users)) is not None:
+            if not self._lanes.has_room():
+                self._lanes.make_room(user)
+                return
+            pid, key = waiting[user].popleft()
+            if not waiting[user]:
+                del waiting[user]
+            if not is_ours(pid):
+                self._lanes.begin((pid, key), user, partial(self._look_at, pid, key, ready))
+
+    def _collect(self) -> list[Found]:
+        """What has been looked at."""
+        taken = self._lanes.take()
+        return [(pid, target) for (pid, key), target in taken if target is not None and self._takes(pid, key, target)]
+
     def _waiting(self, fitting: Mapping[int, Key]) -> dict[int, deque[tuple[int, Key]]]:
         """By user those that were not looked at yet."""
         self._keys = dict(fitting)
         self._users = {key: self._users[key] if key in self._users else user_of(pid) for pid, key in fitting.items()}
-        waiting = dict[int, deque[tuple[int, Key]]]()
+        waiting, under_way = dict[int, deque[tuple[int, Key]]](), self._lanes.under_way()
         for pid, key in fitting.items():
-            if key not in self._judged:
+            if key not in self._judged and (pid, key) not in under_way:
                 waiting.setdefault(self._users[key], deque()).append((pid, key))
         return waiting
 
-    def _look_at(self, pid: int, key: Key, ready: bool) -> Target | TargetError | HostError | None:
+    def _look_at(self, pid: int, key: Key, ready: bool) -> Is | None:
         """What a process is, once it is a Python and, if asked for, runs its own code; else None."""
         try:
-            target: Target | TargetError | HostError = inspect(pid)
+            target: Is = inspect(pid)
             if ready and isinstance(target, Target) and not self._is_ready(target, key):
                 return None
         except Ended:
@@ -136,7 +164,7 @@ class Looking:
             self._leave_out(pid, key)
             return None
         except (TargetError, HostError) as error:
-            if _became_another(pid, key):
+            if self._lanes.is_aside((pid, key)) or _became_another(pid, key):
                 return None
             target = error
         self._judged.add(key)

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,18 @@ import numpy as np
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
+from pytrace_ebpf.record.parsing import confined
 from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
 from pytrace_ebpf.record.process.naming import Naming
+from pytrace_ebpf.record.process.readings import Readings
+from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.schema import SchedKind
 
 _COMM_LENGTH = 15
 _MOST_ENDED = 1000  # processes
+_ENDS_S = 0.3
 _MOST_EARLY = 10_000  # threads
 _LONGEST = 5000  # characters of a thread's interpreters
 
@@ -30,9 +34,13 @@ News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: for
 class Processes(Recorder):
     """Rows of `processes` and `threads`, keyed; a changed row is handed out again."""
 
-    def __init__(self, names: bool = True) -> None:
-        """`names`: threads have the names that they and their interpreters give them, which have to be read again and again."""
+    def __init__(self, names: bool = True, shares: Shares | None = None, user: Callable[[int], int] = lambda pid: 0) -> None:
+        """`names`: threads have the names that they and their interpreters give them, which have to be read again and again.
+
+        `shares`: what that costs users, and `user` tells whose a process is, where they are of several.
+        """
         self._names = names
+        self._readings = Readings(shares if names else None, "threads", confined.parsers)
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -45,7 +53,7 @@ class Processes(Recorder):
         self._alive: Counter[int] = Counter()  # threads per process
         self._gone: dict[tuple[int, int], dict[str, Any]] = {}  # threads that had ended when rows were taken last
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
-        self._naming = Naming()
+        self._naming = Naming(self._readings, user)
         self._changed: set[int | tuple[int, int]] = set()
         self._news: News = []
         self.last_ns: int | None = None  # when the recording ended; what ends later ends then
@@ -77,6 +85,11 @@ class Processes(Recorder):
             self._name_threads(all_=True)
         processes, threads = self.take_changed()
         return {"processes": [columns_of(processes)], "threads": [columns_of(threads)]}
+
+    def close(self) -> None:
+        """Read no more names."""
+        self._readings.close()
+        self._readings.join(_ENDS_S)
 
     def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
         """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""

@@ -1,7 +1,7 @@
 """What each user costs whoever looks at the processes of all: whose turn it is, and who is left alone for a while.
 
 Counted is processor time: this process's own, that of the process without rights that reads for it, and the time that a process lets
-either wait in vain. It fades, half of it in a minute. Who has cost least comes first; who has cost more than his allowance is left alone until
+that one wait in vain, but for what it waited for a core. It fades, half of it in a minute. Who has cost least comes first; who has cost more than his allowance is left alone until
 half of that has faded. A user is who the kernel says that a process belongs to; the users of a namespace of users belong to
 who made that, since anybody may have thousands of those.
 """
@@ -38,6 +38,13 @@ def process_s(pid: int) -> float:
     """The processor time of another process so far, 0 where there is none: CPUCLOCK_SCHED of linux/posix-timers.h."""
     with suppress(OSError):
         return time.clock_gettime(~pid << 3 | 2) if pid else 0.0
+    return 0.0
+
+
+def queued_s(pid: int) -> float:
+    """For how long another process has waited for a core so far, 0 where that is not known: /proc/PID/schedstat."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9 if pid else 0.0
     return 0.0
 
 

@@ -29,9 +29,9 @@ from pytrace_ebpf.record.parsing.confined import native_parsers
 from pytrace_ebpf.record.parsing.elf_file import Segment
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.target import Mapping as Mapped
 from pytrace_ebpf.record.process.target import Target, as_text, identity, mapped_file, parse_mappings
-from pytrace_ebpf.record.sampling.readings import Readings
 from pytrace_ebpf.trace.layers import NUMBERS
 
 FRAME_NATIVE = 1 << 63  # events.h

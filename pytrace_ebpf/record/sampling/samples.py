@@ -19,7 +19,8 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.parsing.confined import Confined, native_parsers
+from pytrace_ebpf.record.parsing.confined import native_parsers
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -27,7 +28,6 @@ from pytrace_ebpf.record.sampling import away, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
-from pytrace_ebpf.record.sampling.readings import Readings
 from pytrace_ebpf.record.sampling.rows import columns
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
@@ -91,7 +91,8 @@ class Samples(Recorder):
             "states": self._states,
             "task_run_delay": kernel.require("task_struct", "sched_info") + (run_delay or 0),
             "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
-            "pad": 0,
+            "shared": recording.shares is not None,
+            **{f"{ring}_room": size for ring, size in _RINGS.items()},
         }
         self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
@@ -99,8 +100,7 @@ class Samples(Recorder):
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
         self._tasks = TaskNames(self._programs)
-        self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", self._begin_files)
-        self._files_reader: Confined | None = None
+        self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", native_parsers)
         self._native = NativeCode(self._programs, recording.functions, self._files)
         self._tasks_of: dict[int, RunningTasks] = {}  # by number, as they were found beside this
         self._layouts: dict[Layout, int] = {}
@@ -116,9 +116,6 @@ class Samples(Recorder):
         self._refused: tuple[str, ...] = ()
         self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
-
-    def _begin_files(self) -> None:
-        self._files_reader = native_parsers.use_own()
 
     def _load(self, first: str, kind: int, steps: str) -> int:
         """The descriptor of a program, whose next steps are loaded too. Without the one for native frames samples have none."""
@@ -192,7 +189,7 @@ class Samples(Recorder):
         self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks, program.user)
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
-            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number))
+            self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number, program.user, 0))
             self._programs.map("census").set(0, time.monotonic_ns())
 
     def _find_tasks(self, target: Target, number: int) -> None:
@@ -222,6 +219,9 @@ class Samples(Recorder):
             self._next_look_ns = self._drained_ns + self._look_ns
             for pid, each in list(self._sampled.items()):
                 self._names.do(each.user, partial(self._look_away, pid, each, self._drained_ns, _LASTING_NS))
+        if self._recording.shares:
+            for user in [user for user, _ in self._programs.map("taken").items()]:
+                self._programs.map("taken").delete(user)
         samples = self._samples.drain(np.copy)  # before the stacks and names, so that those of all these samples have been reported
         self._tasks.drain()
         reported = self._stacks.drain(np.copy)
@@ -385,9 +385,8 @@ class Samples(Recorder):
         for each in readings:
             each.close()
         if self._names.beside:
-            for asked in (confined.parsers, native_parsers, self._files_reader):
-                if asked:
-                    asked.abandon()
+            for asked in (confined.parsers, native_parsers):
+                asked.abandon()
             for each in readings:
                 each.join(_ENDS_S)
 
