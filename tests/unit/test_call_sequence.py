@@ -1,5 +1,6 @@
 """The layered sequence: entries lead to those they contain, and nothing that lies elsewhere is read on the way."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions import call_sequence
 from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.trace import index
+from pytrace_ebpf.trace import derived, index
+from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
@@ -164,6 +166,13 @@ def test_a_call_is_found_by_its_id_among_those_of_other_threads(tmp_path: Path, 
     assert not groups._within({"call_id": (77 << 50, 77 << 50)}).any()
 
 
+def reseal(folder: Path) -> None:
+    """Have a derived table say that its parts are as they are now."""
+    key, said = folder / derived._KEY_FILE, pq.read_schema(folder / derived._KEY_FILE)
+    footers = json.dumps(derived._footers(Files(folder))).encode()
+    pq.write_table(said.with_metadata(said.metadata | {derived._FOOTERS: footers}).empty_table(), key)
+
+
 @pytest.mark.parametrize("each", ("[1]", "[[1]]", "[[1, 99999999999999999999]]", '[["a", 2]]', "[[1, 2], [3]]", '{"a": 1}', "]", None))
 def test_what_says_where_calls_are_is_not_believed_where_it_is_no_such_thing(tmp_path: Path, each: str | None) -> None:
     trace = wide(tmp_path / "trace", turns=2)
@@ -172,6 +181,7 @@ def test_what_says_where_calls_are_is_not_believed_where_it_is_no_such_thing(tmp
         table = pq.read_table(part)
         said = "[" + ", ".join([each] * -(-len(table) // 20)) + "]" if each else "[]"
         pq.write_table(table.replace_schema_metadata({index.SPANS: said}), part, row_group_size=20)
+    reseal(trace.directory / "calls")
     with pytest.raises(pytrace_ebpf.errors.TraceError):
         call_sequence.entry(pytrace_ebpf.open(trace.directory), 0)
 
