@@ -66,8 +66,8 @@ def test_killing_the_target_keeps_everything_up_to_then(
     trace = pytrace_ebpf.open(recorder.finish())
     assert trace.manifest["state"] == "complete"
     calls = trace.calls(columns=["func_id", "status", "wall_ns"]).merge(trace.functions(), on="func_id")
-    compute = calls[calls["name"] == "compute"]
-    assert list(compute["status"]) == ["open_at_end"] * 3
+    fights = calls[calls["name"] == "fight"]
+    assert list(fights["status"]) == ["open_at_end"] * 3
     assert trace.processes()["end_ns"].notna().all()
 
 

@@ -21,10 +21,11 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.derived import _CHECK_BYTES, _check
 from pytrace_ebpf.trace.schema import MANIFEST, WAITS, CallKind
 from tests.conftest import PATIENCE_S
 from tests.hostile import USER, as_user, needs_root
-from tests.unit.synthetic import sample
+from tests.unit.synthetic import reseal, sample
 
 COMMANDS = (["info"], ["report"], ["report", "--by", "wait"], ["report", "--by", "core"], ["export", "--to", "perfetto", "-o", "-"])
 
@@ -196,6 +197,7 @@ def test_root_does_not_use_what_a_user_derived(path: Path) -> None:
     part = path / "calls" / "part-00000.parquet"
     calls = pq.read_table(part)
     pq.write_table(column("wall_ns", 1)(calls), part)
+    reseal(part.parent)
     assert (pytrace_ebpf.open(path).calls()["wall_ns"] == 1).any()  # in our own directory what is kept is read
     for each in (path, *path.rglob("*")):
         os.chown(each, USER, USER)
@@ -335,11 +337,12 @@ def test_root_goes_on_from_nothing_that_a_user_kept(path: Path, folder: str) -> 
 def test_root_does_not_use_the_sums_that_a_user_kept(path: Path, public_path: Path) -> None:
     honest = pytrace_ebpf.open(path).tree()
     kept = sorted((path / "sums").iterdir())
-    state = Checkpoint.unpacked(kept[-1].read_bytes())
+    state = Checkpoint.unpacked(kept[-1].read_bytes()[:-_CHECK_BYTES])
     assert state is not None
     nodes = state.nodes.copy()
     nodes["calls"] = 1_000_000
-    kept[-1].write_bytes(replace(state, nodes=nodes).packed())
+    forged = replace(state, nodes=nodes).packed()
+    kept[-1].write_bytes(forged + _check(forged))
     shutil.rmtree(path / "tree")
     assert pytrace_ebpf.open(path).tree()["calls"].sum() > 1_000_000  # in our own directory what is kept is read
     shutil.rmtree(path / "tree")

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pytrace_ebpf.trace import derived
+from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
 
 Row = tuple[Any, ...]
@@ -305,3 +307,10 @@ def convoy(path: Path) -> Path:
         path, events=[(5, 1, 1, 0, 0, 1, 1), (95, 1, 1, 1, 0, 1, 1)], sched=sched, functions=SAMPLE_FUNCTIONS, end_ns=100,
         threads=[(1, 1, "main", 0, None), (1, 2, "worker", 0, None)], processes=[(1, 0, "/p", "p", "3.11.2", "usdt", 0x1000, 0x1100, 0, None)],
     )  # fmt: skip
+
+
+def reseal(folder: Path) -> None:
+    """Have a derived table say that its parts are as they are now."""
+    key, said = folder / derived._KEY_FILE, pq.read_schema(folder / derived._KEY_FILE)
+    footers = json.dumps(derived._footers(Files(folder))).encode()
+    pq.write_table(said.with_metadata(said.metadata | {derived._FOOTERS: footers}).empty_table(), key)

@@ -1,6 +1,5 @@
 """The layered sequence: entries lead to those they contain, and nothing that lies elsewhere is read on the way."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions import call_sequence
 from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.trace import derived, index
-from pytrace_ebpf.trace.files import Files
+from pytrace_ebpf.trace import index
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
-from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
+from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, reseal, sample, write_trace
 
 NAMES = {row[0]: row[3] for row in SAMPLE_FUNCTIONS}
 
@@ -164,13 +162,6 @@ def test_a_call_is_found_by_its_id_among_those_of_other_threads(tmp_path: Path, 
     chosen = [int(groups._within({"call_id": (call_id, call_id)}).sum()) for call_id in calls["call_id"]]
     assert max(chosen) <= 2 if known else max(chosen) > 10
     assert not groups._within({"call_id": (77 << 50, 77 << 50)}).any()
-
-
-def reseal(folder: Path) -> None:
-    """Have a derived table say that its parts are as they are now."""
-    key, said = folder / derived._KEY_FILE, pq.read_schema(folder / derived._KEY_FILE)
-    footers = json.dumps(derived._footers(Files(folder))).encode()
-    pq.write_table(said.with_metadata(said.metadata | {derived._FOOTERS: footers}).empty_table(), key)
 
 
 @pytest.mark.parametrize("each", ("[1]", "[[1]]", "[[1, 99999999999999999999]]", '[["a", 2]]', "[[1, 2], [3]]", '{"a": 1}', "]", None))

@@ -167,7 +167,7 @@ def test_an_earlier_state_that_is_none_is_not_gone_on_from(tmp_path: Path, monke
     recording = busy(tmp_path, 8, (7, 8))
     recording.at(0, 7).tree()
     files = sorted((recording.path / FOLDER).iterdir())
-    states = [Checkpoint.unpacked(file.read_bytes()[: -_CHECK_BYTES]) for file in files]
+    states = [Checkpoint.unpacked(file.read_bytes()[:-_CHECK_BYTES]) for file in files]
     state, other = states[5], states[6]
     assert state and other
     forged = {

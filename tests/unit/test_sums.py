@@ -19,6 +19,7 @@ from pytrace_ebpf.analyze.rebuilt import sums, tree
 from pytrace_ebpf.analyze.rebuilt.checkpoints import FOLDER, Checkpoint, Checkpoints
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.derived import _CHECK_BYTES, _check
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TREE
@@ -134,10 +135,10 @@ def test_what_is_damaged_is_derived_again(tmp_path: Path, damage: bytes | None) 
     whole = trace_tree(pytrace_ebpf.open(path))
     names = sorted((path / FOLDER).iterdir())
     content = names[1].read_bytes()
-    state = Checkpoint.unpacked(content)
+    state = Checkpoint.unpacked(content[:-_CHECK_BYTES])
     assert state is not None
     forged = replace(state, saved=state.saved[:-1]).packed() if damage is None else damage
-    names[1].write_bytes(forged)
+    names[1].write_bytes(forged + _check(forged))
     (path / "tree" / "part-00000.parquet").unlink()
     (path / "tree").rename(tmp_path / "gone")
     pd.testing.assert_frame_equal(trace_tree(pytrace_ebpf.open(path)), whole)
