@@ -22,8 +22,11 @@
 
 void (*errands_do)(bool here);
 
+EXPORT uint32_t pytrace_acting; /* a thread of the program's does it: see leave_pending() */
 static bool asked;       /* it is not done yet */
 static bool pending;     /* a pending call was left, and has not ended: see leave_pending() */
+static uint32_t left_by; /* id of the thread that left it */
+static bool handed_over; /* the thread that lives for it need not wait for Python: see on_pending() */
 static uint32_t runner;  /* id of the thread that lives for it; 0 = there is none, STARTING = it has none yet */
 static bool leaves;      /* it wants no GIL any more */
 #define STARTING UINT32_MAX
@@ -56,7 +59,7 @@ static void act(bool here)
 static void wait_for_python(void)
 {
     struct timespec pause = {0, PAUSE_NS};
-    for (int n = 0; n < GRACE && __atomic_load_n(&asked, __ATOMIC_SEQ_CST); n++)
+    for (int n = 0; n < GRACE && __atomic_load_n(&asked, __ATOMIC_SEQ_CST) && !__atomic_load_n(&handed_over, __ATOMIC_SEQ_CST); n++)
         nanosleep(&pause, NULL);
 }
 
@@ -101,7 +104,7 @@ static void start_one(void)
     pthread_t thread;
     if (!pthread_create || is_there() || !__atomic_compare_exchange_n(&runner, &none, STARTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
-    leaves = false;
+    leaves = handed_over = false;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     bool done = !pthread_create(&thread, NULL, run, NULL);
@@ -117,12 +120,9 @@ bool errands_own_thread(void)
     return __atomic_load_n(&runner, __ATOMIC_SEQ_CST) == (uint32_t)syscall(SYS_gettid);
 }
 
-/* At a place where the interpreter lets other threads go first. */
-static void act_here(void)
+/* The thread that lives for it may need the GIL for that. */
+static void let_it_end(void)
 {
-    act(true);
-    if (!is_there() || errands_own_thread()) /* where Python runs on that thread, it makes the call itself */
-        return;
     void *state = py.PyEval_SaveThread();
     wait_for_its_end();
     py.PyEval_RestoreThread(state);
@@ -130,10 +130,32 @@ static void act_here(void)
 
 static bool leave_pending(void);
 
+/* At a place where the interpreter lets other threads go first. */
+static void act_here(void)
+{
+    __atomic_store_n(&pytrace_acting, 1, __ATOMIC_SEQ_CST);
+    act(true);
+    __atomic_store_n(&pytrace_acting, 0, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&asked, __ATOMIC_SEQ_CST)) /* again, meanwhile */
+        leave_pending();
+    if (is_there() && !errands_own_thread()) /* where Python runs on that thread, it makes the call itself */
+        let_it_end();
+}
+
+/* 3.11 makes a call that was left within another one right after that, while it still looks for calls: as in leave_pending(). */
+static bool is_within_another(void)
+{
+    return py.version >> 16 == 0x030b && left_by == (uint32_t)syscall(SYS_gettid);
+}
+
 static int on_pending(void *unused)
 {
     (void)unused;
-    act_here();
+    if (is_within_another() && is_there() && !errands_own_thread()) {
+        __atomic_store_n(&handed_over, true, __ATOMIC_SEQ_CST);
+        let_it_end();
+    } else
+        act_here();
     __atomic_store_n(&pending, false, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&asked, __ATOMIC_SEQ_CST)) /* again, meanwhile */
         leave_pending();
@@ -141,11 +163,13 @@ static int on_pending(void *unused)
 }
 
 /* One at a time. While one is made, another one that is left only makes the interpreter look for what it does not do yet, and Python 3.11 then does
- * nothing else for ever, where what the agent has it do runs while probes are at its lines: it comes back to the same instruction. */
+ * nothing else for ever, where what the agent has it do runs while probes are at its lines: it comes back to the same instruction. So who makes one from
+ * outside asks pytrace_acting first. */
 static bool leave_pending(void)
 {
-    if (__atomic_exchange_n(&pending, true, __ATOMIC_SEQ_CST))
+    if (__atomic_load_n(&pytrace_acting, __ATOMIC_SEQ_CST) || __atomic_exchange_n(&pending, true, __ATOMIC_SEQ_CST))
         return true;
+    left_by = (uint32_t)syscall(SYS_gettid);
     bool left = py.version >= 0x030c0000 && py._PyEval_AddPendingCall
                     ? !py._PyEval_AddPendingCall(py.PyInterpreterState_Main(), on_pending, NULL, 0)
                     : !py.Py_AddPendingCall(on_pending, NULL);
@@ -176,6 +200,6 @@ void errands_before_fork(void)
 
 void errands_after_fork(void)
 {
-    runner = 0;
-    leaves = asked = false;
+    runner = pytrace_acting = 0;
+    leaves = asked = pending = false; /* a call that was left is in the child too, and one that another thread was making is not */
 }

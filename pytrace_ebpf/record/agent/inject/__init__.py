@@ -97,7 +97,7 @@ def _look(target: Target, library: Descriptor) -> None:
                 call(thread, target.memory, agent["pytrace_look"], (), code.sigreturn, _LOADING_ROOM)
                 return
     with suppress(NotStopped, NoRoom):
-        make_pending(target, agent["pytrace_look_pending"], 0, code)
+        make_pending(target, agent["pytrace_look_pending"], 0, code, agent)
 
 
 class _Attempt:
@@ -106,6 +106,7 @@ class _Attempt:
     def __init__(self, target: Target, session: Session, started: Callable[[], bool], patience_s: float) -> None:
         self.target, self.session, self.started = target, session, started
         self.end = time.monotonic() + patience_s
+        self.stopped_ns = 0
         self.waits_for_gil = False  # the library is in the target, and its thread is to begin
 
     def begin(self) -> Injection:
@@ -180,7 +181,10 @@ class _Attempt:
         return 0, None
 
     def _pending_call(self) -> Injection | None:
+        if not self.agent and is_loaded(self.target, self.session.inode):  # by an earlier one, which may go on: see make_pending()
+            return Injection("a pending call of the main thread", self.stopped_ns) if self._wait(_SAFE_POINT_S) else None
         with pending_call(self.target, self.session.path, self.loader, self.agent) as stop_ns:
+            self.stopped_ns = stop_ns
             return Injection("a pending call of the main thread", stop_ns) if self._wait(_SAFE_POINT_S) else None
 
     def _call(self, thread: Stopped, function: int, *arguments: int | bytes) -> Course:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.library import Loader, spare_memory
-from pytrace_ebpf.record.agent.inject.ptrace import Stopped
+from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
 from pytrace_ebpf.record.agent.inject.remote_call import call, write
 from pytrace_ebpf.record.agent.script import one_line
 from pytrace_ebpf.record.process.target import Target
@@ -31,16 +31,21 @@ def pending_call(target: Target, session: str, loader: Loader, agent: Mapping[st
     address = spare_memory(target, len(text))
     write(target.memory, address, text)
     try:
-        yield make_pending(target, function, address, loader)
+        yield make_pending(target, function, address, loader, agent)
     finally:
         write(target.memory, address, bytes(1))
         write(target.memory, address, bytes(len(text)))
 
 
-def make_pending(target: Target, function: int, argument: int, loader: Loader) -> int:
-    """Have the main thread call `function(argument)` at its next safe point; returns how long it was stopped, in ns. Raises as pending_call()."""
+def make_pending(target: Target, function: int, argument: int, loader: Loader, agent: Mapping[str, int] | None) -> int:
+    """Have the main thread call `function(argument)` at its next safe point; returns how long it was stopped, in ns. Raises as pending_call().
+
+    Not while the agent that is there has it do something in such a call: Python 3.11 may then never come out of it (probes/agent/errands.c).
+    """
     add = _python(target, "Py_AddPendingCall")
     with Stopped(target.process, target.pid) as thread:
+        if agent is not None and any(target.memory.read(agent["pytrace_acting"], 4)):
+            raise NotStopped(f"thread {target.pid} of process {target.pid} is about what the agent has it do")
         call(thread, target.memory, add, (function, argument), loader.sigreturn, _ROOM)
     return thread.stop_ns
 
