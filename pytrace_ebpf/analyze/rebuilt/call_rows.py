@@ -32,6 +32,8 @@ _SPLIT = (
     "parent_id", "last_descendant_id", "next_sibling_id", "depth", "pid", "tid", "func_id", "end_ns", "wall_ns", "on_cpu_ns", "self_wall_ns", "self_on_cpu_ns",
     "migrations", "preemptions", "waits", "line", "call_line",
 )  # fmt: skip
+# Columns that have their bounds: those of all would take 40 ns a call.
+SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
 _MOST_SPANS = 64  # threads of a row group
 
@@ -97,6 +99,7 @@ class Writer:
             compression_level=3,
             use_dictionary=[name for name in CALLS.arrow.names if name not in numbers],
             column_encoding=numbers,
+            write_statistics=list(SOUGHT),
             **_PAGE,
         )
         self._spans: list[list[list[int]] | None] = []
