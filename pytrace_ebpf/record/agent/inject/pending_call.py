@@ -13,6 +13,7 @@ from pytrace_ebpf.record.agent.inject.library import Loader, spare_memory
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
 from pytrace_ebpf.record.agent.inject.remote_call import call, write
 from pytrace_ebpf.record.agent.script import one_line
+from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target
 
 _ROOM = 4096  # bytes of stack; it calls next to nothing
@@ -44,10 +45,17 @@ def make_pending(target: Target, function: int, argument: int, loader: Loader, a
     """
     add = _python(target, "Py_AddPendingCall")
     with Stopped(target.process, target.pid) as thread:
-        if agent is not None and any(target.memory.read(agent["pytrace_acting"], 4)):
+        if agent is not None and _is_acting(target, agent):
             raise NotStopped(f"thread {target.pid} of process {target.pid} is about what the agent has it do")
         call(thread, target.memory, add, (function, argument), loader.sigreturn, _ROOM)
     return thread.stop_ns
+
+
+def _is_acting(target: Target, agent: Mapping[str, int]) -> bool:
+    try:
+        return any(target.memory.read(agent["pytrace_acting"], 4))
+    except MemoryFault:  # it is gone, or has taken away the agent's memory
+        return True
 
 
 def _python(target: Target, name: str) -> int:
