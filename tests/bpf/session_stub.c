@@ -15,6 +15,8 @@ __asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
 __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_detach,pthread_detach@GLIBC_2.2.5");
 
+int pytrace_acting; /* 0: no thread of the program's does anything for it */
+
 static void *session(void *directory)
 {
     static int sessions;
