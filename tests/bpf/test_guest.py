@@ -124,3 +124,12 @@ def test_programs_executed_after_the_tracer_was_killed_say_nothing_of_it(interpr
         (tmp_path / "go").touch()
         stdout, stderr = tracer.communicate(timeout=PATIENCE_S)  # until the program has ended
     assert (stdout, stderr) == ('done {"failed": 0}\n', "")
+
+
+@pytest.mark.parametrize("interpreter", [python for python in built_pythons() if python.minor >= 13], ids=str)
+def test_events_of_what_is_no_code_are_nothing_to_the_agent(interpreter: Python, run: Run) -> None:
+    directory, ended = run(interpreter.command("code_like"), "-q", "--source", "agent")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'ready\ndone {"calls": {"step": 80}}\n', "")
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "step").sum() == 80
