@@ -97,16 +97,18 @@ def _of_flight(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --lines, --opcodes, --memory or --when raises the agent: it alone can, or for less."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --when raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    agents = any(given(args, name) for name in ("args", "lines", "opcodes", "memory")) or any(condition.word == "raises" for condition in args.when)
+    agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.when)
     return "agent" if asked == "auto" and agents else asked
 
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
-    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth")) or any(condition.word in OF_CALLS for condition in args.when)
+    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes")) or any(
+        condition.word in OF_CALLS for condition in args.when
+    )
     return source(args) == "auto" and not asks
 
 

@@ -2,7 +2,6 @@
 
 import html
 import shlex
-import sys
 import tempfile
 from io import BytesIO
 from pathlib import Path
@@ -34,26 +33,32 @@ def load(shell: Any) -> None:
 
         The options are those of `pytrace-ebpf attach`, for example --args shop, --c-calls or --sample. Without any, root records every call; others
         have their stacks sampled, or with --daemon every call recorded by the daemon, for 60s or --duration. The trace goes into a new temporary
-        directory, or into what -o names; cut to the cell it is left in _pytrace.
+        directory, or into what -o names; cut to the cell it is left in _pytrace. A cell that cannot be recorded is not run, and is an error.
         """
+        from IPython.core.error import UsageError  # shown as one line, without a traceback; "Run All" stops
+
         try:
-            _trace_cell(shell, line, cell)
+            ran = _trace_cell(shell, line, cell)
         except PytraceError as error:
-            print(f"pytrace-ebpf: {error}", file=sys.stderr)
+            raise UsageError(f"pytrace-ebpf: {error}") from None
+        if not ran.success:  # what it raised has been shown
+            raise UsageError(f"the recorded cell failed: {type(ran.error_before_exec or ran.error_in_exec).__name__}")
 
     shell.register_magic_function(pytrace, "cell", "pytrace")
 
 
-def _trace_cell(shell: Any, line: str, cell: str) -> None:
+def _trace_cell(shell: Any, line: str, cell: str) -> Any:
+    """Show what the cell did; IPython's result of running it."""
     directory, words = _directory(shlex.split(line))
     with OwnRecording(directory, words) as own:
-        shell.run_cell(cell)
+        ran = shell.run_cell(cell)
     trace = shell.user_ns[_TRACE] = own.trace
     first, last = (f"{max(0, ns - trace.whole.start_ns) / 1e9:.6f}" for ns in (own.start_ns, own.end_ns))
     args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--to", last, "--top", _TOP])
     screen = Screen(width=_WIDTH, highlight=False, emoji=False, markup=False, force_jupyter=False)
     facts = report.show(args, screen)
     _show(trace, facts)
+    return ran
 
 
 def _directory(words: list[str]) -> tuple[Path, list[str]]:

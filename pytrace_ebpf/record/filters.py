@@ -22,6 +22,12 @@ class Filters:
     def __bool__(self) -> bool:
         return bool(self.include or self.exclude or self.max_depth)
 
+    @property
+    def agents_alone(self) -> str:
+        """Of what is asked for, an option that the agent alone can serve; "" where any source can."""
+        asked = (("--max-depth", self.max_depth), ("--c-calls", self.c_calls), ("--lines", self.lines), ("--opcodes", self.opcodes))
+        return next((option for option, given in asked if given), "")
+
     def wants(self, file: str, module: str, is_main: bool) -> bool:
         """Whether calls of a function in this file and module, of the main program or not, are recorded."""
         included = not self.include or any(fits_package(pattern, file, module, is_main) for pattern in self.include)

@@ -38,7 +38,8 @@ def query(text: str, tables: Mapping[Table, Read]) -> pd.DataFrame:
     with tempfile.TemporaryDirectory(prefix="pytrace-ebpf-derived-") as aside:  # for what does not fit into memory
         connection = duckdb.connect(":memory:", config=_CONFINED | {"temp_directory": aside})
         try:
-            connection.execute("SET enable_progress_bar = false; SET lock_configuration = true")  # a library does not print
+            _silence(connection)
+            connection.execute("SET lock_configuration = true")
             for name, view in views.items():
                 connection.register(name, view)
             answer = connection.sql(text)
@@ -49,6 +50,13 @@ def query(text: str, tables: Mapping[Table, Read]) -> pd.DataFrame:
             raise (failures[0] if failures else error) from None
         finally:
             connection.close()
+
+
+def _silence(connection: Any) -> None:
+    """Have a connection show no progress: a library does not print. In Jupyter without ipywidgets it shows none, and refuses the setting."""
+    ((shows,),) = connection.execute("select current_setting('enable_progress_bar')").fetchall()
+    if shows:
+        connection.execute("SET enable_progress_bar = false")
 
 
 class _View(ds.FileSystemDataset):  # type: ignore[misc]

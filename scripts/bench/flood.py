@@ -63,7 +63,7 @@ def main() -> None:
     places = "".join(f'{key} = "{folder / name}"\n' for key, name in (("directory", "profile"), ("recordings", "rec"), ("run_directory", "run")))
     (folder / "daemon.toml").write_text(f'{places}window = "{WINDOW_S}s"\n')
     started = [start(folder, "steady", FIRST_USER)]
-    steady = {started[0].pid: 0}
+    steady = {started[0].pid: time.time_ns()}
     try:
         words = [sys.executable, "-m", "pytrace_ebpf", "daemon", "--config", str(folder / "daemon.toml")]
         daemon = subprocess.Popen(words, cwd=ROOT, stderr=(folder / "log").open("w"))

@@ -41,6 +41,15 @@ def test_an_idle_program_is_traced_by_its_probes(python: Python, target: Callabl
     assert source["foreseen"]["share"] < 0.1 and source["foreseen"]["calls_per_s"] is None
 
 
+@pytest.mark.parametrize("option", ["--c-calls", "--max-depth=3", "--lines=exact"])
+def test_an_idle_program_is_traced_by_the_agent_where_it_alone_can(
+    option: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    recorder = attach(target("sleeper", "--wait").pid, option)
+    assert f" by agent: only the agent records what {option.partition('=')[0]} asks for" in recorder.first
+    assert chosen(recorder)["source"] == "agent"
+
+
 def test_a_busy_program_is_traced_by_the_agent(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("busy", python=python)
     recorder = attach(process.pid)

@@ -48,7 +48,8 @@ trace = shell.user_ns["_pytrace"]
 func_id = int(trace.functions().query("qualname == 'leaf'")["func_id"].iloc[0])
 print("counted", int((trace.calls(columns=["func_id"])["func_id"] == func_id).sum()), shell.user_ns["x"])
 print("by", *(each["source"] for each in trace.manifest["sources"]), len(trace.left_out()))
-shell.run_cell_magic("pytrace", "--duration soon", "y = 1")
+shell.run_cell("%%pytrace --duration soon\\ny = 1")
+print("REFUSED" if "y" not in shell.user_ns else "it ran")
 """
 
 
@@ -79,4 +80,4 @@ def test_a_notebooks_cell_is_recorded_and_shown(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "counted 20000 5\nby agent 0\n" in done.stdout
     assert " leaf " in done.stdout and "(a picture of the calls of " in done.stdout
-    assert "pytrace-ebpf: 'soon' is not a time" in done.stderr and "Traceback" not in done.stderr
+    assert "UsageError: pytrace-ebpf: 'soon' is not a time" in done.stderr and "REFUSED" in done.stdout

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from pytrace_ebpf.record.choice.choice import Seen, announced, choose
 from pytrace_ebpf.record.choice.foresight import Foreseen
 from pytrace_ebpf.record.choice.price import expected_ns
 from pytrace_ebpf.record.cpython.layout import layout_for
+from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.process.target import Target, inspect
 
 PROBES = ("function__entry", "function__return", "line")
@@ -44,6 +46,16 @@ def test_where_the_agent_is_barred_the_probes_are_used_with_a_warning() -> None:
     assert choice.source == "usdt"
     assert "1,710 %" in choice.warning
     assert FILTERED in choice.warning
+
+
+@pytest.mark.parametrize(("asked", "option"), [({"c_calls": True}, "--c-calls"), ({"max_depth": 3}, "--max-depth"), ({"lines": "exact"}, "--lines")])
+def test_what_the_agent_alone_can_record_is_recorded_by_it_however_cheap_probes_are(asked: dict[str, Any], option: str) -> None:
+    alone = Filters(**asked).agents_alone
+    for foreseen in (CHEAP, None):
+        choice = choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=foreseen), alone=alone)
+        assert (choice.source, choice.why) == ("agent", f"only the agent records what {option} asks for")
+    with pytest.raises(TargetError, match=f"what {option} asks for, and {FILTERED}; --source agent injects it nevertheless"):
+        choose(python(3, 11, 2), "auto", launched=False, seen=Seen(foreseen=CHEAP, barred=FILTERED), alone=alone)
 
 
 def test_requested_probes_are_used_whatever_they_cost() -> None:

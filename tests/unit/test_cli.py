@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -15,7 +15,6 @@ from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
 from pytrace_ebpf.record.filters import REDACTED, Observed
 from pytrace_ebpf.view.by import BY
-from tests.conftest import REPOSITORY
 from tests.unit.synthetic import sample
 
 
@@ -243,30 +242,6 @@ def test_an_export_that_fails_leaves_the_earlier_file(sampled: Path, tmp_path: P
     monkeypatch.setattr(export, "_write", fail)
     assert run("export", str(sampled), "--to", to, "-o", str(tmp_path / "out")) == 2
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out", "good")]
-
-
-def cells(document: str) -> list[str]:
-    """The Python of a document, a block for each cell."""
-    return [part.partition("```")[0] for part in (REPOSITORY / document).read_text().split("```python\n")[1:]]
-
-
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample(tmp_path / "trace")
-    monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {}
-    for cell in cells("docs/notebook.md"):
-        exec(cell.replace(".plot.barh(stacked=True)", ""), space)  # what draws is not ours to install
-    assert len(cells("docs/notebook.md")) >= 7 and len(space["inside"]) > 1  # type: ignore[arg-type]
-
-
-def test_the_two_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample(tmp_path / "launched")
-    monkeypatch.chdir(tmp_path)
-    (cell,) = cells("README.md")
-    first, second = filter(None, cell.splitlines())
-    space: dict[str, Any] = {}
-    exec(f"{first}\ncalls = {second}", space)
-    assert list(space["calls"].columns) == ["func_id", "wall_ns", "gil_wait_ns"] and len(space["calls"]) == 136
 
 
 @pytest.mark.parametrize(

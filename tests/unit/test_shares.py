@@ -302,6 +302,29 @@ def test_who_takes_long_to_look_at_keeps_nobody_waiting(monkeypatch: pytest.Monk
     of.close()
 
 
+def test_who_ended_while_it_was_looked_at_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Event()
+
+    def look_at(self: matching.Looking, pid: int, key: Key, ready: bool) -> object:
+        looked.wait(PATIENCE_S)
+        self._judged.add(key)
+        return object()
+
+    there = [100]
+    monkeypatch.setattr(finding, "processes", lambda: list(there))
+    monkeypatch.setattr(finding, "key_of", lambda pid: (pid, "1", 0, 0))
+    monkeypatch.setattr(Finding, "_see", lambda self, pid, known, now: finding._Seen(now, (pid, "1", 0, 0), Rule(SAMPLE)))
+    monkeypatch.setattr(matching, "is_ours", lambda pid: False)
+    monkeypatch.setattr(matching, "user_of", lambda pid: pid // 100)
+    monkeypatch.setattr(matching.Looking, "_look_at", look_at)
+    of = Finding(Configuration())
+    assert of._look(True, 0.0) == [] and of._lanes.users == {1}
+    there[:] = [200]
+    looked.set()
+    assert [pid for pid, _ in of._look(True, PATIENCE_S)] == [200] and of.handed == 1
+    of.close()
+
+
 def test_what_is_put_aside_is_not_held_against_it() -> None:
     asked, over = Confined("tests.hostile.confined_tasks"), threading.Event()
 

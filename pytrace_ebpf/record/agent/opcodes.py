@@ -42,7 +42,7 @@ def columns(records: np.ndarray, func_ids: np.ndarray, pid: int, version: str, n
         "ts": np.full(len(records), time.monotonic_ns()),
         "pid": np.full(len(records), pid, np.int32),
         "func_id": np.where(functions < len(func_ids), func_ids[np.minimum(functions, len(func_ids) - 1)], -1).astype(np.int32),
-        "line": np.where(records["line"] > 0, records["line"], -1).astype(np.int32),
+        "line": np.where(records["line"] > 0, records["line"].astype(np.int32), -1),
         "opcode": known.names[records["opcode"]],
         "specialized": np.where(states == SPECIALIZED, known.names[records["form"]], None),
         "state": np.array(STATES, object)[states],

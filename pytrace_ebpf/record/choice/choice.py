@@ -81,8 +81,9 @@ def agent_serves(target: Target) -> tuple[bool, str]:
     return True, f"the agent serves {name} whatever it was built with, and a call costs a tenth of two probe hits"
 
 
-def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bounded: bool = False) -> Choice:
-    """The source for a target; `wish` is auto, usdt, agent or sample; `bounded`: the cost is. Raises TargetError where none serves.
+def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bounded: bool = False, alone: str = "") -> Choice:
+    """The source for a target; `wish` is auto, usdt, agent or sample; `bounded`: the cost is; `alone`: what was asked for that the agent alone
+    can do, or "". Raises TargetError where none serves.
 
     A running process is traced by its probes where they are reliable and cost it little, since they leave the process
     unmodified; else, or with a bound on the cost, by the agent, where it can be injected safely. A launched process gets
@@ -102,6 +103,14 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
         if by_agent:
             return Choice("agent", why_agent, f"{seen.barred}: it is injected nevertheless, as requested" if seen.barred else "")
         raise TargetError(f"{why_agent}; use --source usdt" if by_probes else why_agent)
+    if alone:
+        if by_agent and not seen.barred:
+            return Choice("agent", f"only the agent records what {alone} asks for")
+        raise TargetError(
+            f"only the agent records what {alone} asks for, and {seen.barred}; --source agent injects it nevertheless"
+            if by_agent
+            else f"only the agent records what {alone} asks for, and {why_agent}"
+        )
     if bounded and by_agent and not seen.barred:
         return Choice("agent", f"{why_agent}, which leaves a bounded cost more to spend")
     if by_probes and (launched or seen.foreseen is None or seen.foreseen.is_cheap):

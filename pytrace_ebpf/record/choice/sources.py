@@ -42,6 +42,7 @@ class Sources(Recorder):
     def __init__(self, options: Options, recording: Recording) -> None:
         self._options, self._recording, self._launches = options, recording, False
         self._bounded = options.budget is not None
+        self._alone = options.filters.agents_alone if options.source == "auto" else ""
         self._made: dict[str, CallSource] = {}
         self._makers: dict[str, Callable[[], CallSource]] = {
             "agent": self._make_agent, "usdt": self._make_usdt, sampled.NAME: lambda: sampled.NoCalls(recording),
@@ -92,7 +93,7 @@ class Sources(Recorder):
             seen = self._looked.pop(target.process.key, None) or self._look(target, wish)
             seen = replace(seen, foreseen=self._families.busiest(target.pid) or seen.foreseen)
             self._seen = self._seen or seen
-            choice = choose(target, wish, launched=False, seen=seen, bounded=self._bounded)
+            choice = choose(target, wish, launched=False, seen=seen, bounded=self._bounded, alone=self._alone)
             source = self._make(choice.source)
             if preparing:
                 preparing.result()
@@ -112,7 +113,7 @@ class Sources(Recorder):
     def _look_for_all(self, target: Target, wish: str) -> Seen:
         if wish == "agent":
             return Seen(barred=filtered(target.pid))
-        if truthful(target)[0]:
+        if truthful(target)[0] and not self._alone:
             unencodable = encodable.unencodable(target) or encodable.unencodable_path(target)
             foreseen = None if unencodable else foresee(target, self._count, self.price("usdt", target))
             if foreseen:
@@ -159,7 +160,7 @@ class Sources(Recorder):
             self._seen = replace(self._seen, unencodable=encodable.unencodable_path(target))
         self._families.join([(target.pid, target.ppid)])
         seen = replace(self._seen, barred=keep_out, foreseen=self._families.busiest(target.pid))
-        choice = choose(target, self._options.source, self._launches, seen, self._bounded)
+        choice = choose(target, self._options.source, self._launches, seen, self._bounded, self._alone)
         return self._make(choice.source), choice.why
 
     def _make(self, name: str) -> CallSource:
@@ -365,15 +366,7 @@ class Sources(Recorder):
     def _make_usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls
 
-        if self._options.filters.max_depth:
-            raise TargetError("--max-depth is the agent's; use --source agent, or leave it out")
-        if self._options.filters.c_calls:
-            raise TargetError("--c-calls is the agent's; use --source agent, or leave it out")
-        if self._options.filters.lines:
-            raise TargetError("--lines exact is the agent's; use --source agent, or --sample, whose lines cost less")
-        if self._options.filters.opcodes:
-            raise TargetError(
-                "--opcodes exact is the agent's; use --source agent, or --sample, which shows where the time of instructions goes for less"
-            )
+        if alone := self._options.filters.agents_alone:
+            raise TargetError(f"{alone} is the agent's; use --source agent, or leave it out")
         options = self._options
         return UsdtCalls(self._recording, options.call_ring_pages, options.filters, options.follow, options.observed)

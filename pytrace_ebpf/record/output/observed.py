@@ -31,7 +31,7 @@ def observed_table(table: Table, columns: Columns) -> pa.Table:
     arrays = {
         **{name: pa.array(columns[name]) for name in ("ts", "pid", "tid")},
         "what": _words(WHATS, records["what"]),
-        "position": pa.array(np.where(argument, records["position"], -1).astype(np.int16)),
+        "position": pa.array(np.where(argument, records["position"].astype(np.int16), -1)),
         "name": pa.array(columns["name"], pa.string()).dictionary_encode(),
         "type": pa.array(columns["type"], pa.string()).dictionary_encode(),
         "value": _values(records),

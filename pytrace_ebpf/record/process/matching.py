@@ -138,9 +138,9 @@ class Looking:
                 self._lanes.begin((pid, key), user, partial(self._look_at, pid, key, ready))
 
     def _collect(self) -> list[Found]:
-        """What has been looked at."""
-        taken = self._lanes.take()
-        return [(pid, target) for (pid, key), target in taken if target is not None and self._takes(pid, key, target)]
+        """What has been looked at, of those that still fit: a look may take longer than its process lives."""
+        fitting = [(pid, key, target) for (pid, key), target in self._lanes.take() if target is not None and self._keys.get(pid) == key]
+        return [(pid, target) for pid, key, target in fitting if self._takes(pid, key, target)]
 
     def _waiting(self, fitting: Mapping[int, Key]) -> dict[int, deque[tuple[int, Key]]]:
         """By user those that were not looked at yet."""

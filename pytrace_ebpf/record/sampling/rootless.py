@@ -225,7 +225,7 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "cpu": np.full(len(samples), -1, np.int16),
         "stack_id": stack_id,
         "off_ns": samples["off_ns"].astype(np.int64),
-        "opcode": np.where(samples["opcode"] == _NO_OPCODE, -1, samples["opcode"]).astype(np.int16),
+        "opcode": np.where(samples["opcode"] == _NO_OPCODE, -1, samples["opcode"].astype(np.int16)),
         "missed": np.zeros(len(samples), np.int32),
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": np.full(len(samples), None, object),

@@ -16,7 +16,7 @@ def columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Col
         "stack_id": stack_id,
         "off_ns": samples["off_ns"].astype(np.int64),
         "missed": np.minimum(samples["missed"], MOST_MISSED).astype(np.int32),
-        "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"]).astype(np.int16),
+        "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"].astype(np.int16)),
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": tasks,
     }
