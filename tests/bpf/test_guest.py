@@ -116,7 +116,8 @@ def test_programs_executed_in_another_root_say_what_they_say_untraced(interprete
 
 @pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
 def test_programs_executed_after_the_tracer_was_killed_say_nothing_of_it(interpreter: Python, tmp_path: Path) -> None:
-    command = [*COMMAND, "run", "-q", "--source", "agent", "-o", str(tmp_path / "trace"), "--", *interpreter.command("outlives", str(tmp_path / "go"))]
+    options = ["-q", "--source", "agent", "-o", str(tmp_path / "trace")]
+    command = [*COMMAND, "run", *options, "--", *interpreter.command("outlives", str(tmp_path / "go"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stdout is not None and tracer.stdout.readline() == "ready\n"
         tracer.kill()
