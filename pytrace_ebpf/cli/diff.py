@@ -47,7 +47,7 @@ _SHARE = 0.05  # what --until-sure is to be sure of where nobody says
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `diff`."""
     parser.add_argument(
-        "traces", nargs="*", metavar=("A", "B"), help="trace directories, or directories with several: what is compared with, and what is compared"
+        "traces", nargs="*", metavar="A B", help="trace directories, or directories with several: what is compared with, and what is compared"
     )
     parser.add_argument("--by", choices=BY, default="function", help="what a row is (function)")
     parser.add_argument("--sort", choices=tuple(SORTS), default="self", help="time without or with the calls below (self)")

@@ -9,9 +9,10 @@ from tests.conftest import PATIENCE_S
 
 PROGRAM = """
 import sys, threading
+size = int(sys.argv[1])
 def score(n): return sum(i * i % 7 for i in range(n))
 def work():
-    for _ in range(20): score(int(sys.argv[1]))
+    for _ in range(20): score(size)
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
