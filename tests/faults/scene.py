@@ -50,9 +50,9 @@ class Scene:
 
     # -- who plays ---------------------------------------------------------------------
 
-    def program(self, text: str = PROGRAM, python: str = PYTHON, *words: str) -> "subprocess.Popen[bytes]":
-        """Start a program that must not be harmed, and wait until it is ready."""
-        process = subprocess.Popen([python, "-c", text, *words, self.tag], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
+    def program(self, text: str = PROGRAM, python: str = PYTHON, *words: str, within: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
+        """Start a program that must not be harmed, and wait until it is ready. `within`: words before its own."""
+        process = subprocess.Popen([*within, python, "-c", text, *words, self.tag], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
         self.programs.append(process)
         assert process.stdout and process.stdout.readline() == b"ready\n"
         self._before[process.pid] = _looks(process.pid)
