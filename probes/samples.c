@@ -108,7 +108,7 @@ struct state {
 BPF_TABLE("lru_hash", __u32, struct state, states, 65536);
 #define FIRST_WAIT_NS 10000000ULL
 #define LAST_WAIT_NS 5000000000ULL
-#define STATES_A_LOOK 4096
+#define STATES_A_LOOK 2048
 
 /* Stacks whose frames have been reported. */
 BPF_TABLE("lru_hash", __u64, __u8, known, 65536);

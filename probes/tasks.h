@@ -87,9 +87,13 @@ static __always_inline void find_running(struct running *running, const struct t
         entries = keys + 32 + (1ULL << (head[1] >> 8 & 31));
         count = head[3];
     }
-    for (i = 0; i < MOST_SLOTS && i < count; i++) {
-        __u64 task = TAKE(__u64, entries + 24 * i + 16); /* the hash, the key, the value */
+    for (i = 0; i < MOST_SLOTS; i++) {
+        __u64 task;
 
+        asm volatile("" : "+r"(i)); /* or clang counts down from the lesser of both, and verifiers up to Linux 6.7 see no end of that */
+        if (i >= count)
+            break;
+        task = TAKE(__u64, entries + 24 * i + 16); /* the hash, the key, the value */
         if (task)
             may_be(running, layout, task);
     }

@@ -14,7 +14,7 @@ BITFIELDS = 1 << 31
 
 def btf(tmp_path: Path) -> KernelTypes:
     """int; struct task {int pid; struct {} ; int __state;}; struct packed, with the size of a bitfield in its offsets."""
-    strings = b"\0int\0task\0pid\0__state\0packed\0flag\0"
+    strings = b"\0int\0task\0pid\0__state\0packed\0flag\0btf_trace_sched_exit_tp\0"
 
     def name(text: str) -> int:
         return strings.index(b"\0" + text.encode() + b"\0") + 1 if text else 0
@@ -56,3 +56,8 @@ def test_a_kernel_without_it(tmp_path: Path, content: bytes | None) -> None:
         file.write_bytes(content)
     with pytest.raises(HostError, match="type information"):
         KernelTypes(file).require("task", "pid")
+
+
+def test_a_tracepoint_is_there_or_not(tmp_path: Path) -> None:
+    types = btf(tmp_path)
+    assert types.has_tracepoint("sched_exit_tp") and not types.has_tracepoint("sched_exit")

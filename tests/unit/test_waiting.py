@@ -1,6 +1,7 @@
 """What is said of a wait that takes long, and what of memory is read, and of files probed, where a user's program may serve them."""
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -209,6 +210,13 @@ def test_status_is_that_of_stat(tmp_path: Path) -> None:
         file_status.status(str(tmp_path / "none"))
 
 
+def test_of_a_file_that_is_hidden_the_device_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's file system that root may not look into."""
+    real = file_status._statx
+    monkeypatch.setattr(file_status, "_statx", lambda path, at, wanted, buffer: real(path, at, wanted, buffer) if not wanted else errno.EACCES)
+    assert file_status.status(str(tmp_path)).st_dev == tmp_path.stat().st_dev
+
+
 def test_pages_that_get_probes_are_brought_in_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     file = tmp_path / "file"
@@ -241,6 +249,19 @@ def test_who_stands_in_the_way_is_disconnected_in_the_second_look_and_at_once_wh
     assert free(5, 0.9) == [] and set(connections) == {10}  # which was said, and another user is looked at twice
     (said,) = free(5, 1.0)
     assert "user 4001001" in said and not connections
+
+
+@pytest.mark.parametrize(
+    "innermost", ["__access_remote_vm+0x52/0x460\n[<0>] proc_pid_cmdline_read+0x1/0x2", "m_start+0x5f/0x130\n[<0>] seq_read_iter+0x1/0x2"]
+)
+def test_a_kernel_that_leaves_out_what_waits_for_a_lock_says_who_takes_it(
+    innermost: str, connections: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_servers, "_stack", lambda pid, tid: f"[<0>] {innermost}\n".encode())
+    connections.update({7: 4001000})
+    free = page_servers.Freeing(1)
+    assert free(5, 0.6) == [] and connections
+    assert free(5, 0.8) and not connections
 
 
 def test_where_users_take_turns_everybody_who_holds_a_lock_is_disconnected(connections: dict[int, int]) -> None:

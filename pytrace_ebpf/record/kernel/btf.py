@@ -45,6 +45,10 @@ class KernelTypes:
             raise HostError(f"this kernel's struct {struct} has no {' or '.join(fields)}, by its type information; its scheduling cannot be read")
         return offset
 
+    def has_tracepoint(self, name: str) -> bool:
+        """Whether raw programs can be attached to a tracepoint of that name."""
+        return self._name(f"btf_trace_{name}") != _NOWHERE
+
     def _structs(self, name: str) -> Iterator[tuple[np.ndarray, bool]]:
         """Members, shape (n, 3): name, type, offset in bits, and whether these have the size of bitfields in them."""
         for at in np.flatnonzero(self._words[:-2] == self._name(name)).tolist():

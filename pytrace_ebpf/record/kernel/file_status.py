@@ -26,17 +26,28 @@ class Status(NamedTuple):
 
 
 def status(path: str, dir_fd: int = _HERE) -> Status:
-    """Of what a path leads to; of what a descriptor is, where that is empty. Raises OSError."""
+    """Of what a path leads to; of what a descriptor is, where that is empty. Raises OSError.
+
+    A file system that a user's program serves may hide its files from root, too: then the device is all that is known, and the rest is 0.
+    """
     buffer = ctypes.create_string_buffer(_BYTES)
-    if libc.syscall(_STATX, dir_fd, os.fsencode(path), _DO_NOT_SYNC | (0 if path else _EMPTY_PATH), _BASIC, buffer) < 0:
-        number = ctypes.get_errno()
-        if number in (errno.ENOSYS, errno.EPERM):  # a container that forbids what it does not know
-            return _plain(os.stat(path, dir_fd=dir_fd if dir_fd >= 0 else None) if path else os.fstat(dir_fd))
+    number = _statx(path, dir_fd, _BASIC, buffer)
+    if number == errno.EACCES:
+        number = _statx(path, dir_fd, 0, buffer)
+    if number in (errno.ENOSYS, errno.EPERM):  # a container that forbids what it does not know
+        return _plain(os.stat(path, dir_fd=dir_fd if dir_fd >= 0 else None) if path else os.fstat(dir_fd))
+    if number:
         raise OSError(number, os.strerror(number), path)
     mode, inode, size = struct.unpack_from("<H2xQQ", buffer, 0x1C)
     changed, changed_ns, modified, modified_ns = struct.unpack_from("<qIxxxxqI", buffer, 0x60)
     major, minor = struct.unpack_from("<II", buffer, 0x88)
     return Status(mode, inode, os.makedev(major, minor), size, modified * 1_000_000_000 + modified_ns, changed * 1_000_000_000 + changed_ns)
+
+
+def _statx(path: str, dir_fd: int, wanted: int, buffer: "ctypes.Array[ctypes.c_char]") -> int:
+    """0, or the number of the error."""
+    failed = libc.syscall(_STATX, dir_fd, os.fsencode(path), _DO_NOT_SYNC | (0 if path else _EMPTY_PATH), wanted, buffer) < 0
+    return ctypes.get_errno() if failed else 0
 
 
 def _plain(found: os.stat_result) -> Status:

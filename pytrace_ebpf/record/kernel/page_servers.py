@@ -29,7 +29,8 @@ _REMEMBERED_S = 60.0  # who was disconnected, and may stand in the way again
 _TOUCHES = re.compile(rb"access_remote_vm|get_user_page|faultin_page|fixup_user_fault|handle_mm_fault|populate|mmap_region|fuse_|request_wait_answer")
 _HOLDS = re.compile(rb"access_remote_vm|get_user_page|ptrace_access_vm|mmap_region|fixup_user_fault")
 _SERVED, _OF_A_FILE = re.compile(rb"fuse_|request_wait_answer"), re.compile(rb"filemap_fault|folio_lock|folio_wait|lock_page|wait_on_page")
-_WAITS_ITS_TURN = re.compile(rb"rwsem_down|percpu_down|percpu_rwsem|register_for_each_vma|dup_mmap")
+# The kernel may leave out what waits for a lock itself: then who takes it is the innermost.
+_WAITS_ITS_TURN = re.compile(rb"rwsem_down|percpu_down|percpu_rwsem|register_for_each_vma|dup_mmap|\A\S+ (?:__access_remote_vm|m_start|m_next)\+")
 
 
 @dataclass(frozen=True)

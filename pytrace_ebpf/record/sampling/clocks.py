@@ -1,16 +1,17 @@
 """What runs the sampling programs: timers of the cores, and threads that come back to one."""
 
+import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import listed_cpus
 from pytrace_ebpf.record.kernel.system_calls import KPROBE, RAW_TRACEPOINT, open_cpu_clock, open_kprobe, open_raw_tracepoint
 
 _TRACEPOINT = "sched_exit_tp"  # Linux 6.16
-_FUNCTIONS = ("finish_task_switch", "finish_task_switch.isra.0")  # GCC renames a function of which it drops an argument
+_FUNCTION, _SYMBOLS = "finish_task_switch", Path("/proc/kallsyms")
 _ONLINE = Path("/sys/devices/system/cpu/online")
 
 
@@ -36,20 +37,40 @@ class Clocks:
 class Returns:
     """Runs a program whenever a thread gets a core: in the thread's own context, before it goes on."""
 
-    def __init__(self, load: Callable[[int], int]) -> None:
-        """`load` returns the descriptor of the program as one of that type. `why_not`: a sentence where the kernel has no such place, else empty."""
+    def __init__(self, load: Callable[[int], int], kernel: KernelTypes) -> None:
+        """`load` returns the descriptor of the program as one of that type, and is asked for one type alone. `why_not`: a sentence where it cannot be run, else empty."""
         self.why_not, self._descriptor = "", -1
-        with suppress(OSError):
-            self._descriptor = open_raw_tracepoint(_TRACEPOINT, load(RAW_TRACEPOINT))
-            return
-        for function in _FUNCTIONS:
-            with suppress(OSError):
-                self._descriptor = open_kprobe(load(KPROBE), function)
-                return
-        self.why_not = f"this kernel has neither the tracepoint {_TRACEPOINT} nor probes on {_FUNCTIONS[0]}: stacks off the core are not sampled"
+        try:
+            if kernel.has_tracepoint(_TRACEPOINT):
+                self._descriptor = open_raw_tracepoint(_TRACEPOINT, load(RAW_TRACEPOINT))
+            else:
+                self._descriptor = _probe(load(KPROBE))
+        except (OSError, HostError) as error:
+            self.why_not = (
+                f"stacks off the core are not sampled: this kernel has neither the tracepoint {_TRACEPOINT} nor a probe on {_FUNCTION} ({error})"
+            )
 
     def close(self) -> None:
         """Detach the program."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _probe(program: int) -> int:
+    """A kprobe on the function that each thread runs first when it has got a core. Raises OSError."""
+    refused: OSError = FileNotFoundError(errno.ENOENT, "there is no such function")
+    for name in _names():
+        try:
+            return open_kprobe(program, name)
+        except OSError as error:
+            refused = error
+    raise refused
+
+
+def _names() -> Iterator[str]:
+    """Of that function: compilers rename one of which they drop an argument."""
+    yield _FUNCTION
+    yield f"{_FUNCTION}.isra.0"
+    with _SYMBOLS.open() as lines:
+        yield from {name for line in lines if (name := line.split()[2]).startswith(f"{_FUNCTION}.")}

@@ -114,7 +114,7 @@ class Samples(Recorder):
         self._apart = self._new = self._gone = self._unlearned = 0
         self._chance = np.random.default_rng()
         self._refused: tuple[str, ...] = ()
-        self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"))
+        self._returns = Returns(lambda kind: self._load("back", kind, "steps_back"), kernel)
         self._clocks = Clocks(self._load("sample", system_calls.PERF_EVENT, "steps"), self._period_ns)
 
     def _load(self, first: str, kind: int, steps: str) -> int:

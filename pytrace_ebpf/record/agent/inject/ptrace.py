@@ -14,7 +14,7 @@ from typing import Self
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.libc import libc
-from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.process.pinned import Ended, Pinned
 
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL = 7, 12, 13, 17, 24
 _GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT, _LISTEN = 0x4204, 0x4205, 0x4206, 0x4207, 0x4208
@@ -184,6 +184,10 @@ class Stopped:
         if number == 3:  # ESRCH
             raise NotStopped
         refuse_what_is_debugged(self.process)
+        if self.process.status().get("TracerPid") == str(threading.get_native_id()):  # it is deep in the kernel since, where it cannot be let go
+            raise NotStopped
+        if self.process.has_ended():
+            raise Ended(f"process {self.pid} ended while it was looked at")
         raise HostError(
             f"process {self.pid} may not be stopped by this user ({os.strerror(number)}); "
             "run the command as root (sudo), in a container with the capability SYS_PTRACE"
