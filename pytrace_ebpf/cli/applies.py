@@ -16,7 +16,7 @@ REPORT: Applies = {
     "html": ("function",),
     "compensate": ("function", "module", "operator", "blas"),
 }
-EXPORT: Applies = {"value": ("folded", "pstats")}
+EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 # Where the first option has this value, the second one can have no effect, and why.
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),

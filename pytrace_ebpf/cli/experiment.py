@@ -10,21 +10,19 @@ others are compared with. docs/experiments.md explains the report and the data s
 
 import argparse
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 
 import pytrace_ebpf
-from pytrace_ebpf import extras, itself
-from pytrace_ebpf.cli import applies, progress, stopping
+from pytrace_ebpf import extras
+from pytrace_ebpf.cli import applies, progress, repeated, stopping
 from pytrace_ebpf.cli import run as run_command
 from pytrace_ebpf.cli.reading import damage_reported
 from pytrace_ebpf.cli.screen import ascii_only, console
@@ -36,12 +34,10 @@ from pytrace_ebpf.experiment.sentence import sentences
 from pytrace_ebpf.experiment.settings import Setting, settings
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
-from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.view.report import width_of
 from pytrace_ebpf.view.text import duration
 
 NAME = "experiment"
-_ERROR = "pytrace-ebpf: "
 _REPEATS, _TOP = 3, 8
 
 
@@ -172,7 +168,7 @@ def _turn(experiment: Experiment, setting: Setting, repeat: int, options: list[s
     with as_caller():
         folder.mkdir(parents=True, exist_ok=True)
     trace, log = folder / str(repeat), folder / f"{repeat}.log"
-    _record(setting, experiment.command, [*options, "-q", "-o", str(trace)], log, stopped)
+    repeated.record(setting.command(experiment.command), [*options, "-q", "-o", str(trace)], log, stopped, setting.name, setting.environment)
     with as_caller():
         experiment.add(pytrace_ebpf.open(trace), setting.name, repeat, log)
 
@@ -192,35 +188,6 @@ def _again(args: argparse.Namespace) -> list[str]:
             words += [flag] if value is True else [word for each in ([value] if isinstance(value, str) else value) for word in (flag, each)]
     parser.parse_args(words)
     return words
-
-
-def _record(setting: Setting, command: Sequence[str], options: list[str], log: Path, stopped: stopping.Stopped) -> None:
-    """One recorded run, its output in `log`. Raises PytraceError where the program did not end well, KeyboardInterrupt when stopped."""
-    words = itself.command("run", *options, "--", *setting.command(command))
-    with whole(log, as_caller) as out:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **setting.environment})
-        passed_on = False
-        while process.poll() is None:
-            if stopped() and not passed_on:  # the recorder passes it on to the program, and finishes
-                process.terminate()
-                passed_on = True
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.2)
-    if stopped():
-        raise KeyboardInterrupt
-    if process.returncode:
-        raise _failure(setting, process.returncode, log)
-
-
-def _failure(setting: Setting, code: int, log: Path) -> PytraceError:
-    """What went wrong in a run that ended with `code`: the tracer's own sentence, else that the program failed."""
-    said = log.read_text(errors="replace").strip().splitlines()
-    last = said[-1] if said else "nothing"
-    if last.startswith(_ERROR):
-        return (HostError if code == HostError.exit_code else TargetError)(last.removeprefix(_ERROR))
-    return TargetError(
-        f"the program ended with exit code {code} under {setting.name}, so there is nothing to compare; its output ({last[:80]}) is in {log}."
-    )
 
 
 def _compared(experiment: Experiment, by: str | None, sort: str) -> tuple[pd.DataFrame, dict[str, pd.DataFrame], pd.DataFrame, list[str]]:

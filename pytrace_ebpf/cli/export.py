@@ -19,11 +19,12 @@ from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.cli.summed import has_answer
+from pytrace_ebpf.diff.report import share_of
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, otlp, perfetto, pprof, pstats, speedscope
+from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, otlp, perfetto, pprof, pstats, small, speedscope
 from pytrace_ebpf.view.export.values import VALUES
 from pytrace_ebpf.view.text import size
 
@@ -58,7 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=_format, choices=tuple(FORMATS), required=True, help="format")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output (TRACE's name with a suffix)")
     parser.add_argument("--value", choices=VALUES, help="folded, pstats: which time (wall)")
+    parser.add_argument(
+        "--min",
+        type=_share,
+        metavar="SHARE",
+        help=f"folded, callgrind: sum what takes less of all time as {small.OTHER_NAME} (all is written up to {size(small.MOST)}, else from 0.1%% on)",
+    )
     window.add_arguments(parser, "--until")
+
+
+def _share(word: str) -> float:
+    return share_of("--min", word)
 
 
 def _format(word: str) -> str:
@@ -76,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         if args.to == "chrome" and period_of(trace):
             raise UsageError("chrome has calls, and this trace has samples alone; export --to firefox or speedscope instead.")
         if args.output == "-":
-            _write(trace, args, sys.stdout.buffer)
+            if note := _write(trace, args, sys.stdout.buffer):
+                print(note.removeprefix("; "), file=sys.stderr)
             return 0
         path = Path(args.output or Path(args.trace).resolve().name + FORMATS[args.to])
         try:
@@ -98,8 +110,12 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
         of, most = {"speedscope": (speedscope, speedscope.MOST_CALLS), "firefox": (firefox, firefox.MOST)}[args.to]
         if not of.write(trace, out) and period_of(trace) is None:
             return f"; it has the paths of calls with their time: a window of at most {most:,} calls (--from, --until) has each call"
-    elif args.to in ("folded", "pstats"):
-        {"folded": folded, "pstats": pstats}[args.to].write(trace, args.value or "wall", out)
+    elif args.to == "folded":
+        return folded.write(trace, args.value or "wall", out, args.min)
+    elif args.to == "callgrind":
+        return callgrind.write(trace, out, args.min)
+    elif args.to == "pstats":
+        pstats.write(trace, args.value or "wall", out)
     else:
-        {"callgrind": callgrind, "chrome": chrome, "otlp": otlp, "pprof": pprof}[args.to].write(trace, out)
+        {"chrome": chrome, "otlp": otlp, "pprof": pprof}[args.to].write(trace, out)
     return ""

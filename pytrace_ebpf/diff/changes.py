@@ -16,7 +16,7 @@ BY = ("function", "module", "operator", "path")
 VALUES = ("wall", *(part.removesuffix("_ns") for part in PARTS if part != "unknown_ns"))
 
 _NUMBERS = ("calls", "wall_ns", *PARTS)
-_ERRORS = 2  # standard errors of sampling: a change by no more may be chance, which it is that large once in twenty rows
+ERRORS = 2  # standard errors of sampling: a change by no more may be chance, which it is that large once in twenty rows
 
 
 def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.DataFrame:
@@ -26,7 +26,7 @@ def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.Dat
     (experiment.compare.KEYS[by]), qualname and file; for each side (before_, after_) calls, wall_ns and PARTS, means over its runs, so
     that the parts add up, 0 where it has none; change_ns of `value` and low_ns, high_ns: the least and the greatest difference of two
     runs, one of each side; of samples error_ns: the standard error that sampling gives change_ns, else null; and clear (boolean): whether all differences have
-    one sign, and change_ns is more than _ERRORS times its error; where a side has one run alone null, but false where it is not. Times are Float64 ns.
+    one sign, and change_ns is more than ERRORS times its error; where a side has one run alone null, but false where it is not. Times are Float64 ns.
     """
     key = list(KEYS[by])
     sums = {name: [_sums(run, by, sort, key) for run in side.runs] for name, side in (("before", before), ("after", after))}
@@ -49,7 +49,7 @@ def changes(before: Side, after: Side, by: str, sort: str, value: str) -> pd.Dat
     out["error_ns"] = pd.array(np.sqrt(error) + np.zeros(len(out)), "Float64") if before.period_ns else pd.array([pd.NA] * len(out), "Float64")
     alone = min(len(runs) for runs in sums.values()) < 2
     apart = (out["low_ns"] > 0) | (out["high_ns"] < 0)
-    within = (out["change_ns"].abs() <= _ERRORS * out["error_ns"]).fillna(False).to_numpy(bool)
+    within = (out["change_ns"].abs() <= ERRORS * out["error_ns"]).fillna(False).to_numpy(bool)
     out["clear"] = apart.astype("boolean").mask((out["change_ns"].isna() | alone) & ~within).mask(within, False)
     names = pd.concat([run[[name for name in ("qualname", "file") if name not in key and name in run]] for runs in sums.values() for run in runs])
     out = out.join(names[~names.index.duplicated()])
@@ -95,7 +95,7 @@ def whole_change(before: Side, after: Side, value: str) -> dict[str, Any]:
             for side in (before, after)
         )
         error = float(np.sqrt(sum(variances)))
-        certain = certain if abs(change) > _ERRORS * error else False
+        certain = certain if abs(change) > ERRORS * error else False
     return {"change_ns": change, "error_ns": error, "clear": certain}
 
 
@@ -108,14 +108,12 @@ def names_of(before: Side, after: Side, table: pd.DataFrame, by: str) -> list[st
     return [" > ".join(found[path]) for path in table["path_id"]]
 
 
-def over(before: Side, table: pd.DataFrame, whole: dict[str, Any], value: str, share: float) -> tuple[bool, pd.DataFrame]:
-    """What takes longer by more than `share` of the whole `before`, and not by chance: whether all together do (whole_change), and which rows of `table`.
-
-    Where a side has one run alone only the samples' error is known to be chance, and all others are given.
-    """
-    limit = share * (before.whole[f"{value}_ns"] or 0)
-    rows = table[((table["change_ns"] > limit) & table["clear"].fillna(True)).fillna(False).to_numpy(bool)]
-    return bool(whole["change_ns"] is not None and whole["change_ns"] > limit and whole["clear"] is not False), rows
+def by_run(side: Side, table: pd.DataFrame, by: str, sort: str, value: str) -> npt.NDArray[np.float64]:
+    """Times `value` (ns, nan where not known) of the rows of `table`, of changes(): a row a run, a column for each of its rows."""
+    key = list(KEYS[by])
+    rows = pd.MultiIndex.from_frame(table[key]) if len(key) > 1 else pd.Index(table[key[0]])
+    each = [_in_all(_sums(run, by, sort, key), rows)[f"{value}_ns"].to_numpy(np.float64, na_value=np.nan) for run in side.runs]
+    return np.stack(each)
 
 
 def _sums(run: Run, by: str, sort: str, key: list[str]) -> pd.DataFrame:

@@ -24,13 +24,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--pytrace-baseline", metavar="DIR", help="compare with the runs in DIR: name the tests that got slower, and what they do longer")
     group.addoption("--pytrace-slower", metavar="SHARE", default="20%", help="name tests that take longer by more than this share (20%%)")
-    group.addoption("--pytrace-fail", action="store_true", help="exit with code 1 where a test got slower")
+    group.addoption(
+        "--pytrace-by", choices=("on_cpu", "wall"), default="on_cpu", help="the time that decides: its process's on a core, or by the clock (on_cpu)"
+    )
+    group.addoption("--pytrace-fail", action="store_true", help="exit with code 1 where a test surely got slower: of three or more runs on each side")
+    group.addoption("--pytrace-single-run", action="store_true", help="with --pytrace-fail, also where there are too few runs to be sure")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record in the process that was started, and stamp tests where they run: with pytest-xdist in its workers."""
     if config.getoption("pytrace") is None:
-        given = [name for name in ("pytrace_baseline", "pytrace_fail") if config.getoption(name)]
+        given = [name for name in ("pytrace_baseline", "pytrace_fail", "pytrace_single_run") if config.getoption(name)]
         if given:
             raise pytest.UsageError(f"--{given[0].replace('_', '-')} has no effect without --pytrace.")
         return
@@ -44,11 +48,11 @@ class _Stamps:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        start_ns = time.monotonic_ns()
+        cpu_ns, start_ns = time.process_time_ns(), time.monotonic_ns()
         try:
             return (yield)
         finally:
-            item.stash[_STAMPS] = [os.getpid(), threading.get_native_id(), start_ns, time.monotonic_ns()]
+            item.stash[_STAMPS] = [os.getpid(), threading.get_native_id(), start_ns, time.monotonic_ns(), time.process_time_ns() - cpu_ns]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
@@ -91,7 +95,7 @@ class _Recording:
     def pytest_runtest_logreport(self, report: Any) -> None:
         stamps = getattr(report, "pytrace", None)
         if stamps is not None:
-            self._tests.append({"test": report.nodeid, **dict(zip(("pid", "tid", "start_ns", "end_ns"), stamps, strict=True))})
+            self._tests.append({"test": report.nodeid, **dict(zip(("pid", "tid", "start_ns", "end_ns", "cpu_ns"), stamps, strict=True))})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -107,9 +111,11 @@ class _Recording:
         tests.write_tests(self._run, self._tests)
         self._said = [f"{plural(len(self._tests), 'test')} recorded in {self._run}"]
         if self._before:
-            found = tests.slower(self._before, tests.recorded_in(self._directory), self._limit)
+            found = tests.slower(self._before, tests.recorded_in(self._directory), self._limit, self._config.getoption("pytrace_by"))
             self._said += _sentences(found, len(self._tests))
-            if found and self._config.getoption("pytrace_fail") and session.exitstatus == 0:
+            insists = self._config.getoption("pytrace_single_run")
+            fails = any(each.sure or (each.sure is None and insists) for each in found)
+            if fails and self._config.getoption("pytrace_fail") and session.exitstatus == 0:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -122,12 +128,24 @@ class _Recording:
 
 
 def _sentences(found: list[Any], count: int) -> list[str]:
-    """Which tests got slower and, of the first ones, what they do longer and where to look."""
+    """Which tests got slower and, of the first ones, what they do longer and where to look; which only may have."""
     from pytrace_ebpf.amounts import plural
     from pytrace_ebpf.diff.slower_tests import sentence
+    from pytrace_ebpf.diff.verdict import LEAST_RUNS, RATE
     from pytrace_ebpf.printable import printable
 
-    if not found:
-        return [f"none of {plural(count, 'test')} got slower"]
-    rest = [f"and {len(found) - _DETAILED:,} more"] if len(found) > _DETAILED else []
-    return [f"{len(found):,} of {plural(count, 'test')} got slower:", *(printable(sentence(each)) for each in found[:_DETAILED]), *rest]
+    sure, few, chance = ([each for each in found if each.sure is kind] for kind in (True, None, False))
+    heads = (
+        (sure, f"got slower (where nothing changed at most {RATE:.0%} of comparisons name any test):"),
+        (few, f"took longer, which fewer than {LEAST_RUNS} runs of each side cannot tell from chance:"),
+    )
+    said = []
+    for some, head in heads:
+        if some:
+            rest = [f"and {len(some) - _DETAILED:,} more"] if len(some) > _DETAILED else []
+            said += [f"{len(some):,} of {plural(count, 'test')} {head}", *(printable(sentence(each)) for each in some[:_DETAILED]), *rest]
+    if not sure and not few:
+        said.append(f"none of {plural(count, 'test')} got slower")
+    if chance:
+        said.append(f"{plural(len(chance), 'test')} took longer by no more than may be chance")
+    return said

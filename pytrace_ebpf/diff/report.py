@@ -4,6 +4,7 @@ import textwrap
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -98,18 +99,37 @@ def sentence(before: Side, after: Side, table: pd.DataFrame, whole: dict[str, An
 
 
 def _most(before: Side, after: Side, table: pd.DataFrame, asked: dict[str, Any]) -> str:
-    """The row that changed most and, where another one gained what it lost, that one."""
+    """The row that changed most, not counting what only waits longer for other threads of the program, and the row that waits most for them."""
     rows = table[table["change_ns"].notna()]
     rows = rows[rows["change_ns"].abs() >= _SAME * (before.whole[f"{asked['value']}_ns"] or 0)]
     if not len(rows) or not rows["change_ns"].iloc[0]:
         return ""
-    row = rows.iloc[0].to_dict()
-    name = names_of(before, after, rows.head(1), asked["by"])[0]
+    cause = _causes(rows)
+    row = cause.iloc[0].to_dict() | {"index": cause.index[0]}
+    name = names_of(before, after, cause, asked["by"])[0]
     old, new = ({part: row[f"{side}_{part}"] for part in ("wall_ns", *PARTS)} for side in ("before", "after"))
     own = "its own " if asked["sort"] == "self" else ""
     sure = _sure(before, row["clear"])
-    why = "" if before.period_ns else _why(row)
-    return f" `{text.clean(name)}` changes most: {_difference(row['change_ns'])} of {own}{_value(asked)}{_by_which(old, new, asked)}{why}, {sure}."
+    why = _by_which(old, new, asked) + ("" if before.period_ns else _why(row))
+    return f" `{text.clean(name)}` changes most: {_difference(row['change_ns'])} of {own}{_value(asked)}{why}, {sure}.{_waiting(before, after, rows, row, asked)}"
+
+
+def _causes(rows: pd.DataFrame) -> pd.DataFrame:
+    """The one row of them whose time changed most, without that in which it waited for threads of the program; the first where all of it was that."""
+    if "waited_ns" not in rows:
+        return rows.head(1)
+    own = (rows["change_ns"] - rows["waited_ns"]).abs().to_numpy(np.float64)
+    at = int(own.argmax())
+    return rows.iloc[[at if own[at] >= _NAMED * abs(rows["change_ns"].iloc[0]) else 0]]
+
+
+def _waiting(before: Side, after: Side, rows: pd.DataFrame, cause: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Which function waits longer for it, or less long, where that changed more than what it waits for."""
+    first = rows.head(1)
+    if "waited_ns" not in rows or first.index[0] == cause["index"] or asked["by"] != "function":
+        return ""
+    name, ns = names_of(before, after, first, asked["by"])[0], first["waited_ns"].iloc[0]
+    return f" `{text.clean(name)}` waits {text.duration(abs(ns))} {'longer' if ns > 0 else 'less'} for the program's other threads."
 
 
 def _sure(side: Side, clear: Any) -> str:
@@ -227,8 +247,13 @@ def _difference(ns: Any) -> str:
     return f"{text.duration(abs(ns))} {'less' if ns < 0 else 'more'}"
 
 
+def phrase_of(value: str) -> str:
+    """A time of changes.VALUES, in words."""
+    return "time" if value == "wall" else f"time {_PHRASES[value + '_ns']}"
+
+
 def _value(asked: dict[str, Any]) -> str:
-    return "time" if asked["value"] == "wall" else f"time {_PHRASES[asked['value'] + '_ns']}"
+    return phrase_of(asked["value"])
 
 
 def _noun(asked: dict[str, Any]) -> str:

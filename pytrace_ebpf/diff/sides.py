@@ -29,7 +29,8 @@ class Run:
     """One trace: `paths` as experiment.paths.of_tree has them, `whole` (wall_ns, SPLIT, unknown_ns, of samples also SQUARES) of all outermost calls; calls;
     events lost.
 
-    Times and calls are of the whole recording or, of a Side by the second, of each second of it: so many times as much was `recorded`. `period_ns`: between
+    Times and calls are of the whole recording or, of a Side by the second, of each second of it: so many times as much was `recorded`. `source`: where it is
+    read from, while that is open, and its `functions`, with the lines that they are compared at. `period_ns`: between
     samples, 0 where each call was recorded.
     """
 
@@ -41,6 +42,8 @@ class Run:
     lost: int
     recorded: float
     period_ns: int
+    source: Trace
+    functions: pd.DataFrame
 
     def variance(self, value: str, on_cpu_ns: npt.ArrayLike, square: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Of times `value` (wall, on_cpu, ...) that were sampled, ns^2: from the share that they have of the samples on a core, and from those off it (`square`)."""
@@ -128,7 +131,8 @@ def _run(trace: Trace, functions: pd.DataFrame, per: str) -> Run:
     return Run(
         trace=str(trace.directory), seconds=seconds, paths=paths,
         whole={name: None if value is None else value / over for name, value in whole.items()} | squares,
-        calls=float(tree["calls"].sum()) / over, lost=sum(int(count) for count in trace.manifest["lost"].values()), recorded=over, period_ns=period,
+        calls=float(tree["calls"].sum()) / over, lost=sum(int(count) for count in trace.manifest["lost"].values()), recorded=over, period_ns=period, source=trace,
+        functions=functions,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytrace_ebpf
+from pytrace_ebpf.diff.causes import waited
 from pytrace_ebpf.diff.changes import changes, whole_change
 from pytrace_ebpf.diff.report import sentence as sentence_of
 from pytrace_ebpf.diff.sides import both
@@ -13,10 +14,14 @@ from pytrace_ebpf.view import text
 
 def sentence(found: Slower) -> str:
     """How much longer it takes, in what, and the command that shows the rest."""
-    asked = {"by": "function", "sort": "self", "value": "wall", "per": "run"}
+    value = found.by
+    asked = {"by": "function", "sort": "self", "value": value, "per": "run"}
     sides = both(_windows(found.before), _windows(found.after), ("before", "after"), "run")[:2]
-    said = sentence_of(*sides, changes(*sides, "function", "self", "wall"), whole_change(*sides, "wall"), asked)
-    return f"{found.test}: {said.replace('All calls together take', 'it takes', 1)} {_look(found.after[-1])}"
+    table = changes(*sides, "function", "self", value)
+    said = sentence_of(*sides, waited(*sides, table) if value == "wall" else table, whole_change(*sides, value), asked)
+    for words, shorter in (("All calls together take", "it takes"), ("All calls together have", "it has")):
+        said = said.replace(words, shorter, 1)
+    return f"{found.test}: {said} {_look(found.after[-1])}"
 
 
 def _windows(runs: Sequence[Ran]) -> list[Trace]:

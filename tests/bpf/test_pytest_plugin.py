@@ -80,13 +80,28 @@ def test_tests_are_recorded_and_compared(tmp_path: Path) -> None:
     manifest = pytrace_ebpf.open(run / "trace").manifest
     pytests = {test["pid"] for test in json.loads((run / "tests.json").read_text())["tests"]}
     assert {source["pid"] for source in manifest["sources"]} == pytests  # not the recorder, though it is a child of pytest's
-    slower = suite(tmp_path, "--pytrace", "new", "--pytrace-baseline", "base", "--pytrace-fail", "--deselect", "test_it.py::test_fails", slow=4)
+    compared = ("--pytrace", "new", "--pytrace-baseline", "base", "--pytrace-by", "wall", "--pytrace-fail", "--deselect", "test_it.py::test_fails")
+    slower = suite(tmp_path, *compared, "--pytrace-single-run", slow=4)
     assert slower.returncode == 1 and "3 tests recorded in new/1\n" in slower.stdout
     (said,) = [line for line in slower.stdout.splitlines() if line.startswith("test_it.py::test_waits: ")]
     assert "`wait` changes most: " in said and "more blocked" in said and "pytrace-ebpf report new/1/trace --from " in said
+    assert "which fewer than 3 runs of each side cannot tell from chance:" in slower.stdout
     words = said.partition("pytrace-ebpf report ")[2].rstrip(")").split()
     report = subprocess.run([sys.executable, "-m", "pytrace_ebpf", "report", *words], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "wait" in report.stdout and "leaf" not in report.stdout
+    not_sure = suite(tmp_path, *compared, slow=4)
+    assert not_sure.returncode == 0 and "cannot tell from chance" in not_sure.stdout
+
+
+def test_of_three_runs_each_it_is_sure_and_by_time_on_a_core(tmp_path: Path) -> None:
+    for _ in range(3):
+        suite(tmp_path, "--pytrace", "base")
+    compared = ("--pytrace-baseline", "base", "--pytrace-fail", "--deselect", "test_it.py::test_fails")
+    for number in range(3):
+        waits = suite(tmp_path, "--pytrace", "waits", *compared, slow=4)
+        slower = suite(tmp_path, "--pytrace", "slower", *compared, "--pytrace-by", "wall", slow=4)
+        assert (waits.returncode, slower.returncode) == (0, int(number == 2)), slower.stdout  # it waits longer, and computes no longer
+    assert "1 of 3 tests got slower (where nothing changed at most 5% of comparisons name any test):" in slower.stdout
 
 
 def test_nothing_is_left_when_pytest_is_killed(tmp_path: Path) -> None:

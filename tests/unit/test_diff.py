@@ -18,7 +18,9 @@ import pytrace_ebpf
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.aligned import aligned
-from pytrace_ebpf.diff.changes import BY, VALUES, chance, changes, names_of, over, whole_change
+from pytrace_ebpf.diff.causes import waited
+from pytrace_ebpf.diff.changes import BY, VALUES, chance, changes, names_of, whole_change
+from pytrace_ebpf.diff.judge import judge
 from pytrace_ebpf.diff.sides import Side, both, traces_in
 from pytrace_ebpf.errors import TraceError, UsageError
 from pytrace_ebpf.experiment.paths import CALLS, PARTS, TIMES, by_path, of_tree
@@ -175,13 +177,21 @@ def test_recordings_of_a_piece_are_compared_by_the_second(tmp_path: Path) -> Non
 
 def test_only_what_is_clearly_slower_is_over_the_limit(traces: Path) -> None:
     old, new = sides(traces)
-    table, whole = changes(old, new, "function", "self", "wall"), whole_change(old, new, "wall")
-    together, rows = over(old, table, whole, "wall", 0.05)
-    assert together and rows["qualname"].tolist() == ["parse"]
-    together, rows = over(old, table, whole, "wall", 0.9)
-    assert not together and not len(rows)
-    together, rows = over(new, changes(new, old, "function", "self", "wall"), whole_change(new, old, "wall"), "wall", 0.001)
-    assert not together and rows["qualname"].tolist() == ["old"]  # 1 ms of 221
+    judged = judge(old, new, "function", "self", "wall", 0.05)
+    assert judged.together and judged.rows["qualname"].tolist() == ["parse"] and judged.sure == [True, True] and judged.slower
+    judged = judge(old, new, "function", "self", "wall", 0.9)
+    assert not judged.found and not judged.slower
+    judged = judge(new, old, "function", "self", "wall", 0.001)
+    assert not judged.together and judged.rows["qualname"].tolist() == ["old"]  # 1 ms of 221
+    assert judged.sure == [False]  # with the sides the other way round parse is slower by more, which of three runs each is chance enough
+    assert judge(old, new, "function", "self", "on_cpu", 0.05).rows["qualname"].tolist() == ["parse"]
+    assert not judge(old, new, "function", "self", "blocked", 0.01).slower  # query: 20 ms against 19 to 21
+    assert judge(old, old, "function", "self", "wall", 0.5).none and not judge(old, old, "function", "self", "wall", 0.0).none
+
+
+def test_of_too_few_runs_nothing_is_sure(traces: Path) -> None:
+    judged = judge(*sides(traces, "before/1", "after/1"), "function", "self", "wall", 0.05)
+    assert judged.sure is None and judged.found and not judged.slower and not judged.none
 
 
 # -- what is shown -------------------------------------------------------------------
@@ -214,6 +224,31 @@ def test_a_program_that_is_called_more_often_or_not_any_more(traces: Path) -> No
     assert "it was not called before" in grown or "it is not called any more" in grown
 
 
+def joined(path: Path, work: int) -> Path:
+    """main waits for a thread that works so many ms."""
+    functions: list[Row] = [
+        (0, "/app/a.py", "main", "main", 1, "a"),
+        (1, "/app/a.py", "join", "join", 5, "a"),
+        (2, "/app/a.py", "score", "score", 9, "a"),
+    ]
+    other = Script(10, 11).snapshot().enter(2).run(work * MS).leave()
+    script = Script(10, 10).snapshot().enter(0).run(MS).enter(1).wait(work * MS + work * MS // 10, waker=11).leave().leave()
+    events, sched = (sorted([*mine, *others]) for mine, others in ((script.events, other.events), (script.sched, other.sched)))
+    return write_trace(path, events=events, sched=sched, functions=functions, end_ns=script.now + 2 * MS)
+
+
+def test_the_sentence_names_the_cause_and_not_who_waits_for_it(tmp_path: Path) -> None:
+    for i in range(3):
+        joined(tmp_path / "before" / str(i), 10)
+        joined(tmp_path / "after" / str(i), 30)
+    old, new = sides(tmp_path, per="run")
+    table = waited(old, new, changes(old, new, "function", "self", "wall"))
+    said = view.sentence(old, new, table, whole_change(old, new, "wall"), ASKED)
+    assert "`score` changes most: 20.0ms more of its own time (20.0ms more on a core)" in said
+    assert said.endswith("beyond the spread of the repeats. `join` waits 22.0ms longer for the program's other threads.")
+    assert table.set_index("qualname")["waited_ns"].to_dict() == {"join": 22 * MS, "score": 0, "main": 0}
+
+
 # -- the command ---------------------------------------------------------------------
 
 
@@ -221,9 +256,18 @@ def test_the_exit_code_says_that_it_got_slower(traces: Path, capsys: pytest.Capt
     before, after = str(traces / "before"), str(traces / "after")
     assert run("diff", before, after) == 0
     assert run("diff", before, after, "--fail-over", "5%") == 1
-    assert "slower by more than 5.0 %: all calls together (+100ms), parse (+100ms).\n" in capsys.readouterr().err
-    assert run("diff", before, after, "--fail-over", "0.9") == 0
+    said = "slower by more than 5.0 % of all time on a core: all calls together (+100ms), parse (+100ms); of comparisons of one and the same program"
+    assert f"{said} at most 5.0 % say so.\n" in capsys.readouterr().err
+    assert run("diff", before, after, "--fail-over", "0.99") == 0
     assert run("diff", after, before, "--fail-over", "5 %") == 0
+    assert run("diff", before, after, "--fail-over", "5%", "--value", "blocked") == 0
+
+
+def test_single_runs_fail_only_where_that_is_insisted_on(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("diff", str(traces / "before" / "1"), str(traces / "after" / "1"), "--fail-over", "5%")
+    assert run(*words) == 0
+    assert "parse (+100ms); fewer than 3 runs of each side cannot tell that from chance, so it does not count" in capsys.readouterr().err
+    assert run(*words, "--single-run") == 1
 
 
 @pytest.mark.parametrize("by", BY)
@@ -245,6 +289,11 @@ def test_json_has_everything(traces: Path, by: str, capsys: pytest.CaptureFixtur
         (("before", "after", "--fail-over", "much"), 2, "--fail-over much is not a share; give one such as 5%."),
         (("before", "after", "--fail-over", "-5%"), 2, "--fail-over"),
         (("before", "after", "--top", "-1"), 2, "--top -1 is negative"),
+        (("before",), 2, "diff compares two sides, and 1 was named"),
+        (("before", "after", "--single-run"), 2, "--single-run has no effect without --fail-over"),
+        (("before", "after", "--runs", "5"), 2, "--runs has no effect without --until-sure"),
+        (("--until-sure", "--runs", "2", "--", "true", "--", "true"), 2, "--runs 2 are too few"),
+        (("--until-sure", "--", "true"), 2, "--until-sure needs two programs to start"),
         (("before", "after", "--html", "no/such/page.html"), 2, "cannot be written"),
         (("before", "after", "--by", "moon"), 2, "moon is not a value of --by"),
     ],
@@ -295,9 +344,8 @@ def test_a_change_that_samples_are_too_few_for_may_be_chance(tmp_path: Path, cap
     rows = changes(*several, "function", "self", "wall").set_index("qualname")
     assert rows["clear"]["DB.query"] and not rows["clear"]["parse"]  # whose runs are apart
     assert rows["error_ns"]["parse"] == pytest.approx(parse["error_ns"] / 2**0.5, rel=0.02)
-    _, found = over(several[0], rows.reset_index(), whole_change(*several, "wall"), "wall", 0.005)
-    assert found["qualname"].tolist() == ["DB.query"]
-    assert run("diff", str(tmp_path / "before" / "1"), str(tmp_path / "after" / "1"), "--fail-over", "0.5%") == 1
+    assert judge(*several, "function", "self", "wall", 0.005).rows["qualname"].tolist() == ["DB.query"]
+    assert run("diff", str(tmp_path / "before" / "1"), str(tmp_path / "after" / "1"), "--fail-over", "0.5%", "--single-run") == 1
     assert "parse" not in capsys.readouterr().err
     assert "two standard errors" in " ".join(shown(*one, 120).split())
 

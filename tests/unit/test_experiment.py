@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import experiment as command
-from pytrace_ebpf.cli import main
+from pytrace_ebpf.cli import main, repeated
 from pytrace_ebpf.errors import TargetError, TraceError, UsageError
 from pytrace_ebpf.experiment import compare
 from pytrace_ebpf.experiment import settings as of_settings
@@ -350,11 +350,11 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path, capsys: 
 def test_runs_take_turns_with_the_options_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, list[str]]] = []
 
-    def record(setting: Setting, words: list[str], options: list[str], log: Path, stopped: object) -> None:
-        seen.append((setting.name, options))
+    def record(words: list[str], options: list[str], log: Path, stopped: object, under: str, environment: dict[str, str]) -> None:
+        seen.append((under, options))
         one_run(Path(options[-1]), conv=10)
 
-    monkeypatch.setattr(command, "_record", record)
+    monkeypatch.setattr(repeated, "record", record)
     words = ["--cpus", "0", "--cpus", "0,1", "--repeat", "2", "--source", "agent", "--include", "a", "--include", "b", "--ring-mib", "0.5"]
     out = tmp_path / "out"
     assert main.main(["experiment", *words, "-o", str(out), "--", sys.executable, "--source", "x"]) == 0
@@ -388,7 +388,7 @@ def test_every_option_of_run_can_be_given_again() -> None:
 def test_a_failed_run_passes_on_the_tracers_sentence(tmp_path: Path) -> None:
     log = tmp_path / "1.log"
     log.write_text("Traceback ...\nValueError: no\n")
-    failure = command._failure(Setting((0,)), 1, log)
+    failure = repeated._failure("cpus=0", 1, log)
     assert isinstance(failure, TargetError) and "exit code 1 under cpus=0" in str(failure) and "ValueError: no" in str(failure)
     log.write_text("pytrace-ebpf: this kernel cannot.\n")
-    assert (str(command._failure(Setting(), 4, log)), command._failure(Setting(), 4, log).exit_code) == ("this kernel cannot.", 4)
+    assert (str(repeated._failure("", 4, log)), repeated._failure("", 4, log).exit_code) == ("this kernel cannot.", 4)

@@ -17,12 +17,13 @@ from pytrace_ebpf.analyze.time import trace_timeline
 from pytrace_ebpf.analyze.time.preorder import begin_end
 from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
+from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.rebuild import written
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
-from pytrace_ebpf.view.export import chrome, folded, perfetto, protobuf, speedscope, values
+from pytrace_ebpf.view.export import callgrind, chrome, folded, perfetto, protobuf, small, speedscope, values
 from pytrace_ebpf.view.export import paths as export_paths
 from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 from tests.unit.callrows import Call, frame, random_calls
@@ -303,11 +304,11 @@ def test_speedscope_of_many_calls_holds_the_time_of_every_path(trace: Trace, mon
 
 
 def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
-    small = to_frame(tree.grow(trace, 6), TREE)
-    found = list(paths(small, small["self_ns"].to_numpy(np.int64)))
+    few = to_frame(tree.grow(trace, 6), TREE)
+    found = list(paths(few, few["self_ns"].to_numpy(np.int64)))
     assert sum(weight for _, weight in found) == trace.tree()["self_ns"].sum()
-    assert any(small["pid"] < 0)
-    lengths = [len(path) for path, _ in paths(small[small["pid"] < 0], small.loc[small["pid"] < 0, "self_ns"].to_numpy(np.int64))]
+    assert any(few["pid"] < 0)
+    lengths = [len(path) for path, _ in paths(few[few["pid"] < 0], few.loc[few["pid"] < 0, "self_ns"].to_numpy(np.int64))]
     assert set(lengths) == {2}
 
 
@@ -344,6 +345,71 @@ def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> N
         stack, _, weight = line.rpartition(" ")
         found[";".join(frame.rpartition(" (")[0] for frame in stack.split(";"))] = int(weight)
     assert found == {stack: weight for stack, weight in expected.items() if weight}
+
+
+@pytest.mark.parametrize("least", [0.0, 0.02, 0.3, 1.0])
+def test_what_takes_little_is_summed_below_its_caller(trace: Trace, least: float) -> None:
+    tree_ = trace.tree()
+    weight = tree_["self_ns"].to_numpy(np.int64)
+    every, kept = ([(tuple(path), ns) for path, ns in paths(tree_, weight, share)] for share in (0.0, least))
+    below: dict[tuple[int, ...], int] = defaultdict(int)  # with all that is called there
+    for path, ns in every:
+        for depth in range(1, len(path) + 1):
+            below[path[:depth]] += ns
+    limit = least * sum(ns for _, ns in every)
+    expected: dict[tuple[int, ...], int] = defaultdict(int)
+    for path, ns in every:
+        depth = next((depth for depth in range(1, len(path) + 1) if below[path[:depth]] < limit), None)
+        expected[path if depth is None else (*path[: depth - 1], small.OTHER)] += ns
+    assert dict(kept) == expected and len(dict(kept)) == len(kept)
+    assert (small.OTHER in {path[-1] for path in dict(kept)}) == (least > 0)
+
+
+def events_of(text: str) -> tuple[int, dict[str, int]]:
+    """The sum of own wall time in a file of Callgrind's, and by function: own time and that of the calls made in it."""
+    own, total, names, function, is_call = 0, defaultdict(int), dict[str, str](), "", False
+    for line in text.splitlines():
+        if line.startswith("fn="):
+            number, _, name = line[3:].partition(" ")
+            function = names.setdefault(number, name)
+        elif line.startswith("cfn="):
+            number, _, name = line[4:].partition(" ")
+            names.setdefault(number, name)
+        elif line.startswith("calls="):
+            is_call = True
+        elif line[:1].isdigit():
+            ns = int(line.split()[1])
+            own, total[function], is_call = own + (0 if is_call else ns), total[function] + ns, False
+    return own, dict(total)
+
+
+@pytest.mark.parametrize("least", [0.02, 0.3])
+def test_callgrind_sums_functions_that_take_little(trace: Trace, least: float) -> None:
+    files = []
+    for share in (0.0, least):
+        out = io.BytesIO()
+        assert callgrind.write(trace, out, share) == ""
+        files.append(events_of(out.getvalue().decode()))
+    (own, every), (own_kept, kept) = files
+    assert own == own_kept and len(kept) <= len(every) and "(other)" in kept
+    assert all(kept[name] == every[name] for name in kept if name != "(other)")  # with what they call
+
+
+@pytest.mark.parametrize("to", ["folded", "callgrind"])
+def test_a_file_that_would_be_large_has_what_takes_most_and_says_so(
+    trace: Trace, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["export", str(trace.directory), "--to", to, "-o"]
+    assert main([*words, "all"]) == 0 and "(other)" not in capsys.readouterr().err
+    monkeypatch.setattr(small, "MOST", (tmp_path / "all").stat().st_size - 1)
+    monkeypatch.setattr(small, "_SHARES", (0.3,))
+    assert main([*words, "large"]) == 0
+    assert "what takes under 30 % of all time is summed as (other), as the file would have more than" in capsys.readouterr().err
+    assert main([*words, "same", "--min", "30%"]) == 0 and "(other)" not in capsys.readouterr().err
+    assert (tmp_path / "same").read_bytes() == (tmp_path / "large").read_bytes() and b"(other)" in (tmp_path / "large").read_bytes()
+    assert main([*words, "whole", "--min", "0"]) == 0 and (tmp_path / "whole").read_bytes() == (tmp_path / "all").read_bytes()
+    assert main(["export", str(trace.directory), "--to", "pprof", "--min", "1%"]) == 2
 
 
 def test_folded_says_when_there_is_nothing_to_sum(tmp_path: Path) -> None:

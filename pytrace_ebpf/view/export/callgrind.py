@@ -5,6 +5,7 @@ One position (the line) and an event for each part of the time, in nanoseconds. 
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.samples.by_line import by_line
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.view.export import small
 from pytrace_ebpf.view.export.parts import PARTS, column, known
 from pytrace_ebpf.view.states import with_off
 
@@ -24,12 +26,35 @@ _EVENTS = {
 _NOBODY = -1
 
 
-def write(trace: Any, out: BinaryIO) -> None:
-    """Write the own time of each line, and the calls made from each, of `trace` or a window of it."""
+def write(trace: Any, out: BinaryIO, least: float | None = None) -> str:
+    """Write the own time of each line, and the calls made from each, of `trace` or a window of it. `least`, and what is returned: as of small.write()."""
     tree = trace.tree()
     own, calls, shown = _own(trace, tree), _calls(trace, tree), known(trace, tree)
-    names = _Names(trace.functions())
-    out.write(_head(trace, own, shown).encode())
+    total = tree[tree["outermost"]].groupby("func_id")[column("ns", "")].sum()
+    functions = trace.functions()
+    return small.write(lambda share: _chunks(trace, *_large(own, calls, total, share), shown, functions), out, least)
+
+
+def _large(own: pd.DataFrame, calls: pd.DataFrame, total: pd.Series, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`own` and `calls` with functions that have less than `share` of all time, with what they call, as small.OTHER: within that there are no calls."""
+    limit = share * float(own[column("ns", "self_")].sum())
+    if not limit:
+        return own, calls
+    names = set(total.index[total < limit])
+    parts = [name for name in own if name not in ("func_id", "line")]
+    mine = own["func_id"].isin(names)
+    rest = pd.DataFrame([{"func_id": small.OTHER, "line": None} | own.loc[mine, parts].sum().to_dict()])
+    kept = calls.assign(**{name: calls[name].mask(calls[name].isin(names), small.OTHER) for name in ("caller_id", "func_id")})
+    kept = kept[(kept["caller_id"] != small.OTHER) | (kept["func_id"] != small.OTHER)]
+    kept = kept.assign(call_line=kept["call_line"].mask(kept["caller_id"] == small.OTHER))
+    numbers = [name for name in kept if name not in ("caller_id", "call_line", "func_id")]
+    kept = kept.groupby(["caller_id", "call_line", "func_id"], as_index=False, dropna=False)[numbers].sum(min_count=1)
+    return pd.concat([own[~mine], rest]) if mine.any() else own, kept
+
+
+def _chunks(trace: Any, own: pd.DataFrame, calls: pd.DataFrame, shown: list[str], functions: pd.DataFrame) -> Iterator[bytes]:
+    names = _Names(functions)
+    yield _head(trace, own, shown).encode()
     callees: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in calls.to_dict("records"):
         callees[row["caller_id"]].append(row)
@@ -40,7 +65,7 @@ def write(trace: Any, out: BinaryIO) -> None:
             to, first = row["func_id"], names.line(row["func_id"], None)
             lines.append(f"{names.file(to, 'cfl')}\n{names.function(to, 'cfn')}\ncalls={row['calls']} {first}\n")
             lines.append(f"{names.line(func_id, row['call_line'])} {_costs(row, '', shown)}\n")
-        out.write("".join(lines).encode())
+        yield "".join(lines).encode()
 
 
 def _own(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
@@ -100,6 +125,7 @@ class _Names:
             )
             for row, twice in zip(functions.itertuples(index=False), same, strict=True)
         }
+        self._functions[small.OTHER] = (small.OTHER_NAME, small.OTHER_NAME, 0)
         self._numbers: dict[tuple[str, str], int] = {}
 
     def file(self, func_id: int, key: str = "fl") -> str:

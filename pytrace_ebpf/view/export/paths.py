@@ -6,23 +6,29 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.view.export.small import OTHER
+
 NO_CONTEXT = -2  # stands for a caller: of calls for whose contexts there was no room in the tree, or that lie deeper than is shown
 MOST_FRAMES = 1024  # of a path: a file has each as a whole
 
 Ints = npt.NDArray[np.int64]
 
 
-def paths(tree: pd.DataFrame, weight: Ints) -> Iterator[tuple[list[int], int]]:
+def paths(tree: pd.DataFrame, weight: Ints, least: float = 0.0) -> Iterator[tuple[list[int], int]]:
     """(func_ids from the outermost in, weight) of every different path in `tree` (schema.TREE) with a weight; of each row one is given.
 
     Nodes of one path are taken together, and those below MOST_FRAMES frames by their function, under NO_CONTEXT. The list is the same
-    one each time, with other contents.
+    one each time, with other contents. A path with less than the share `least` of all weight, with all below it, is under OTHER in its caller.
     """
     parent, own = _merged(tree, weight)
+    limit = least * sum(own)
     children: list[list[int]] = [[] for _ in range(len(parent) + 1)]
     for node, (above, _) in enumerate(parent):
         children[above].append(node)
+    small = _taken_out(parent, children, own, limit) if limit else {}
     path: list[int] = []
+    if small.get(-1):
+        yield [OTHER], small[-1]
     waiting = [(node, 0) for node in reversed(children[-1])]
     while waiting:
         node, depth = waiting.pop()
@@ -30,7 +36,24 @@ def paths(tree: pd.DataFrame, weight: Ints) -> Iterator[tuple[list[int], int]]:
         path.append(parent[node][1])
         if own[node]:
             yield path, own[node]
+        if small.get(node):
+            yield [*path, OTHER], small[node]
         waiting += [(child, depth + 1) for child in reversed(children[node])]
+
+
+def _taken_out(parent: list[tuple[int, int]], children: list[list[int]], own: list[int], limit: float) -> dict[int, int]:
+    """Take the children with less than `limit`, with all below them, out of `children`; the weight of those of each node."""
+    totals = list(own)
+    for node in range(len(parent) - 1, -1, -1):  # a caller stands before what it calls
+        if (above := parent[node][0]) >= 0:
+            totals[above] += totals[node]
+    small: dict[int, int] = {}
+    for node in range(-1, len(parent)):
+        kept = [child for child in children[node] if totals[child] >= limit]
+        if len(kept) < len(children[node]):
+            small[node] = sum(totals[child] for child in children[node]) - sum(totals[child] for child in kept)
+            children[node] = kept
+    return small
 
 
 def _merged(tree: pd.DataFrame, weight: Ints) -> tuple[list[tuple[int, int]], list[int]]:
