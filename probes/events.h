@@ -98,7 +98,8 @@ struct sched_event {
     __u32 tid; /* thread the row is about */
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
-    __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for, or PAUSED) */
+    __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for, or PAUSED)
+                        FORK: the thread's id in its own pid namespace, 0 = it is in the host's */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork)
                         EXIT: 0, or EXIT_KNOWN and the status that wait() gives of the process */

@@ -23,6 +23,9 @@ struct settings {
     __u32 task_signal;
     __u32 signal_flags;   /* offsets in struct signal_struct */
     __u32 signal_exit_code;
+    __u32 task_thread_pid; /* 0: this and the next two are not known */
+    __u32 pid_level;      /* offsets in struct pid */
+    __u32 pid_numbers;
 };
 LAYOUT(settings);
 
@@ -463,6 +466,20 @@ static __always_inline void inherit_gil(__u32 creator, __u32 child)
     }
 }
 
+#define UPID_SIZE 16 /* sizeof(struct upid), which begins with the number */
+
+/* What a thread's own pid namespace calls it; 0 where that is the host's. */
+static __always_inline __u32 id_inside(__u64 task)
+{
+    __u64 pid = 0;
+    __u32 level;
+
+    if (!SETTINGS->task_thread_pid || bpf_probe_read_kernel(&pid, sizeof(pid), (void *)(task + SETTINGS->task_thread_pid)) || !pid)
+        return 0;
+    level = FIELD(pid, SETTINGS->pid_level);
+    return level ? FIELD(pid, SETTINGS->pid_numbers + level * UPID_SIZE) : 0;
+}
+
 TRACEPOINT(sched_process_fork)
 {
     __u32 parent = bpf_get_current_pid_tgid(), child = FIELD(ctx->args[1], SETTINGS->task_pid), pid = process_of(parent);
@@ -489,6 +506,7 @@ TRACEPOINT(sched_process_fork)
         event->other = parent;
         event->other_pid = bpf_get_current_pid_tgid() >> 32;
         event->state = flags & CLONE_VM ? 1 : 0;
+        event->address = id_inside(ctx->args[1]);
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
     if (pid == child)

@@ -5,16 +5,16 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "arena.h"
 #include "cpython.h"
 #include "interpreters.h"
 #include "options.h"
+#include "preload.h"
 #include "session.h"
 
-static char library[PATH_MAX], directory[PATH_MAX];
+static char directory[PATH_MAX];
 static bool awaiting, missing; /* there is a Python, and there was none yet */
 static bool hears;             /* audit events */
 
@@ -143,25 +143,10 @@ static void await_next(const char *where)
     awaiting = hears = !add_audit_hook(on_audit);
 }
 
-/* Keep the agent out of the processes that the program starts. */
-static void leave_environment(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    char rest[PATH_MAX] = "", *copy = preload ? strdup(preload) : NULL, *next = copy, *one;
-    while ((one = strsep(&next, ": ")))
-        if (*one && strcmp(one, library) && strlen(rest) + strlen(one) + 2 < sizeof rest)
-            sprintf(rest + strlen(rest), "%s%s", *rest ? ":" : "", one);
-    free(copy);
-    if (*rest)
-        setenv("LD_PRELOAD", rest, 1);
-    else
-        unsetenv("LD_PRELOAD");
-}
-
 static void await_program(void)
 {
     if (!options.follow)
-        leave_environment();
+        preload_leave();
     awaiting = hears = !add_audit_hook(on_audit);
 }
 
@@ -170,10 +155,10 @@ __attribute__((constructor)) static void loaded(void)
     Dl_info self;
     session_interpreter_gone = await_next;
     interpreters_ask_to_hear = hear;
-    if (!__register_atfork || !dladdr || !dladdr(&library, &self) || !self.dli_fname || !strchr(self.dli_fname, '/'))
+    if (!__register_atfork || !dladdr || !dladdr(&directory, &self) || !self.dli_fname || !strchr(self.dli_fname, '/'))
         return;
-    snprintf(library, sizeof library, "%s", self.dli_fname);
-    snprintf(directory, sizeof directory, "%.*s", (int)(strrchr(library, '/') - library), library);
+    preload_is(self.dli_fname);
+    snprintf(directory, sizeof directory, "%.*s", (int)(strrchr(self.dli_fname, '/') - self.dli_fname), self.dli_fname);
     if (!options_read(directory))
         return;
     if (!cpython_find()) {

@@ -446,6 +446,8 @@ struct function_entry *function_unknown(PyObject *code)
     struct function_entry *entry = entry_of(code);
     uint32_t flags = entry ? entry->flags : UNREPORTED;
     arena_unlock();
+    if (UNLIKELY(!entry && type_of(code) != py.code_type)) /* a C extension reports events (PyMonitoring_...) of what it likes */
+        return NULL;
     if (flags & UNREPORTED) {
         within_agent(true);
         entry = take_in(code);

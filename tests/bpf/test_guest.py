@@ -1,6 +1,7 @@
 """A guest is not seen, and cannot be hurt by what else its host has at the table."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.bpf.conftest import Recorder
+from tests.bpf.conftest import COMMAND, Recorder
 from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 
 Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
@@ -83,3 +84,53 @@ def test_a_program_gets_every_id_of_a_tool_that_it_asks_for(interpreter: Python,
         assert "every tool id" in trace.manifest["sources"][-1]["why"]
     else:
         assert counts["after"] == 100 and counts["step"] == 200 + 10 * len(ids.split())
+
+
+@pytest.fixture
+def other_root(tmp_path: Path) -> tuple[Path, str]:
+    """A root with a shell, and a library that is in it at the place where it is here."""
+    root = tmp_path / "root"
+    files = [Path("/bin/sh"), Path("/bin/true")]
+    listed = subprocess.check_output(["ldd", *files], text=True)
+    libraries = [Path(word) for word in listed.split() if word.startswith("/") and not word.endswith(":")]
+    for file in [*files, *libraries]:
+        place = root / file.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+    return root, next(str(file) for file in libraries if "libc.so" in file.name)
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
+def test_programs_executed_in_another_root_say_what_they_say_untraced(interpreter: Python, other_root: tuple[Path, str], run: Run) -> None:
+    root, library = other_root
+    command = interpreter.command("other_root", str(root), library)
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (json.loads(plain.stdout.partition("done ")[2])["failed"], plain.stderr) == (0, "")
+    assert plain.stdout.splitlines().count(library) == 5
+    directory, traced = run(command, "-q", "--source", "agent")
+    assert (traced.returncode, traced.stdout, traced.stderr) == (0, plain.stdout, "")
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "step").sum() >= 1
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
+def test_programs_executed_after_the_tracer_was_killed_say_nothing_of_it(interpreter: Python, tmp_path: Path) -> None:
+    options = ["-q", "--source", "agent", "-o", str(tmp_path / "trace")]
+    command = [*COMMAND, "run", *options, "--", *interpreter.command("outlives", str(tmp_path / "go"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stdout is not None and tracer.stdout.readline() == "ready\n"
+        tracer.kill()
+        tracer.wait()
+        (tmp_path / "go").touch()
+        stdout, stderr = tracer.communicate(timeout=PATIENCE_S)  # until the program has ended
+    assert (stdout, stderr) == ('done {"failed": 0}\n', "")
+
+
+@pytest.mark.parametrize("interpreter", [python for python in built_pythons() if python.minor >= 13], ids=str)
+def test_events_of_what_is_no_code_are_nothing_to_the_agent(interpreter: Python, run: Run) -> None:
+    directory, ended = run(interpreter.command("code_like"), "-q", "--source", "agent")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'ready\ndone {"calls": {"step": 80}}\n', "")
+    trace = pytrace_ebpf.open(directory)
+    calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
+    assert (calls["name"] == "step").sum() == 80

@@ -1,9 +1,14 @@
-"""Forks children that make ten calls and are gone within a millisecond: they execute another program, end, or do so in a child of their own."""
+"""Forks children that make ten calls and are gone within a millisecond: they execute another program, end, or do so in a child of their own.
+
+`apart`: each is the first process of a pid namespace of its own.
+"""
+import ctypes
 import os
 
-from ready import done, ready
+from ready import done, ready, words
 
 CHILDREN, CALLS = 10, 10
+CLONE_NEWPID = 0x20000000
 
 
 def before_exec(n):
@@ -27,6 +32,16 @@ def child(what):
         what()
     finally:
         os._exit(1)
+
+
+def child_apart(what):
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    ctypes.CDLL(None).unshare(CLONE_NEWPID)
+    child(what)
+    os._exit(0)
 
 
 def executes():
@@ -53,5 +68,5 @@ if __name__ == "__main__":
     ready()
     for _ in range(CHILDREN):
         for what in (executes, ends, nests):
-            child(what)
+            (child_apart if "apart" in words() else child)(what)
     done(calls={name: CHILDREN * CALLS for name in ("before_exec", "before_end", "in_grandchild")})

@@ -65,7 +65,7 @@ class Claims:
         waiting, self._waiting = self._waiting, []
         for place, claim in enumerate(waiting):
             final = time.monotonic() > claim.until or len(waiting) - place > _MOST_WAITING
-            ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final)
+            ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final, self._born(claim.start_ns))
             if ids is not None:
                 yield claim.arena, claim.start_ns, ids
             elif not final:
@@ -80,3 +80,8 @@ class Claims:
         self._owners = {pid: owner for pid, owner in self._owners.items() if pid in rows}
         self._owners |= {pid: target.process.credentials.owner for pid, target in self._processes.targets.items()}
         return {pid: self._owners.get(pid) for pid, row in rows.items() if row["end_ns"] is None or row["end_ns"] >= since_ns}
+
+    def _born(self, by_ns: int) -> dict[int, dict[int, int]]:
+        """Of processes in another pid namespace that were there by then, what their threads are called in there, and here."""
+        rows = self._processes.processes
+        return {pid: numbers for pid, numbers in self._processes.inside.items() if pid in rows and rows[pid]["start_ns"] <= by_ns}

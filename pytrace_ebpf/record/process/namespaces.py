@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from pytrace_ebpf.errors import HostError
@@ -67,25 +68,37 @@ class Ids:
 
     pid: int
     namespace: Namespace | None = None  # where it has ids of its own
-    _tids: dict[int, int] = field(default_factory=dict)  # of the inside -> of here
+    born: Mapping[int, int] = field(default_factory=dict)  # where it has, of those whose beginning was reported: of the inside -> of here
+    _tids: dict[int, int] = field(default_factory=dict)  # the same, of those that were met
 
     @classmethod
-    def of(cls, inside: int, shared: Shared, known: Mapping[int, int | None], final: bool = True) -> Self | None:
+    def of(
+        cls,
+        inside: int,
+        shared: Shared,
+        known: Mapping[int, int | None],
+        final: bool = True,
+        born: Mapping[int, Mapping[int, int]] = MappingProxyType({}),
+    ) -> Self | None:
         """The process that calls itself `inside` and has the file `shared` mapped. That it says so is not believed.
 
         known  processes that are followed, or were since the file began: each with its user, None where that is not known
         final  no more will be known later
+        born   of those of them in another pid namespace, the ids in there to those here
 
         None where there is none, so far. One that ended before it was heard of, or became another program, is believed where nothing
         speaks against it: neither it nor who has its number now is another user's.
         """
         for pid in dict.fromkeys((inside, *_processes_of(shared.uid))):
-            if _numbers(pid, pid)[-1:] == [inside] and shared.is_mapped_by(pid):
-                return cls(pid, watch(pid))
+            if (numbers := _numbers(pid, pid))[-1:] == [inside] and shared.is_mapped_by(pid):
+                return cls(pid, watch(pid), born.get(pid, {inside: pid} if len(numbers) > 1 else {}))  # it may have ended by now
+        fit = [pid for pid, numbers in born.items() if numbers.get(inside) == pid and _is_of(pid, shared.uid, known)]
+        if len(fit) == 1:
+            return cls(fit[0], watch(fit[0]), born[fit[0]])
         for namespace in _watched:
             if (pid := _ended(namespace, inside)) and known.get(pid, shared.uid) in (shared.uid, None):
                 return cls(pid, namespace)
-        became = [pid for pid, user in known.items() if _numbers(pid, pid)[-1:] == [inside] and {user, _user_of(pid)} <= {shared.uid, None}]
+        became = [pid for pid in known if _numbers(pid, pid)[-1:] == [inside] and _is_of(pid, shared.uid, known)]
         if len(became) == 1:
             return cls(became[0], watch(became[0]))
         if {known.get(inside), _user_of(inside)} - {shared.uid, None}:
@@ -98,13 +111,13 @@ class Ids:
         elsewhere  whether a thread is known as one of another process
         """
         alive = set(living_threads(self.pid))
-        if self.namespace is None:
+        if self.namespace is None and not self.born:
             return {tid: tid if tid in alive or not (elsewhere(tid) or _is_alive(tid)) else UNKNOWN_THREAD for tid in tids}
         # A number that is known may be given to another thread when its own has ended.
         if any(self._tids.get(tid) not in alive for tid in tids):
             self._tids |= {numbers[-1]: tid for tid in alive if (numbers := _numbers(self.pid, tid))}
             ended = {tid for tid in tids if self._tids.get(tid) not in alive}
-            self._tids |= {tid: here for tid in ended if (here := _ended(self.namespace, tid)) and not elsewhere(here)}
+            self._tids |= {tid: here for tid in ended if (here := _ended(self.namespace, tid) or self.born.get(tid, 0)) and not elsewhere(here)}
         return {tid: self._tids.get(tid, UNKNOWN_THREAD) for tid in tids}
 
 
@@ -140,6 +153,11 @@ def _user_of(pid: int) -> int | None:
     return None
 
 
+def _is_of(pid: int, uid: int, known: Mapping[int, int | None]) -> bool:
+    """Whether a followed process may be that user's: neither it nor who has its number now is another's."""
+    return pid in known and {known[pid], _user_of(pid)} <= {uid, None}
+
+
 def _runs(pid: int) -> bool:
     with suppress(OSError):
         return stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.STATE] not in "ZX"
@@ -156,8 +174,8 @@ def _maps(pid: int) -> str:
     return ""
 
 
-def _ended(namespace: Namespace, tid: int) -> int:
+def _ended(namespace: Namespace | None, tid: int) -> int:
     """What a thread that ended was here, 0 where that is not known."""
-    if programs := _watched[namespace]:
+    if namespace is not None and (programs := _watched[namespace]):
         return int(programs.map("ended").get(tid) or 0)
     return 0

@@ -25,6 +25,7 @@ _COMM_LENGTH = 15
 _MOST_ENDED = 1000  # processes
 _ENDS_S = 0.3
 _MOST_EARLY = 10_000  # threads
+_MOST_INSIDE = 1000  # threads of a process whose ids in its own pid namespace are kept, the youngest
 _LONGEST = 5000  # characters of a thread's interpreters
 
 
@@ -52,6 +53,7 @@ class Processes(Recorder):
         self._groups: dict[int, str] = {}  # the control groups of each
         self._alive: Counter[int] = Counter()  # threads per process
         self._gone: dict[tuple[int, int], dict[str, Any]] = {}  # threads that had ended when rows were taken last
+        self.inside: dict[int, dict[int, int]] = {}  # of processes in another pid namespace, ids in there to those here, as each thread was born
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
         self._naming = Naming(self._readings, user)
         self._changed: set[int | tuple[int, int]] = set()
@@ -189,9 +191,10 @@ class Processes(Recorder):
         of_interest = np.flatnonzero((events["kind"] >= SchedKind.FORK) & (events["kind"] <= SchedKind.SNAPSHOT))
         for at in of_interest.tolist():  # one step per thread, not per switch
             kind = SchedKind(int(events["kind"][at]))
-            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "other_tid", "state")}
+            row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "other_tid", "state", "address")}
             key = row["pid"], row["tid"]
             if kind == SchedKind.FORK:
+                self._born_inside(*key, row["address"])
                 creator = self.threads.get((row["other_pid"], row["other_tid"]), {})
                 self._add_thread(*key, row["ts"], creator.get("comm", ""))
                 # One that was listed before this event was read has the time from which its process was listed.
@@ -212,6 +215,16 @@ class Processes(Recorder):
                 if not self._alive[row["pid"]]:
                     news.append((kind, row))
         return news
+
+    def _born_inside(self, pid: int, tid: int, number: int) -> None:
+        if pid == tid:  # a new process, which may have the number of an old one
+            self.inside.pop(pid, None)
+        if number:
+            numbers = self.inside.setdefault(pid, {})
+            numbers.pop(number, None)
+            numbers[number] = tid
+            if len(numbers) > _MOST_INSIDE:
+                del numbers[next(iter(numbers))]
 
     def found(self, kind: SchedKind, pid: int, creator: int) -> None:
         """News of a process by somebody who looks: FORK, a copy of `creator`, or EXEC, another program. Nothing where there is such news already."""
@@ -292,7 +305,7 @@ class Processes(Recorder):
         ended = [pid for pid, row in list(self.processes.items())[1:] if row["end_ns"] is not None]
         for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
             del self.processes[pid]
-            for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups):
+            for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups, self.inside):
                 by_pid.pop(pid, None)
 
     def _read_names(self, pid: int | None = None) -> None:

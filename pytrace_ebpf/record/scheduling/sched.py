@@ -131,6 +131,7 @@ class SchedProbes(Scheduling):
             "task_exit_state": kernel.require("task_struct", "exit_state"),
             "task_cpu": _task_cpu(kernel),
             **_of_ends(kernel),
+            **_of_ids(kernel),
             **parking.SETTINGS,
         }
         sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
@@ -168,6 +169,16 @@ def _of_ends(kernel: KernelTypes) -> dict[str, int]:
         "signal_exit_code": kernel.offset("signal_struct", "group_exit_code"),
     }
     return {"ends_known": int(None not in offsets.values()), **{name: offset or 0 for name, offset in offsets.items()}}
+
+
+def _of_ids(kernel: KernelTypes) -> dict[str, int]:
+    """Where it says what a thread is called in a pid namespace of its own; `task_thread_pid` 0: that is not known."""
+    offsets = {
+        "task_thread_pid": kernel.offset("task_struct", "thread_pid"),  # since Linux 4.19
+        "pid_level": kernel.offset("pid", "level"),
+        "pid_numbers": kernel.offset("pid", "numbers"),
+    }
+    return {name: 0 if offset is None or None in offsets.values() else offset for name, offset in offsets.items()}
 
 
 def _task_cpu(kernel: KernelTypes) -> int:
