@@ -19,7 +19,7 @@ KERNEL ?= 6.12
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults test-vm torch test-torch bench experiments check page format docs site install install-daemon wheels deb uninstall clean
+.PHONY: help setup demo test test-matrix test-faults test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ check: setup ## layout of the code, ruff, mypy, the generated documents and who 
 	@$(BIN)/python scripts/generate_docs.py --check
 	@if command -v npm >/dev/null; then cd page && npm ci --silent && npm run --silent check; fi
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/test_architecture.py
+
+check-docs: setup ## run the commands behind figures and promises of README and the docs, under a minute, and compare
+	@$(AS_ROOT) $(BIN)/python scripts/check_docs.py
 
 page: ## build the page of `report --html` anew from page/ (needs node)
 	@cd page && npm ci --silent && npm run --silent build

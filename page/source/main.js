@@ -50,7 +50,7 @@ function start(model) {
   onchange(what => { if ("theme" in what) paint(); show(what); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => change({theme: state.theme}));
   $("find").oninput = event => change({find: event.target.value});
-  $("find").onkeydown = event => { if (event.key === "Enter") update?.enter?.(); };
+  $("find").onkeydown = event => { if (event.key === "Enter") { update?.enter?.(); event.target.blur(); } };  // so that n and N are keys
   $("theme").onclick = turn;
   $("help").onclick = () => $("keys").showModal();
   $("keys").append(el("h2", {}, "Keys"), el("dl", {}, ...KEYS.flatMap(([key, does]) => [el("dt", {}, key), el("dd", {}, does)])), el("form", {method: "dialog"}, el("button", {}, "Close")));

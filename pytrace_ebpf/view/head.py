@@ -57,8 +57,11 @@ def _counted(facts: dict[str, Any], calls: int) -> str:
     return plural(calls, "call")
 
 
-def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
-    """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`."""
+def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] = ()) -> list[Text]:
+    """The lines of the head, each at most `width` cells, from view.summary's facts with `cost`.
+
+    The `answer` to what was asked comes first, but for what it must not be read without: that the program was killed, or that a part of the trace is lost.
+    """
     target = facts["target"]
     python = f"Python {target['python_version']}" if target.get("python_version") else "no Python"
     counts = [
@@ -74,24 +77,28 @@ def head(facts: dict[str, Any], calls: int, width: int) -> list[Text]:
     ]
     if facts.get("window"):
         about[2] = window_words(facts["window"])
-    lines = [
+    lost, partly = loss_lines(facts, width)
+    ended_by_signal, ended_else = ended_lines(facts, width)
+    return [
         *trigger_lines(facts, width),
         *killed_lines(facts, width),
+        *ended_by_signal,
         *wrong_lines(facts, width),
-        *loss_lines(facts, width),
+        *lost,
+        *answer,
+        Text(text.fit(traced(facts), width), "bold"),
+        *(Text(line) for line in _in_lines(about, width)),
+        *ended_else,
+        *partly,
         *unserved_lines(facts, width),
         *taken_lines(facts, width),
         *unmet_lines(facts, width),
         *scheduling_lines(facts, width),
         *interpreter_lines(facts, width),
         *native_lines(facts, width),
-        Text(text.fit(traced(facts), width), "bold"),
-        *(Text(line) for line in _in_lines(about, width)),
-        *ended_lines(facts, width),
         *cost_lines(facts, calls, width),
         *left_out_lines(facts, width),
     ]
-    return lines
 
 
 def traced(facts: dict[str, Any]) -> str:
@@ -115,12 +122,15 @@ def killed_lines(facts: dict[str, Any], width: int) -> list[Text]:
     return [Text(line, "bold red") for sentence in ended.sentences(killed, _ENDS_SHOWN) for line in _wrap(f"{sentence}.", width)]
 
 
-def ended_lines(facts: dict[str, Any], width: int) -> list[Text]:
-    """How the targets ended, but for those."""
+def ended_lines(facts: dict[str, Any], width: int) -> tuple[list[Text], list[Text]]:
+    """How the targets ended, but for those: by a signal, and all others."""
     targets = {each.get("pid") for each in facts.get("targets") or [facts["target"]]}
     others = [row for row in facts.get("ends", []) if not row["oom_killed"] and row["pid"] in targets]
-    sentences = ended.sentences(others, _ENDS_SHOWN)
-    return [Text(line, "yellow" if " signal " in sentence else "") for sentence in sentences for line in _wrap(f"{sentence}.", width)]
+    by_signal, by_themselves = ([row for row in others if bool(row["exit_signal"]) is kind] for kind in (True, False))
+    return (
+        [Text(line, "yellow") for sentence in ended.sentences(by_signal, _ENDS_SHOWN) for line in _wrap(f"{sentence}.", width)],
+        [Text(line) for sentence in ended.sentences(by_themselves, _ENDS_SHOWN) for line in _wrap(f"{sentence}.", width)],
+    )
 
 
 def wrong_lines(facts: dict[str, Any], width: int) -> list[Text]:
@@ -140,15 +150,16 @@ def _off(wrong: dict[str, Any]) -> str:
     return text.duration(wrong["off"]) if wrong["unit"] == "ns" else plural(wrong["off"], "call")
 
 
-def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
-    """What is missing from the trace: one line each, in red; one line in green where nothing is."""
+def loss_lines(facts: dict[str, Any], width: int) -> tuple[list[Text], list[Text]]:
+    """What is missing from the trace, one line each, in red; and what the kernel did not report, in yellow, with one line in green where nothing else is missing."""
+    partly = list[Text]()
     lines = [Text(line, "bold red") for line in _wrap(cut_sentence(facts), width)]
     lines += [Text(line, "yellow") for line in _wrap(ended_sentence(facts), width)]
     for name, number in facts["lost"].items():
         windows = [w for w in facts["losses"] if w["class"] == name]
         if name in PARTLY:
             of = f", within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if name in NOT_REPORTED.values() and windows else ""
-            lines += [
+            partly += [
                 Text(line, "yellow")
                 for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}{of}).", width)
             ]
@@ -158,8 +169,8 @@ def loss_lines(facts: dict[str, Any], width: int) -> list[Text]:
         lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
     taken = any(source.get("threads_taken") for source in facts.get("sources", []))
     if not facts["lost"].keys() - PARTLY and facts["state"] == "complete" and not taken:
-        lines.append(Text(f"Nothing {'else ' if facts['lost'] else ''}was lost{' here' if facts.get('window') else ''}.", "green"))
-    return lines
+        partly.append(Text(f"Nothing {'else ' if facts['lost'] else ''}was lost{' here' if facts.get('window') else ''}.", "green"))
+    return lines, partly
 
 
 def unserved_lines(facts: dict[str, Any], width: int) -> list[Text]:

@@ -55,8 +55,9 @@ def info(facts: dict[str, Any], width: int) -> Group:
         ("size", f"{text.size(facts['bytes'])}   {what}"),
         ("derived", f"{text.size(facts['derived_bytes'])}   kept so that reports need not read everything again; can be deleted"),
     ]
-    parts: list[RenderableType] = [*trigger_lines(facts, width), *killed_lines(facts, width), *loss_lines(facts, width), *_windows(facts["losses"])]
-    parts += [*ended_lines(facts, width), *unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
+    (lost, partly), (by_signal, ended) = loss_lines(facts, width), ended_lines(facts, width)
+    parts: list[RenderableType] = [*trigger_lines(facts, width), *killed_lines(facts, width), *lost, *partly, *_windows(facts["losses"])]
+    parts += [*by_signal, *ended, *unserved_lines(facts, width), *scheduling_lines(facts, width), *native_lines(facts, width), Text()]
     for label, value in lines:
         parts += _labelled(label, value, width)
     empty = [name for name, table in facts["tables"].items() if not table["rows"]]

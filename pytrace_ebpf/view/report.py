@@ -25,21 +25,27 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     """The whole report; `facts` is view.summary's with calls, cost, split, by, sort and compensated."""
     if states_of(facts) is text.TWO_STATES:
         facts, table = facts | {"split": with_off(pd.DataFrame([facts["split"]])).to_dict("records")[0]}, with_off(table)
-    parts: list[RenderableType] = [*head(facts, facts["calls"], min(width, PROSE)), Text()]
     by = BY[facts["by"]]
+    answer = _answer(facts, min(width, PROSE)) if by.with_bar else []
+    parts: list[RenderableType] = [*head(facts, facts["calls"], min(width, PROSE), answer), Text()]
     if by.with_bar:
         parts += _overall(facts, min(width, PROSE), ascii_only)
     return Group(*parts, *by.shown(facts, table, width, ascii_only, top))
 
 
+def _answer(facts: dict[str, Any], width: int) -> list[Text]:
+    """The sentence on where the time went; what there is to say where no call was recorded."""
+    said = (facts["sentence"] or "") if facts["split"]["wall_ns"] else "No call was recorded."
+    return [Text(line, "bold") for line in textwrap.wrap(said, width, break_on_hyphens=False)]
+
+
 def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[RenderableType]:
     split = facts["split"]
     if not split["wall_ns"]:
-        return [Text("No call was recorded.")]
+        return []
     taken = " (less what tracing cost)" if facts["compensated"] else ""
     title = f"Where the {text.duration(split['wall_ns'])} inside calls went, all threads together{taken}"
     titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
-    said = [Text(line) for line in textwrap.wrap(facts["sentence"] or "", width, break_on_hyphens=False)]
     states = states_of(facts)
     if facts["sampled"]:
         from pytrace_ebpf.view import sampled
@@ -47,5 +53,5 @@ def _overall(facts: dict[str, Any], width: int, ascii_only: bool) -> list[Render
         title = f"Where the {text.duration(split['wall_ns'])}{sampled.where(facts['sampled'])} went, by samples, all threads together"
         titles = [Text(line, "bold") for line in textwrap.wrap(title, width)]
     if facts["sampled"] and not facts["sampled"]["with_off_core"]:
-        return [*titles, *said, Text()]
-    return [*titles, text.bar(split, width, ascii_only, states=states), text.legend(split, ascii_only, width, states), *said, Text()]
+        return [*titles, Text()]
+    return [*titles, text.bar(split, width, ascii_only, states=states), text.legend(split, ascii_only, width, states), Text()]

@@ -98,8 +98,8 @@ def test_of_three_runs_each_it_is_sure_and_by_time_on_a_core(tmp_path: Path) -> 
         suite(tmp_path, "--pytrace", "base")
     compared = ("--pytrace-baseline", "base", "--pytrace-fail", "--deselect", "test_it.py::test_fails")
     for number in range(3):
-        waits = suite(tmp_path, "--pytrace", "waits", *compared, slow=4)
-        slower = suite(tmp_path, "--pytrace", "slower", *compared, "--pytrace-by", "wall", slow=4)
+        waits = suite(tmp_path, "--pytrace", "waits", *compared, slow=10)
+        slower = suite(tmp_path, "--pytrace", "slower", *compared, "--pytrace-by", "wall", slow=10)
         assert (waits.returncode, slower.returncode) == (0, int(number == 2)), slower.stdout  # it waits longer, and computes no longer
     assert "1 of 3 tests got slower (where nothing changed at most 5% of comparisons name any test):" in slower.stdout
 

@@ -152,7 +152,7 @@ def test_a_legend_breaks_between_states(width: int) -> None:
 def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, "report", path)
     lines = out.splitlines()
-    assert lines[0] == "Nothing was lost." and lines[1] == "python3 app.py"
+    assert lines[:2] == ["32 % of `Worker.step` is waiting for the GIL.", "python3 app.py"] and lines.index("Nothing was lost.") < 6
     assert any("3 threads" in line and "136 calls" in line for line in lines)
     assert "133µs of CPU time" in out and "136 x 980ns" in " ".join(out.split())
     assert any(line == "32 % of `Worker.step` is waiting for the GIL." for line in lines)
@@ -284,7 +284,7 @@ def test_names_keep_their_ends() -> None:
 
 def test_the_head_fits_when_nothing_is_known() -> None:
     facts = {"state": "complete", "lost": {}, "losses": [], "target": {}, "wall_ns": 0, "processes": 0, "threads": 0}
-    assert [line.plain for line in head(facts, 0, 60)][1] == "(unknown program)"
+    assert next(line.plain for line in head(facts, 0, 60)) == "(unknown program)"
 
 
 def test_what_native_layers_could_not_get_is_said_first() -> None:
@@ -353,4 +353,4 @@ def test_of_how_many_interpreters_calls_are_recorded_is_said(recorded: int, said
 def test_one_of_a_kind_is_no_plural() -> None:
     assert [plural(number, "process") for number in (0, 1, 2000)] == ["0 processes", "1 process", "2,000 processes"]
     facts = {"lost": {"sample_native": 1}, "losses": [], "state": "complete", "sources": []}
-    assert "There is 1 of the samples whose native frames" in loss_lines(facts, 200)[0].plain
+    assert "There is 1 of the samples whose native frames" in loss_lines(facts, 200)[1][0].plain

@@ -164,7 +164,9 @@ class Accounts:
         if cpu_ns is not None and process.seen_ns is not None:
             lately.used_ns = max(0, cpu_ns - process.seen_ns)
         elif process.seen_ns is not None:  # it has ended meanwhile, and nobody can say any more what it used
-            lately.used_ns = min(now_ns - process.looked_ns, lately.events / 2 * self._price(source) + lately.passed * PASSED_NS)
+            most_ns, price = float(now_ns - process.looked_ns), self._price(source)
+            # Of a short program the price is known only later: then it was no more than the time that passed.
+            lately.used_ns = min(most_ns, lately.events / 2 * price + lately.passed * PASSED_NS) if price or not lately.events else most_ns
         slowdown = self._sources.slowdown(pid)
         lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))
         process.seen_ns, process.looked_ns, process.slowdown, process.events, process.passed = cpu_ns, now_ns, slowdown, 0, 0

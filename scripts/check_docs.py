@@ -1,0 +1,112 @@
+"""Figures and promises of README and the docs, each beside what the command that shows it says now: `make check-docs`.
+
+What is compared stands in the page, so that the page cannot say one thing and this another. Figures of time are CPU time and may be up to SLACK times as large:
+another machine is not this one. Needs root; takes under a minute on a machine with nothing else to do.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytrace_ebpf
+
+REPOSITORY = Path(__file__).parent.parent
+SLACK = 2.0
+PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+FIB = "def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\nfib(27)"
+LIBRARY = "import ast, json, tokenize, pathlib\nfor path in sorted(pathlib.Path(json.__file__).parent.glob('*.py')): list(tokenize.generate_tokens(path.open().readline))"
+
+Check = Callable[[Path], Iterator[tuple[str, bool]]]
+"""A folder for its files leads to sentences, each with whether the page is right."""
+
+
+def command(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-m", "pytrace_ebpf", *words], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def recorded(folder: Path, name: str, program: str, *options: str) -> Path:
+    done = command("run", "-q", *options, "-o", name, "--", PYTHON, "-c", program, folder=folder)
+    if done.returncode:
+        raise SystemExit(f"nothing could be recorded: {done.stderr.strip()}")
+    return folder / name
+
+
+def said(page: str, pattern: str) -> tuple[str, ...]:
+    """What stands in a page. Ends the check where the page says nothing of the kind any more."""
+    found = re.search(pattern, re.sub(r"\s+", " ", (REPOSITORY / page).read_text()))
+    if found is None:
+        raise SystemExit(f"{page} has nothing like {pattern}: change the check with the page.")
+    return found.groups()
+
+
+def disk(folder: Path) -> Iterator[tuple[str, bool]]:
+    low, high = map(float, said("README.md", r"\*\*Disk\*\*: (\d+) to (\d+) bytes a call"))
+    for name, program in (("fib", FIB), ("tokenize", LIBRARY)):
+        trace = recorded(folder, name, program)
+        calls = pytrace_ebpf.open(trace).manifest["cost"]["calls"]
+        each = sum(path.stat().st_size for path in (trace / "events").iterdir()) / calls
+        yield f"{name}: {each:.1f} bytes a call of {calls:,}; README: {low:g} to {high:g}", low <= round(each) <= high
+
+
+def agents_call(folder: Path) -> Iterator[tuple[str, bool]]:
+    low, high, old = map(float, said("README.md", r"\*\*agent\*\*: ([\d.]+) to ([\d.]+) µs a call \(([\d.]+) µs before 3\.12"))
+    trace = pytrace_ebpf.open(recorded(folder, "cost", FIB))
+    each = trace.manifest["cost"]["ns_per_call"] / 1000
+    most = old if tuple(map(int, trace.manifest["target"]["python_version"].split(".")[:2])) < (3, 12) else high
+    yield f"a call costs {each:.2f} µs; README: {low:g} to {most:g}", each <= SLACK * most
+
+
+def exit_codes(folder: Path) -> Iterator[tuple[str, bool]]:
+    recorded(folder, "codes", "pass")
+    for what, words, code in (
+        ("0 fine", ("info", "codes"), 0),
+        ("2 usage", ("report", "codes", "--by", "moon"), 2),
+        ("3 the target cannot be traced", ("run", "--", "no-such-program"), 3),
+        ("5 not a trace", ("report", "/usr"), 5),
+    ):
+        said("README.md", f"Exit codes: .*{what}")
+        done = command(*words, folder=folder)
+        yield f"{' '.join(words)}: exit code {done.returncode}; README: {what}", done.returncode == code
+
+
+def formats(folder: Path) -> Iterator[tuple[str, bool]]:
+    recorded(folder, "exported", "def f(): pass\nfor _ in range(100): f()")
+    names = re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs" / "exports.md").read_text(), re.MULTILINE)
+    for name in names:
+        done = command("export", "exported", "--to", name, "-o", name, folder=folder)
+        yield f"export --to {name}: {(folder / name).stat().st_size if not done.returncode else done.stderr.strip()} bytes", not done.returncode
+
+
+def first_lines(folder: Path) -> Iterator[tuple[str, bool]]:
+    said("README.md", r"that of `run`, .* names the process alone")
+    line = command("run", "-o", "line", "--", PYTHON, "-c", "pass", folder=folder).stderr.splitlines()[0]
+    yield f"run begins with: {line}; README: it names the process alone", bool(re.fullmatch(r"tracing process \d+ until it ends", line))
+    program = "import time\ndef wait(): time.sleep(0.5)\nwait()"
+    recorded(folder, "answer", program)
+    line = command("report", "answer", folder=folder).stdout.splitlines()[0]
+    yield f"report begins with: {line}; quick start: one sentence on where the time went", "`wait`" in line
+
+
+CHECKS: tuple[Check, ...] = (disk, agents_call, exit_codes, formats, first_lines)
+
+
+def main() -> int:
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="check-docs-") as folder:
+        for check in CHECKS:
+            own = Path(folder) / check.__name__
+            own.mkdir()
+            for sentence, right in check(own):
+                print(f"{'ok   ' if right else 'WRONG'} {sentence}", flush=True)
+                wrong += not right
+    print(f"{wrong} of the figures and promises are not so." if wrong else "All of them are so.")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
