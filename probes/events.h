@@ -84,6 +84,7 @@ struct long_call_site_event {
 
 #define EXIT_FOR_MEMORY 0x10000 /* bits of an exit's state: the kernel killed it for want of memory */
 #define EXIT_KNOWN 0x20000
+#define EXIT_OF_AGENT 0x40000 /* it was the agent's thread */
 
 #define HOLDER_UNKNOWN (-1)
 
@@ -102,7 +103,7 @@ struct sched_event {
                         FORK: the thread's id in its own pid namespace, 0 = it is in the host's */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork)
-                        EXIT: 0, or EXIT_KNOWN and the status that wait() gives of the process */
+                        EXIT: 0, or EXIT_KNOWN and the status that wait() gives of the process; EXIT_OF_AGENT */
     __u16 cpu;
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */

@@ -557,6 +557,22 @@ static __always_inline __u32 exit_status(__u32 pid)
     return (status & 0xffff) | EXIT_KNOWN | (victims.lookup(&pid) ? EXIT_FOR_MEMORY : 0);
 }
 
+/* Whether the current thread, not the first of its process, has the name that the agent's thread gives itself (probes/agent/errands.c). */
+static __always_inline __u32 of_agent(__u32 pid, __u32 tid)
+{
+    static const char name[] = "pytrace-agent";
+    char comm[16] = {};
+    int i;
+
+    if (pid == tid || bpf_get_current_comm(comm, sizeof(comm)))
+        return 0;
+#pragma unroll
+    for (i = 0; i < sizeof(name); i++)
+        if (comm[i] != name[i])
+            return 0;
+    return EXIT_OF_AGENT;
+}
+
 TRACEPOINT(sched_process_exit)
 {
     __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
@@ -566,7 +582,7 @@ TRACEPOINT(sched_process_exit)
         return 0;
     event = reserve(pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
     if (event) {
-        event->state = exit_status(pid);
+        event->state = exit_status(pid) | of_agent(pid, tid);
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
     threads.delete(&tid);

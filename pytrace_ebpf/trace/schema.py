@@ -44,6 +44,7 @@ SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists 
 
 
 SYSCALL_UNKNOWN = -2  # of `sched.syscall`
+AGENT = "pytrace-agent"  # `threads.name` of our own thread in the program, as probes/agent/errands.c calls it
 PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
 OTHER_GIL = 5  # the last three bits of the own GIL of an interpreter beside the main one
 
@@ -87,7 +88,7 @@ SCHED = Table(
         _TID,
         Column("kind", "int8", "", "0 in (got a core), 1 out (left it), 2 waking (became runnable), 3 migrate, 4 fork (thread or process created), 5 exec, 6 exit, 7 snapshot (state when recording of the thread began)"),
         Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
-        Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork); exit: the process's status as wait() gives it, + 0x20000, and 0x10000 where the kernel killed it for want of memory; 0 not known"),
+        Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork); exit: the process's status as wait() gives it, + 0x20000, and 0x10000 where the kernel killed it for want of memory; 0 not known; 0x40000 more of the agent's own thread"),
         Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
         Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause, and where it is the own GIL of an interpreter beside the main one that GIL's address and 5; of read the descriptor; 0 for none; fork: id of the new thread in its own pid namespace, where that is another than the tracer's and is known, else 0"),
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),

@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.functions import checks
 from pytrace_ebpf.analyze.functions.left_out import left_out
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
+from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.view.ended import COLUMNS
 
 Floats = npt.NDArray[np.float64]
@@ -184,7 +185,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "processes": len(trace.processes()),
         "ends": ends(trace.processes()),
         "interpreters": interpreters(trace.processes(), trace.threads()),
-        "threads": len(trace.threads()),
+        "threads": int((trace.threads()["name"] != AGENT).sum()),
         "ended": manifest.get("ended"),
         "dropped": manifest.get("dropped"),
         "trigger": trigger(trace),

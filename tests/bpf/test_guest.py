@@ -1,20 +1,24 @@
 """A guest is not seen, and cannot be hurt by what else its host has at the table."""
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.trace.schema import AGENT
 from tests.bpf.conftest import COMMAND, Recorder
 from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, built_pythons
 
 Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
 WARNS = [python for python in built_pythons() if python.minor >= 12]  # of a fork beside threads
 PYTHONS = [Python(HOST_PYTHON), *built_pythons()]
+FORKS = os.environ.get("PYTRACE_FORKS", "8")  # in each of the four ways of tests/targets/forking.py; 250 make a thousand
 
 
 @pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
@@ -33,15 +37,37 @@ def test_a_code_object_at_the_address_of_one_that_died_has_its_own_name(interpre
     assert calls[calls["name"].str.startswith("made_")].groupby("name").size().to_dict() == counts
 
 
-@pytest.mark.parametrize("strict", [[], ["-W", "error"]], ids=["", "strict"])
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Two other processes that compute."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    yield
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("way", ["run", "attach"])
+@pytest.mark.parametrize("options", [[], ["-W", "error"]], ids=["", "strict"])
 @pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
-def test_a_program_that_forks_says_what_it_says_untraced(interpreter: Python, strict: list[str], run: Run) -> None:
-    first, *rest = interpreter.command("forking", "20")
-    command = [first, *strict, *rest]
-    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    _, traced = run(command, "-q", "--source", "agent")
-    assert (plain.returncode, plain.stderr) == (0, "")
-    assert (traced.returncode, traced.stdout, traced.stderr) == (0, plain.stdout, "")
+def test_a_program_that_forks_says_what_it_says_untraced(
+    interpreter: Python, options: list[str], way: str, busy: None, run: Run, attach: Callable[..., Recorder]
+) -> None:
+    first, *rest = interpreter.command("forking", FORKS)
+    command = [first, *options, *rest]
+    if way == "run":
+        _, traced = run(command, "-q", "--source", "agent")
+        ended = traced.returncode, traced.stdout, traced.stderr
+    else:
+        pipe = subprocess.PIPE
+        with subprocess.Popen([*command, "--wait"], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            recorder = attach(process.pid, "--source", "agent")
+            stdout, stderr = process.communicate("\n", PATIENCE_S)
+            recorder.finish()
+        ended = process.returncode, ready + stdout, stderr
+    assert ended == (0, 'ready\ndone {"failed": 0}\n', "")
 
 
 @pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
@@ -134,3 +160,16 @@ def test_events_of_what_is_no_code_are_nothing_to_the_agent(interpreter: Python,
     trace = pytrace_ebpf.open(directory)
     calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
     assert (calls["name"] == "step").sum() == 80
+
+
+@pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
+def test_the_thread_of_the_agent_is_none_of_the_program_s(
+    interpreter: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("sleeper", "--wait", python=interpreter)
+    trace = pytrace_ebpf.open(attach(process.pid, "--source", "agent").stop())
+    names = trace.threads().set_index("tid")["name"].to_dict()
+    assert len(names) >= 2  # one as it joined, where Python did not run
+    assert set(names.values()) - {names[process.pid]} == {AGENT}
+    shown = json.loads(subprocess.check_output([*COMMAND, "report", "--by", "thread", "--json", str(trace.directory)], text=True, timeout=PATIENCE_S))
+    assert AGENT not in json.dumps(shown)

@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
-from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
+from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",
     "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
     "primitive_func_id", "caller_func_id",
 )  # fmt: skip
-AGENT = "pytrace-agent"  # our own thread in the program, as probes/agent/session.c names it
 _MAIN = {
     "func_ns": ["func_id"],
     "partner_ns": ["partner_tid", "partner_pid"],

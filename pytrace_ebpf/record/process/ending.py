@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 # Of `sched.state` of an exit: bits above the status that wait() gives.
-STATUS, OUT_OF_MEMORY, KNOWN = 0xFFFF, 0x10000, 0x20000
+STATUS, OUT_OF_MEMORY, KNOWN, OF_AGENT = 0xFFFF, 0x10000, 0x20000, 0x40000
 NOT_KNOWN: dict[str, Any] = {"exit_code": None, "exit_signal": None, "oom_killed": None, "memory_limit_bytes": None}
 _NO_LIMIT = 1 << 60
 _FILES = {"cgroup": "memory.limit_in_bytes", "cgroup2": "memory.max"}

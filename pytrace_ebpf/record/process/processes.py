@@ -13,13 +13,13 @@ from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
+from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
 from pytrace_ebpf.record.process.naming import Naming
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.schema import AGENT, SchedKind
 
 _COMM_LENGTH = 15
 _MOST_ENDED = 1000  # processes
@@ -211,6 +211,8 @@ class Processes(Recorder):
             elif key in self.threads and self.threads[key]["end_ns"] is None:
                 status, before = row["state"], self._ends[row["pid"]]
                 self._ends[row["pid"]] = status | (before & OUT_OF_MEMORY) if status & KNOWN else before
+                if status & OF_AGENT:
+                    self._rename(key, AGENT, AGENT)
                 self._end_thread(key, row["ts"])
                 if not self._alive[row["pid"]]:
                     news.append((kind, row))
