@@ -58,6 +58,10 @@ class Recording:
         row = self.processes.processes.get(pid)
         return row["source"] if row is not None and row["end_ns"] is None else None
 
+    def source_at_end(self, pid: int) -> str:
+        """By which source the calls of a process were recorded last; "" for none."""
+        return (self.processes.processes.get(pid) or {}).get("source") or ""
+
     def learn(self, pid: int, interpreters: int, threads_taken: int) -> None:
         """At the end of a process's calls: how many interpreters it made, and to how many threads it gave another profile function; 0 not known."""
         self.processes.made(pid, interpreters)

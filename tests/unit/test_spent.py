@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from pytrace_ebpf.record.choice.sources import Sources
@@ -26,3 +27,18 @@ def test_a_process_that_has_ended_when_it_is_first_looked_at_used_nothing_and_no
     lately = accounts.look(0.1)
     assert lately.used_ns > 0 and lately.spent_ns == lately.calls_ns == 0
     assert accounts.whole().spent_ns == 0
+
+
+def test_calls_of_a_program_that_ended_before_their_price_was_known_cost_something() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    price = [0.0]
+    processes = SimpleNamespace(living={})
+    recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: None, source_at_end=lambda pid: "agent"))
+    sources = cast(Sources, SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: price[0]))
+    accounts = spent.Accounts(recording, sources)
+    for _ in range(2):  # the second time it is known to have ended
+        accounts.count([{"pid": np.full(20, ended.pid)}])
+        accounts.look(0.1)
+    price[0] = 100.0
+    assert accounts.whole().spent_ns == accounts.whole().calls_ns == 2 * 10 * 100

@@ -243,6 +243,12 @@ class Sources(Recorder):
             if name != sampled.NAME and name not in self._measuring and source.first is not None:
                 self._measuring[name] = self._beside.submit(self._measure, source, source.first)
 
+    def measured(self) -> None:
+        """Wait until the price of each source that has a process is as well known as it can be."""
+        self.measure()
+        for measuring in self._measuring.values():
+            measuring.result()
+
     def _learn_price(self, name: str) -> None:
         """Before it is named, where it was never measured here: by the agent that is a matter of a tenth of a second."""
         if name == "agent" and not self._prices.is_measured(name):
@@ -337,9 +343,7 @@ class Sources(Recorder):
         """Keys of the manifest's `cost`, for the source of the first process that has one: a program may be started by a shell script."""
         first = next((each["source"] for each in self._recording.chosen if each["source"]), None)
         source = self._made.get(first or "")
-        self.measure()
-        for measuring in self._measuring.values():
-            measuring.result()
+        self.measured()
         measured = first is not None and self._prices.is_measured(first)
         ns_per_call = self.price(first) if first and measured else None
         return {

@@ -164,6 +164,7 @@ class Cost(Recorder):
     def cost(self) -> dict[str, Any]:
         """Of the whole recording: what tracing took in the programs, what they used, and what this process used itself."""
         self._count(self._sources.drained)
+        self._sources.measured()  # a short program has ended by then
         self._span(max(1e-9, time.monotonic() - self._began_s))
         whole = self._accounts.whole()
         return {

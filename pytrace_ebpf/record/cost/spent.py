@@ -12,6 +12,7 @@ from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.source import Recording
 
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of a process: clock ids of include/linux/posix-timers.h
+_UNPRICED_NS = 5_000  # more than a call costs: the program used no less where the price is known only later
 _MOST = 1000  # processes whose sums are held apart
 
 
@@ -155,7 +156,7 @@ class Accounts:
                 yield pid, count - self._passed.get(pid, 0)
 
     def _look(self, pid: int, process: _Process, now_ns: int) -> None:
-        source = self._recording.source_of(pid) or process.whole.source
+        source = self._recording.source_of(pid) or process.whole.source or self._recording.source_at_end(pid)
         if process.whole.source and source != process.whole.source:
             self._close(process)
         process.whole.source = source
@@ -163,10 +164,9 @@ class Accounts:
         lately = _Sum(source, process.events, process.passed)
         if cpu_ns is not None and process.seen_ns is not None:
             lately.used_ns = max(0, cpu_ns - process.seen_ns)
-        elif process.seen_ns is not None:  # it has ended meanwhile, and nobody can say any more what it used
-            most_ns, price = float(now_ns - process.looked_ns), self._price(source)
-            # Of a short program the price is known only later: then it was no more than the time that passed.
-            lately.used_ns = min(most_ns, lately.events / 2 * price + lately.passed * PASSED_NS) if price or not lately.events else most_ns
+        else:  # it has ended, and nobody can say any more what it used; its last events may come after that was seen
+            calls_ns = lately.events / 2 * (self._price(source) or _UNPRICED_NS) + lately.passed * PASSED_NS
+            lately.used_ns = calls_ns if process.seen_ns is None else min(now_ns - process.looked_ns, calls_ns)
         slowdown = self._sources.slowdown(pid)
         lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))
         process.seen_ns, process.looked_ns, process.slowdown, process.events, process.passed = cpu_ns, now_ns, slowdown, 0, 0
