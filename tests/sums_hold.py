@@ -16,6 +16,7 @@ from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.by_thread import by_thread
+from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.view.by import BY
 
 SPLIT = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns")
@@ -117,10 +118,12 @@ def assert_functions_add_up(calls: pd.DataFrame, table: pd.DataFrame, key: "pd.S
 
 
 def assert_threads_and_cores_agree(trace: Any, calls: pd.DataFrame) -> None:
-    """What each thread had of the cores is what the cores gave it, and no less than its calls had."""
+    """What each thread of the program's had of the cores is what the cores gave it, and no less than its calls had."""
     timeline = split.timeline(trace.sched(), trace.processes(), trace.end_ns, trace.losses())
     threads = by_thread(trace.thread_times(), trace.threads(), trace.start_ns, trace.end_ns).set_index(THREAD)
     given = by_core(timeline, trace.threads()).groupby(THREAD)["busy_ns"].sum()
+    rows = trace.threads()
+    given = given.drop(pd.MultiIndex.from_frame(rows[rows["name"] == AGENT][THREAD]), errors="ignore")
     assert given[given > 0].to_dict() == threads["on_cpu_ns"][(threads["on_cpu_ns"] > 0).fillna(False)].to_dict()
     assert threads["calls"].sum() == len(calls)
     outer = calls[calls["depth"] == 0]

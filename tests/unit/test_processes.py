@@ -41,7 +41,7 @@ def test_how_many_interpreters_a_process_made_only_grows_and_is_a_number_that_ca
 
 def test_which_interpreters_a_thread_ran_is_kept_before_it_is_listed_and_after_it_ended() -> None:
     known, now = Processes(), 1000
-    columns = {name: np.array([7, 7], np.int32) for name in ("pid", "tid", "other_pid", "other_tid", "state")}
+    columns = {name: np.array([7, 7], np.int32) for name in ("pid", "tid", "other_pid", "other_tid", "state", "address")}
     fork_and_exit = columns | {"ts": np.array([now, now + 5]), "kind": np.array([SchedKind.FORK, SchedKind.EXIT])}
     known.run(7, {7: [2]})
     known.learn(fork_and_exit)
