@@ -90,7 +90,7 @@ static __always_inline void find_running(struct running *running, const struct t
     for (i = 0; i < MOST_SLOTS; i++) {
         __u64 task;
 
-        asm volatile("" : "+r"(i)); /* or clang counts down from the lesser of both, and verifiers up to Linux 6.7 see no end of that */
+        asm volatile("" : "+r"(i)); /* or clang counts down from the lesser of both, and the verifier of Linux 6.1 sees no end of that */
         if (i >= count)
             break;
         task = TAKE(__u64, entries + 24 * i + 16); /* the hash, the key, the value */

@@ -1,6 +1,8 @@
-"""Sizes, long times and counts as people write them: 500M, 20GiB; 90s, 30m, 2h, 7d; 1 thread, 2,000 threads."""
+"""Sizes, long times, shares and counts as people write them: 500M, 20GiB; 90s, 30m, 2h, 7d; 5%; 1 thread, 2,000 threads."""
 
 import re
+
+from pytrace_ebpf.errors import UsageError
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MOST, _MOST_S = 1 << 63, 1 << 33  # what a file, and a clock in ns, can have
@@ -19,6 +21,17 @@ def seconds(text: str) -> float | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text, re.ASCII)
     found_s = float(found[1]) * _SECONDS[found[2]] if found else None
     return found_s if found_s is not None and found_s < _MOST_S else None
+
+
+def share_of(option: str, written: str) -> float:
+    """What `option` was given, "5%", "5 %" or "0.05", as a share. Raises UsageError."""
+    try:
+        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"{option} {written} is not a share; give one such as 5%.")
+    return share
 
 
 def plural(number: int, one: str) -> str:

@@ -151,8 +151,7 @@ EXPORT int execve(const char *path, char *const arguments[], char *const variabl
 
 EXPORT int execv(const char *path, char *const arguments[])
 {
-    find_next();
-    return next_execve(path, arguments, HANDED_ON(environ));
+    return execve(path, arguments, environ);
 }
 
 EXPORT int execvpe(const char *file, char *const arguments[], char *const variables[])
@@ -163,8 +162,7 @@ EXPORT int execvpe(const char *file, char *const arguments[], char *const variab
 
 EXPORT int execvp(const char *file, char *const arguments[])
 {
-    find_next();
-    return next_execvpe(file, arguments, HANDED_ON(environ));
+    return execvpe(file, arguments, environ);
 }
 
 EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,

@@ -20,6 +20,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.diff import page
@@ -27,7 +28,7 @@ from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.causes import waited
 from pytrace_ebpf.diff.changes import BY, VALUES, changes, names_of, whole_change
 from pytrace_ebpf.diff.judge import VALUE, Judgement, judge
-from pytrace_ebpf.diff.report import phrase_of, share_of
+from pytrace_ebpf.diff.report import phrase_of
 from pytrace_ebpf.diff.sides import PER, Side, both, traces_in
 from pytrace_ebpf.diff.verdict import LEAST_RUNS, RATE
 from pytrace_ebpf.errors import UsageError

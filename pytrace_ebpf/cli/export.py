@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
+from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli import applies, window
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.cli.summed import has_answer
-from pytrace_ebpf.diff.report import share_of
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole

@@ -1,9 +1,7 @@
 """`diff --until-sure`: two command lines recorded in turn until their runs say whether one is slower, or are used up."""
 
 import signal
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from pytrace_ebpf.cli import progress, repeated, stopping
@@ -39,7 +37,7 @@ def record(
     at = verdict.looks(runs)
     with (
         stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped,
-        progress.turns(2 * runs) if sys.stderr.isatty() else nullcontext(_silent) as begin,
+        progress.turns(2 * runs) as begin,
     ):
         for number in range(1, runs + 1):
             for name, folder, command in zip(SIDES, sides, programs, strict=True):
@@ -53,7 +51,3 @@ def record(
             if number in at and is_sure(sides, verdict.RATE / len(at)):
                 break
     return sides
-
-
-def _silent(_what: str, _before: str) -> None:
-    pass

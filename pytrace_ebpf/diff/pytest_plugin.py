@@ -66,8 +66,8 @@ class _Recording:
     """The recorder of this pytest and its workers, and what came of it."""
 
     def __init__(self, config: pytest.Config) -> None:
+        from pytrace_ebpf.amounts import share_of
         from pytrace_ebpf.diff import tests
-        from pytrace_ebpf.diff.report import share_of
         from pytrace_ebpf.errors import PytraceError
         from pytrace_ebpf.own import OwnRecording
 

@@ -12,7 +12,6 @@ from rich.text import Text
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.diff.changes import chance, names_of
 from pytrace_ebpf.diff.sides import Side
-from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.experiment.paths import PARTS
 from pytrace_ebpf.experiment.report import change
 from pytrace_ebpf.experiment.sentence import SURE
@@ -68,17 +67,6 @@ def facts(before: Side, after: Side, table: pd.DataFrame, whole: dict[str, Any],
         "sentence": sentence(before, after, table, whole, asked),
         "rows": [{"name": name, **row} for name, row in zip(names_of(before, after, rows, asked["by"]), plain(rows), strict=True)],
     }
-
-
-def share_of(option: str, written: str) -> float:
-    """What `option` was given, "5%", "5 %" or "0.05", as a share. Raises UsageError."""
-    try:
-        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise UsageError(f"{option} {written} is not a share; give one such as 5%.")
-    return share
 
 
 def sentence(before: Side, after: Side, table: pd.DataFrame, whole: dict[str, Any], asked: dict[str, Any]) -> str:

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytrace_ebpf
+from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.diff.judge import judge
-from pytrace_ebpf.diff.report import share_of
 from pytrace_ebpf.diff.sides import both, traces_in
 from pytrace_ebpf.diff.verdict import RATE
 

@@ -25,7 +25,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.view.export import callgrind, chrome, folded, perfetto, protobuf, small, speedscope, values
 from pytrace_ebpf.view.export import paths as export_paths
-from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths, paths_in
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, convoy, sample, write_trace
 
@@ -351,7 +351,7 @@ def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> N
 def test_what_takes_little_is_summed_below_its_caller(trace: Trace, least: float) -> None:
     tree_ = trace.tree()
     weight = tree_["self_ns"].to_numpy(np.int64)
-    every, kept = ([(tuple(path), ns) for path, ns in paths(tree_, weight, share)] for share in (0.0, least))
+    every, kept = ([(tuple(path), ns) for path, ns in paths_in(merged(tree_, weight), share)] for share in (0.0, least))
     below: dict[tuple[int, ...], int] = defaultdict(int)  # with all that is called there
     for path, ns in every:
         for depth in range(1, len(path) + 1):

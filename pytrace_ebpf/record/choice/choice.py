@@ -104,13 +104,10 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
             return Choice("agent", why_agent, f"{seen.barred}: it is injected nevertheless, as requested" if seen.barred else "")
         raise TargetError(f"{why_agent}; use --source usdt" if by_probes else why_agent)
     if alone:
+        only = f"only the agent records what {alone} asks for"
         if by_agent and not seen.barred:
-            return Choice("agent", f"only the agent records what {alone} asks for")
-        raise TargetError(
-            f"only the agent records what {alone} asks for, and {seen.barred}; --source agent injects it nevertheless"
-            if by_agent
-            else f"only the agent records what {alone} asks for, and {why_agent}"
-        )
+            return Choice("agent", only)
+        raise TargetError(f"{only}, and {seen.barred}; --source agent injects it nevertheless" if by_agent else f"{only}, and {why_agent}")
     if bounded and by_agent and not seen.barred:
         return Choice("agent", f"{why_agent}, which leaves a bounded cost more to spend")
     if by_probes and (launched or seen.foreseen is None or seen.foreseen.is_cheap):

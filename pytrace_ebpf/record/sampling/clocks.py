@@ -40,15 +40,15 @@ class Returns:
     def __init__(self, load: Callable[[int], int], kernel: KernelTypes) -> None:
         """`load` returns the descriptor of the program as one of that type, and is asked for one type alone. `why_not`: a sentence where it cannot be run, else empty."""
         self.why_not, self._descriptor = "", -1
+        place = f"at its tracepoint {_TRACEPOINT}"
         try:
             if kernel.has_tracepoint(_TRACEPOINT):
                 self._descriptor = open_raw_tracepoint(_TRACEPOINT, load(RAW_TRACEPOINT))
             else:
+                place = f"in {_FUNCTION}, and has no tracepoint {_TRACEPOINT}"
                 self._descriptor = _probe(load(KPROBE))
         except (OSError, HostError) as error:
-            self.why_not = (
-                f"stacks off the core are not sampled: this kernel has neither the tracepoint {_TRACEPOINT} nor a probe on {_FUNCTION} ({error})"
-            )
+            self.why_not = f"stacks off the core are not sampled: this kernel runs nothing {place} ({error})"
 
     def close(self) -> None:
         """Detach the program."""
@@ -73,4 +73,4 @@ def _names() -> Iterator[str]:
     yield _FUNCTION
     yield f"{_FUNCTION}.isra.0"
     with _SYMBOLS.open() as lines:
-        yield from {name for line in lines if (name := line.split()[2]).startswith(f"{_FUNCTION}.")}
+        yield from {line.split()[2] for line in lines if f" {_FUNCTION}." in line}

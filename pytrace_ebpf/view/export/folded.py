@@ -9,7 +9,7 @@ from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export import small
 from pytrace_ebpf.view.export.parts import column
-from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
+from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths_in
 from pytrace_ebpf.view.export.values import part_of
 
 SUFFIX = ".folded"
@@ -22,10 +22,10 @@ def write(trace: Any, value: str, out: BinaryIO, least: float | None = None) -> 
     """
     tree = trace.tree()
     weight, _ = values(tree[column(part_of(tree, value), "self_")])
-    frames = _frames(trace.functions())
+    nodes, frames = merged(tree, weight), _frames(trace.functions())
 
     def lines(share: float) -> Iterator[bytes]:
-        for path, total in paths(tree, weight, share):
+        for path, total in paths_in(nodes, share):
             yield f"{';'.join(frames.get(func, '(unknown)') for func in path)} {total}\n".encode()
 
     return small.write(lines, out, least)

@@ -14,13 +14,22 @@ MOST_FRAMES = 1024  # of a path: a file has each as a whole
 Ints = npt.NDArray[np.int64]
 
 
-def paths(tree: pd.DataFrame, weight: Ints, least: float = 0.0) -> Iterator[tuple[list[int], int]]:
+Merged = tuple[list[tuple[int, int]], list[int]]
+"""Nodes of all threads by their path: (caller, func_id) of each, -1 for none; and the sum of their weights."""
+
+
+def paths(tree: pd.DataFrame, weight: Ints) -> Iterator[tuple[list[int], int]]:
     """(func_ids from the outermost in, weight) of every different path in `tree` (schema.TREE) with a weight; of each row one is given.
 
     Nodes of one path are taken together, and those below MOST_FRAMES frames by their function, under NO_CONTEXT. The list is the same
-    one each time, with other contents. A path with less than the share `least` of all weight, with all below it, is under OTHER in its caller.
+    one each time, with other contents.
     """
-    parent, own = _merged(tree, weight)
+    return paths_in(merged(tree, weight))
+
+
+def paths_in(nodes: Merged, least: float = 0.0) -> Iterator[tuple[list[int], int]]:
+    """The same, of merged(). A path with less than the share `least` of all weight, with all below it, is under OTHER in its caller."""
+    parent, own = nodes
     limit = least * sum(own)
     children: list[list[int]] = [[] for _ in range(len(parent) + 1)]
     for node, (above, _) in enumerate(parent):
@@ -56,8 +65,8 @@ def _taken_out(parent: list[tuple[int, int]], children: list[list[int]], own: li
     return small
 
 
-def _merged(tree: pd.DataFrame, weight: Ints) -> tuple[list[tuple[int, int]], list[int]]:
-    """Nodes of all threads by their path: (caller, func_id) of each, -1 for none; and the sum of their weights."""
+def merged(tree: pd.DataFrame, weight: Ints) -> Merged:
+    """What paths() takes together, of `tree` and the weight of each of its rows."""
     number: dict[tuple[int, int], int] = {}
     sums: list[int] = []
     of_row: dict[int, int] = {-1: -1}

@@ -1,6 +1,6 @@
 """Exports that would be very large: what takes a small share of all time is summed as OTHER, of which the file says nothing more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from pytrace_ebpf.view.text import percent, size
@@ -21,11 +21,15 @@ def write(chunks: Chunks, out: BinaryIO, least: float | None) -> str:
         for chunk in chunks(least):
             out.write(chunk)
         return ""
-    for share in (0.0, *_SHARES):
-        if (found := _within(chunks(share))) is not None or share == _SHARES[-1]:
-            for chunk in chunks(share) if found is None else found:
-                out.write(chunk)
+    for share in (0.0, *_SHARES[:-1]):
+        found: Iterable[bytes] | None = _within(chunks(share))
+        if found is not None:
             break
+    else:
+        share = _SHARES[-1]
+        found = chunks(share)
+    for chunk in found:
+        out.write(chunk)
     if not share:
         return ""
     return f"; what takes under {percent(share, 1)} of all time is summed as {OTHER_NAME}, as the file would have more than {size(MOST)}: --min 0 has all"
