@@ -162,7 +162,7 @@ def test_what_is_open_for_a_process_is_closed_with_the_last_reference_to_it() ->
 def test_what_cannot_be_seen_just_now_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Pinned(os.getpid())
     monkeypatch.setattr(process, "status", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-    with pytest.raises(TargetError, match="cannot be looked at .Too many open files") as raised:
+    with pytest.raises(TargetError, match=r"cannot be looked at \(Too many open files\)") as raised:
         process.check()
     assert not isinstance(raised.value, Ended)
 
