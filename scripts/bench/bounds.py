@@ -84,21 +84,24 @@ def make(path: Path, table: pa.Table) -> Path:
     return path
 
 
-def answers(path: Path, out: Path, only: list[str]) -> list[tuple[str, list[str]]]:
-    """What is asked: its name, and the words of the command; the plain sums first."""
-    asked = [(f"report --by {by}", by, ["report", str(path), "--by", by]) for by in REPORTS]
+def answers(path: Path, out: Path, only: list[str], requests: str | None) -> list[tuple[str, list[str]]]:
+    """What is asked: its name, and the words of the command; the plain sums first. `requests`: the function that answers them, where the trace has some."""
+    asked = [
+        (f"report --by {by}", by, ["report", str(path), "--by", by, *(["--request", requests] if by == "request" and requests else [])])
+        for by in REPORTS
+    ]
     asked += [("report --html", "html", ["report", str(path), "--html", str(out)])]
     asked += [(f"export to {to}", to, ["export", str(path), "--to", to, "-o", str(out)]) for to in EXPORTS]
     return [(what, words) for what, name, words in asked if not only or name in (*only, "function")]
 
 
-def measure(path: Path, out: Path, only: list[str]) -> None:
+def measure(path: Path, out: Path, only: list[str], requests: str | None = None) -> None:
     """Print what each answer takes."""
     segments = json.loads((path / MANIFEST).read_text())["segments"]
     calls, rows = (sum(each["rows"].get(name, 0) for each in segments) for name in ("events", "sched"))
     print(f"{calls / 1e6:,.2f} million events, {rows / 1e6:,.2f} million of scheduling, {len(segments)} segments", flush=True)
     plain = 0.0
-    for what, words in answers(path, out, only):
+    for what, words in answers(path, out, only, requests):
         forget(path)
         seconds, cpu, peak = command(*words)
         plain = plain or cpu
@@ -128,7 +131,7 @@ def main() -> None:
                 many = max(1, int(shape.full * options.size))
                 print(f"\n{many:,} {shape.title}")
                 shapes.make(path, shape, many)
-            measure(path, out, options.ask)
+            measure(path, out, options.ask, "f1" if name == "requests" else None)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ One position (the line) and an event for each part of the time, in nanoseconds. 
 (`--lines exact`) or sampled, else at the line of the function's `def`. https://valgrind.org/docs/manual/cl-format.html
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.by_line import by_line
@@ -24,6 +24,7 @@ _EVENTS = {
     "unknown_ns": ("Unknown", "not recorded"),
 }  # fmt: skip
 _NOBODY = -1
+_AT_ONCE = 10_000  # functions
 
 
 def write(trace: Any, out: BinaryIO, least: float | None = None) -> str:
@@ -55,17 +56,28 @@ def _large(own: pd.DataFrame, calls: pd.DataFrame, total: pd.Series, share: floa
 def _chunks(trace: Any, own: pd.DataFrame, calls: pd.DataFrame, shown: list[str], functions: pd.DataFrame) -> Iterator[bytes]:
     names = _Names(functions)
     yield _head(trace, own, shown).encode()
-    callees: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in calls.to_dict("records"):
-        callees[row["caller_id"]].append(row)
-    for func_id, rows in own.groupby("func_id"):
+    for rows, callees in _by_function(own, calls):
+        func_id = rows[0]["func_id"]
         lines = [f"\n{names.file(func_id)}\n{names.function(func_id)}\n"]
-        lines += [f"{names.line(func_id, row['line'])} {_costs(row, 'self_', shown)}\n" for row in rows.to_dict("records")]
-        for row in callees[func_id]:
+        lines += [f"{names.line(func_id, row['line'])} {_costs(row, 'self_', shown)}\n" for row in rows]
+        for row in callees:
             to, first = row["func_id"], names.line(row["func_id"], None)
             lines.append(f"{names.file(to, 'cfl')}\n{names.function(to, 'cfn')}\ncalls={row['calls']} {first}\n")
             lines.append(f"{names.line(func_id, row['call_line'])} {_costs(row, '', shown)}\n")
         yield "".join(lines).encode()
+
+
+def _by_function(own: pd.DataFrame, calls: pd.DataFrame) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """The rows of each function in `own`, and those of what it calls; of some functions at a time, as rows of a million would take gigabytes."""
+    own, calls = own.sort_values("func_id", kind="stable"), calls.sort_values("caller_id", kind="stable")
+    functions, first = np.unique(own["func_id"].to_numpy(np.int64), return_index=True)
+    first = np.append(first, len(own))
+    low, high = (np.searchsorted(calls["caller_id"].to_numpy(np.int64), functions, side=side) for side in ("left", "right"))
+    for at in range(0, len(functions), _AT_ONCE):
+        end = min(at + _AT_ONCE, len(functions))
+        mine, theirs = own.iloc[first[at] : first[end]].to_dict("records"), calls.iloc[low[at] : high[end - 1]].to_dict("records")
+        for k in range(at, end):
+            yield mine[first[k] - first[at] : first[k + 1] - first[at]], theirs[low[k] - low[at] : high[k] - low[at]]
 
 
 def _own(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, NATIVE_BLOCKS
+from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 
 _COUNTER, _BYTES = 4, 3  # TrackEvent.Type; CounterDescriptor.Unit
@@ -36,13 +37,13 @@ def counters(trace: Any, process: dict[int, int]) -> Iterator[bytes | memoryview
         for place, (table, (column, name)) in enumerate(_SUMMED.items()):
             rows = trace.part(table, segment["index"], ["ts", "pid", column])
             ts, pid, change = (rows[each].to_numpy() for each in ("ts", "pid", column))
-            for one in np.unique(pid).tolist():
+            for one, own in grouped(pid):
                 uuid = _BASE + len(_SUMMED) * one + place
                 if (table, one) not in begun:
                     begun[table, one] = int(first.get(one, 0)) if table == FAULTS.name else 0
                     track = number(1, uuid) + number(5, process.get(one, 0)) + data(2, name) + data(8, number(3, _BYTES))
                     yield data(1, number(10, 1) + data(60, track))
-                own = (pid == one) & (change != 0) & (ts >= trace.start_ns) & (ts < trace.end_ns)
+                own = own[(change[own] != 0) & (ts[own] >= trace.start_ns) & (ts[own] < trace.end_ns)]
                 order = np.argsort(ts[own], kind="stable")
                 value = begun[table, one] + np.cumsum(change[own][order])
                 begun[table, one] = int(value[-1]) if len(value) else begun[table, one]

@@ -19,6 +19,7 @@ from pytrace_ebpf.analyze.time.trace_timeline import intervals
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.states import NAMES, STATES
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace, places_of
+from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.strings import Strings
 
@@ -70,9 +71,10 @@ def write(trace: Any, out: BinaryIO) -> bool:
     out.write(
         json.dumps({"meta": _meta(trace, span), "libs": [], "pages": [], "counters": [], "profilerOverhead": []}).encode()[:-1] + b', "threads": ['
     )
+    columns = {name: places[name].to_numpy() for name in ("name", "file", "line", "first_line")}
     commands = trace.processes().drop_duplicates("pid", keep="last").set_index("pid")["command"].to_dict()
     for number, thread in enumerate(threads):
-        described = _described(thread, places, printable(str(commands.get(thread.pid, ""))), span)
+        described = _described(thread, columns, printable(str(commands.get(thread.pid, ""))), span)
         out.write(b",\n" if number else b"\n")
         out.writelines(_json(described))
     out.write(b"\n]}\n")
@@ -128,9 +130,10 @@ def _sums(contexts: Contexts) -> Iterator[_Thread]:
     if not names:
         names, categories = ["wall"], [_UNKNOWN]
     values = np.stack([contexts.values[name] for name in names], axis=1)
-    for number, thread in enumerate(contexts.threads.itertuples(index=False)):
-        rows = np.flatnonzero(contexts.thread == number)
-        of_row = np.full(len(contexts.parent) + 1, -1, np.int64)
+    of_row = np.full(len(contexts.parent) + 1, -1, np.int64)  # for all threads: a context's caller is of its thread
+    threads = list(contexts.threads.itertuples(index=False))
+    for number, rows in grouped(contexts.thread):
+        thread = threads[number]
         of_row[rows] = np.arange(len(rows))
         at, which = np.nonzero(values[rows])
         weight = values[rows[at], which]
@@ -142,7 +145,7 @@ def _sums(contexts: Contexts) -> Iterator[_Thread]:
         )  # fmt: skip
 
 
-def _described(thread: _Thread, places: pd.DataFrame, command: str, span: Span) -> dict[str, Any]:
+def _described(thread: _Thread, places: dict[str, npt.NDArray[Any]], command: str, span: Span) -> dict[str, Any]:
     """Of each path there is a stack for its callees, and one for each category that it was in; of each place likewise a frame."""
     strings, own = Strings(), np.unique(thread.place)
     distinct, stack = np.unique(thread.path * len(_CATEGORIES) + thread.category, return_inverse=True)
@@ -151,7 +154,7 @@ def _described(thread: _Thread, places: pd.DataFrame, command: str, span: Span) 
     in_category, frame = np.unique(func[path] * len(_CATEGORIES) + category, return_inverse=True)
     func_of, category_of = (np.append(np.arange(len(own)), in_category // len(_CATEGORIES)), in_category % len(_CATEGORIES))
     prefix, count = np.concatenate((thread.parent, thread.parent[path])), len(thread.parent) + len(path)
-    of = places.iloc[own]
+    of = {name: column[own] for name, column in places.items()}
     names = [strings.number(printable(name)) for name in of["name"]]
     files = [strings.number(printable(file)) if file else None for file in of["file"]]
     nothing, zeros = np.full(len(func_of), -1), np.zeros(len(func_of), np.int64)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytrace_ebpf
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
+from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
 from pytrace_ebpf.view.export.strings import Strings
@@ -54,8 +55,7 @@ def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes])
     tables = _Tables(contexts)
     pid = contexts.threads["pid"].to_numpy(np.int64)
     scope = data(1, data(1, "pytrace-ebpf") + data(2, pytrace_ebpf.__version__))
-    for process in np.unique(pid).tolist():
-        own = np.flatnonzero(pid[contexts.thread] == process)
+    for process, own in grouped(pid[contexts.thread]):
         profiles = [_profile(contexts, own, name, span, tables) for name in contexts.values]
         if not any(profiles):
             continue
@@ -83,10 +83,9 @@ def _profile(contexts: Contexts, own: Ints, name: str, span: Span, tables: "_Tab
                     Packed(4, width(int(values.max())), values[mine][:, None]),
                 ],
             ),
-            int(mine.sum()),
+            len(mine),
         ).tobytes()
-        for one in np.unique(thread).tolist()
-        for mine in [thread == one]
+        for one, mine in grouped(thread)
     )
     fixed = messages([Fixed(3, np.array([span.unix_ns]))], 1).tobytes() + number(4, span.duration_ns)
     if span.period_ns:

@@ -17,6 +17,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.rebuilt.edges import Written, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
+from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 
@@ -74,8 +75,7 @@ class _States:
         yield from self._arrows(timeline)
         state = timeline["state"].astype("object")
         code = state.map({"on_cpu": _RUNNING, "runq_wait": _RUNNABLE}).fillna(_SLEEPING).to_numpy(np.int64)
-        for one in np.unique(thread).tolist():
-            own = thread == one
+        for one, own in grouped(thread):
             yield _kernel_states(one, self._tracks, start[own], core[own], code[own])
 
     def _named(self, labels: "pd.Series[Any]") -> bytes:

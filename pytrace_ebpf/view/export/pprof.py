@@ -14,6 +14,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
+from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.protobuf import Packed, Piece, data, messages, nested, number, width
 from pytrace_ebpf.view.export.strings import Strings
 
@@ -71,11 +72,9 @@ def _samples(contexts: Contexts, strings: Strings) -> Iterator[memoryview]:
     values = np.stack(list(contexts.values.values()), axis=1)
     location, value = width(len(contexts.places)), width(int(values.max(initial=0)))
     for rows, places in contexts.stacks(contexts.rows()):
-        threads = contexts.thread[rows]
-        for thread in np.unique(threads).tolist():
-            own = threads == thread
+        for thread, own in grouped(contexts.thread[rows]):
             sample: list[Piece] = [Packed(1, location, places[own] + 1), Packed(2, value, values[rows[own]]), *labels[thread]]
-            yield messages(nested(2, sample), int(own.sum())).data
+            yield messages(nested(2, sample), len(own)).data
 
 
 def _labels(contexts: Contexts, strings: Strings) -> list[list[bytes]]:

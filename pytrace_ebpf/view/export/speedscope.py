@@ -4,9 +4,11 @@ Of few calls it holds each with its begin and end ("evented"); of many the self 
 """
 
 import json
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,10 @@ SUFFIX = ".speedscope.json"
 COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")
 _CHUNK = 1 << 20
 MOST_CALLS = 1_000_000  # that are written one by one: 70 bytes each, and a browser has to read them
+
+Ints = npt.NDArray[np.int64]
+_Thread: TypeAlias = tuple[tuple[int, int], dict[str, int], Iterator[bytes | pa.Buffer]]
+"""pid and tid; begin and end; the rest of its profile."""
 
 
 def write(trace: Any, out: BinaryIO) -> bool:
@@ -39,46 +45,57 @@ def write(trace: Any, out: BinaryIO) -> bool:
         "shared": {"frames": frames},
     }
     out.write(json.dumps(start).encode()[:-1] + b', "profiles": [')
-    calls = trace.calls(columns=list(COLUMNS)) if singly else tree
-    for i, ((pid, tid), of_thread) in enumerate(calls.groupby(["pid", "tid"])):
+    threads = _evented(trace.calls(columns=list(COLUMNS)), frame_of, origin) if singly else _sampled(tree, frame_of)
+    for i, ((pid, tid), whole, pieces) in enumerate(threads):
         profile = {
             "type": "evented" if singly else "sampled",
             "name": f"{names.get((pid, tid), 'thread')} (pid {pid}, tid {tid})" if pid >= 0 else "further contexts",
         }
-        if singly:
-            whole = {"startValue": int(of_thread["start_ns"].min()) - origin, "endValue": int(of_thread["end_ns"].max()) - origin}
-        else:
-            whole = {"startValue": 0, "endValue": int(of_thread["self_ns"][of_thread["depth"] >= 0].sum())}
         out.write((b",\n" if i else b"\n") + json.dumps({**profile, "unit": "nanoseconds", **whole}).encode()[:-1])
-        (_events if singly else _samples)(of_thread, frame_of, origin, out)
+        out.writelines(pieces)
     out.write(b"\n]}\n")
     return singly
 
 
-def _samples(tree: pd.DataFrame, frame_of: "pd.Series[int]", _origin: int, out: BinaryIO) -> None:
-    """The paths of one thread and the self time of each."""
-    frames = frame_of.to_dict()
+def _sampled(tree: pd.DataFrame, frame_of: "pd.Series[int]") -> Iterator[_Thread]:
+    """The paths of each thread and the self time of each."""
+    frames = {int(func): str(frame) for func, frame in frame_of.items()}  # once for all threads: there may be as many functions as calls
+    for key, of_thread in tree.groupby(["pid", "tid"]):
+        own = of_thread["self_ns"].to_numpy(np.int64)
+        yield key, {"startValue": 0, "endValue": int(own[of_thread["depth"].to_numpy() >= 0].sum())}, _samples(of_thread, own, frames)
+
+
+def _samples(tree: pd.DataFrame, own: Ints, frames: dict[int, str]) -> Iterator[bytes]:
     weights: list[int] = []
-    for path, total in paths(tree, tree["self_ns"].to_numpy(np.int64)):
-        stack = ",".join(str(frames.get(func, 0)) for func in path)
-        out.write(b"%s[%s]" % (b",\n" if weights else b', "samples": [', stack.encode()))
+    for path, total in paths(tree, own):
+        stack = ",".join(frames.get(func, "0") for func in path)
+        yield b"%s[%s]" % (b",\n" if weights else b', "samples": [', stack.encode())
         weights.append(total)
-    out.write((b'], "weights": ' if weights else b', "samples": [], "weights": ') + json.dumps(weights).encode() + b"}")
+    yield (b'], "weights": ' if weights else b', "samples": [], "weights": ') + json.dumps(weights).encode() + b"}"
 
 
-def _events(calls: pd.DataFrame, frame_of: "pd.Series[int]", origin: int, out: BinaryIO) -> None:
-    """The begins and ends of one thread's calls, as JSON text made column by column."""
-    out.write(b', "events": [')
+def _evented(calls: pd.DataFrame, frame_of: "pd.Series[int]", origin: int) -> Iterator[_Thread]:
+    """The begins and ends of each thread's calls. In order for all threads at once: what pandas takes for one thread is a millisecond, and there may be 100,000."""
+    calls = calls.sort_values(["pid", "tid"], kind="stable", ignore_index=True)
     row, is_end = begin_end(calls)
     frame = calls["func_id"].map(frame_of).fillna(0).to_numpy(np.int64)
-    start, end = (calls[c].to_numpy(np.int64) - origin for c in ("start_ns", "end_ns"))
-    for at in range(0, len(row), _CHUNK):
-        rows, ends = row[at : at + _CHUNK], is_end[at : at + _CHUNK]
-        kind = pc.if_else(pa.array(ends), ',\n{"type":"C","frame":', ',\n{"type":"O","frame":')
-        frames = pa.array(frame[rows]).cast(pa.string())
-        times = pa.array(np.where(ends, end[rows], start[rows])).cast(pa.string())
-        text = pc.binary_join_element_wise(kind, frames, ',"at":', times, "}", "")
+    start, end = (calls[name].to_numpy(np.int64) - origin for name in ("start_ns", "end_ns"))
+    pid, tid = (calls[name].to_numpy(np.int64) for name in ("pid", "tid"))
+    firsts = np.flatnonzero(np.append(True, (np.diff(pid) != 0) | (np.diff(tid) != 0))[: len(calls)])
+    for first, last in zip(firsts.tolist(), [*firsts[1:].tolist(), len(calls)], strict=True):
+        whole = {"startValue": int(start[first:last].min()), "endValue": int(end[first:last].max())}
+        rows, ends = row[2 * first : 2 * last], is_end[2 * first : 2 * last]
+        yield (int(pid[first]), int(tid[first])), whole, _events(frame[rows], np.where(ends, end[rows], start[rows]), ends)
+
+
+def _events(frame: Ints, at: Ints, is_end: npt.NDArray[np.bool_]) -> Iterator[bytes | pa.Buffer]:
+    """JSON text that is made column by column."""
+    yield b', "events": ['
+    for first in range(0, len(at), _CHUNK):
+        piece = slice(first, first + _CHUNK)
+        kind = pc.if_else(pa.array(is_end[piece]), ',\n{"type":"C","frame":', ',\n{"type":"O","frame":')
+        text = pc.binary_join_element_wise(kind, pa.array(frame[piece]).cast(pa.string()), ',"at":', pa.array(at[piece]).cast(pa.string()), "}", "")
         # An Arrow string column is one run of bytes: it is the file's text, but for the first comma.
         _, offsets, characters = text.buffers()
-        out.write(characters[0 if at else 1 : int(np.frombuffer(offsets, np.int32)[len(text)])])
-    out.write(b"]}")
+        yield characters[0 if first else 1 : int(np.frombuffer(offsets, np.int32)[len(text)])]
+    yield b"]}"
