@@ -109,7 +109,7 @@ def test_samples_of_each_interpreter(newer: Python, target: Callable[..., Target
             inside = [{function for function, _ in stacks.get(stack, [])} for stack in mine["stack_id"]]
             on_core = [found for found, off_ns in zip(inside, mine["off_ns"], strict=True) if not off_ns]
             computing = [found for found in on_core if f"computes_{name}" in found]
-            assert len(computing) > 0.8 * len(on_core) > 0  # the rest makes the interpreter
+            assert len(computing) > 0.5 * len(on_core) > 0  # the rest makes the interpreter; a look gives it all that the thread ran unmet
             assert not any("run_beside" in found for found in computing)
             assert all(any(f"{function}_{name}" in found for found in inside) for function in ("sleeps", "waits"))
             assert (mine["state"] == GIL).any() or (recorder is rootless and name == "own")
