@@ -81,6 +81,7 @@ class Finding(Looking):
             self._left_out[left] = self._handed.pop(left)
             self._to_let_go.append(left)
         self._handed[pid] = key
+        self._left_out.pop(pid, None)  # it could not be looked at before
         return True
 
     def take_let_go(self) -> list[int]:

@@ -1,6 +1,7 @@
 """The place that the daemon writes to is full, cannot be written, or goes away."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytrace_ebpf
 from tests.bpf.conftest import COMMAND, wait_until
 from tests.conftest import PATIENCE_S
 from tests.daemons import Daemon
-from tests.faults.scene import POLICY, WINDOW_NS, Scene
+from tests.faults.scene import POLICY, WINDOW_NS, Scene, has_calls
 
 
 def disk(scene: Scene) -> Path:
@@ -21,6 +22,12 @@ def disk(scene: Scene) -> Path:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=16m", "tmpfs", place], check=True)
     scene.undo.append(lambda: subprocess.run(["umount", "-l", place], check=False, stderr=subprocess.DEVNULL))
     return place
+
+
+def fill(place: Path, left: int) -> None:
+    """Let others have all of a disk but so many bytes."""
+    with (place / "others").open("wb") as others:
+        os.posix_fallocate(others.fileno(), 0, os.statvfs(place).f_bavail * os.statvfs(place).f_frsize - left)
 
 
 def refused_then_goes_on(scene: Scene, daemon: Daemon) -> None:
@@ -45,8 +52,7 @@ def test_full(scene: Scene) -> None:
     place, process = disk(scene), scene.program()
     daemon = scene.daemon()
     scene.sampled(daemon)
-    with (place / "others").open("wb") as others:
-        os.posix_fallocate(others.fileno(), 0, os.statvfs(place).f_bavail * os.statvfs(place).f_frsize * 49 // 50)
+    fill(place, os.statvfs(place).f_bavail * os.statvfs(place).f_frsize // 50)
     refused_then_goes_on(scene, daemon)
     (place / "others").unlink()
     all_counted(scene, process, daemon)
@@ -90,13 +96,35 @@ def test_cannot_be_written(scene: Scene) -> None:
     scene.says(started.stderr)
 
 
-def test_an_attach_has_no_room(scene: Scene) -> None:
-    """The disk that `attach` writes to is full"""
-    place, process = disk(scene), scene.program()
-    with (place / "others").open("wb") as others:
-        os.posix_fallocate(others.fileno(), 0, os.statvfs(place).f_bavail * os.statvfs(place).f_frsize - (1 << 20))
-    tracer = scene.attach(process.pid, "--source", "usdt", "--duration", "60", name="profile/trace")
+def ends_early(scene: Scene, tracer: "subprocess.Popen[str]", code: int, why: str) -> None:
+    """One sentence says why it ended, and what was recorded until then opens."""
     said = tracer.communicate(timeout=PATIENCE_S)[1]
-    assert tracer.returncode in (0, 4), said
-    scene.says(next(line for line in said.splitlines() if "disk" in line or "space" in line))
+    assert tracer.returncode == code, said
+    scene.says(next((line for line in said.splitlines() if re.search(why, line)), said))
     assert len(pytrace_ebpf.open(scene.folder / "profile" / "trace").calls())
+
+
+def test_an_attach_has_no_room(scene: Scene) -> None:
+    """The disk that `attach` writes to is nearly full"""
+    place, process = disk(scene), scene.program()
+    fill(place, 1 << 20)
+    tracer = scene.attach(process.pid, "--source", "usdt", "--duration", "60", name="profile/trace")
+    ends_early(scene, tracer, 0, "MB are left on the trace's disk")
+
+
+def test_others_take_the_room_of_an_attach(scene: Scene) -> None:
+    """The disk that `attach` writes to becomes nearly full while it records"""
+    place, process = disk(scene), scene.program()
+    tracer = scene.attach(process.pid, "--source", "usdt", "--duration", "60", name="profile/trace")
+    wait_until(lambda: has_calls(scene.folder / "profile" / "trace"))
+    fill(place, 1 << 19)
+    ends_early(scene, tracer, 0, "MB are left on the trace's disk")
+
+
+def test_an_attach_that_may_write_more_than_there_is_room_for(scene: Scene) -> None:
+    """The disk that `attach` writes to becomes full while it records, and --max-size allows more"""
+    place, process = disk(scene), scene.program()
+    tracer = scene.attach(process.pid, "--source", "usdt", "--duration", "60", "--max-size", "1G", name="profile/trace")
+    wait_until(lambda: has_calls(scene.folder / "profile" / "trace"))
+    fill(place, 0)
+    ends_early(scene, tracer, 4, "No space left on device")

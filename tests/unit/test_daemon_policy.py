@@ -223,12 +223,32 @@ def test_what_could_not_be_opened_is_counted_and_looked_at_again(tmp_path: Path,
     looking.close()
 
 
+def test_who_could_not_be_looked_at_and_then_gets_anothers_place_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = {1, 2}
+
+    def inspect(pid: int) -> int:
+        if pid not in opens:
+            raise NoRoom(f"process {pid} cannot be looked at (Too many open files)")
+        return pid
+
+    _only({pid: (pid, "1", 1, pid) for pid in (1, 2, 3)}, monkeypatch, inspect)
+    monkeypatch.setattr(matching, "user_of", lambda pid: pid // 3)
+    looking = finding.Finding(configured(tmp_path, "max_processes = 2"))
+    assert ([pid for pid, _ in looking.there()], looking.handed, looking.left_out) == ([1, 2], 2, 1)
+    opens.add(3)
+    assert ([pid for pid, _ in looking.there()], looking.handed, looking.left_out) == ([3], 2, 1)
+    looking.close()
+
+
 def test_no_more_processes_are_sampled_than_files_may_be_open_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "most", lambda: 200)
+    least = finding.Finding(configured(tmp_path, ""))
     monkeypatch.setattr(descriptors, "most", lambda: 1024)
     few = finding.Finding(configured(tmp_path, ""))
     monkeypatch.setattr(descriptors, "most", lambda: 65536)
     many = finding.Finding(configured(tmp_path, ""))
-    assert (few.most, many.most) == (73, 1000)
+    assert (least.most, few.most, many.most) == (5, 64, 1000)
+    least.close()
     few.close()
     many.close()
 

@@ -1,5 +1,7 @@
 """What a recording waits for before it begins, and what it does not."""
 
+import errno
+import gc
 import os
 import select
 import signal
@@ -7,15 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.choice import glance
 from pytrace_ebpf.record.output import ready
 from pytrace_ebpf.record.parsing.confined import Confined
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.launch import Started
-from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.process.pinned import Ended, Pinned
 from pytrace_ebpf.view.by import BY
 from tests.unit.synthetic import sample
 
@@ -136,6 +140,31 @@ def test_a_look_begins_at_the_first_glance(monkeypatch: pytest.MonkeyPatch) -> N
     assert waited == [0.0]
     glance.cpu_share(process.key, 1000.0)  # a second look is one of its own
     assert 999 < waited[1] <= 1000
+
+
+def test_what_is_open_for_a_process_is_closed_with_the_last_reference_to_it() -> None:
+    """The daemon looks at many: with few files there would be none left before the next collection of cycles."""
+
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    gc.disable()
+    try:
+        process = Pinned(os.getpid())
+        assert process.memory.kept() and opened() > before
+        del process
+        assert opened() == before
+    finally:
+        gc.enable()
+
+
+def test_what_cannot_be_seen_just_now_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Pinned(os.getpid())
+    monkeypatch.setattr(process, "status", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(TargetError, match=r"cannot be looked at \(Too many open files\)") as raised:
+        process.check()
+    assert not isinstance(raised.value, Ended)
 
 
 def test_another_process_of_the_same_number_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,11 +263,11 @@ class Writer:
 
     def _judge_size(self) -> None:
         free, _ = self._output.free()
-        if self._bytes >= self._most:
-            asked = "--max-size" if self._asked else "half of what was free; --max-size allows more"
+        if free < self._least:
+            self.full = f"only {free / 1e6:,.1f} MB are left on the trace's disk"
+        elif self._bytes >= self._most:
+            asked = "--max-size" if self._asked else "half of what was free on its disk; --max-size allows more"
             self.full = f"the trace has reached {self._most / 1e6:,.1f} MB ({asked})"
-        elif free < self._least:
-            self.full = f"only {free / 1e6:,.0f} MB are left on the trace's disk"
 
     def _finish(self, news: dict[str, Any]) -> None:
         if self.failed:  # of what was counted since the last whole segment there is nothing

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.shares import Shares
 
-MOST = 4
 _LONG_S = 1.0  # for which a look has its lane whoever waits
 _ENDS_S = 0.3
 What = TypeVar("What", bound=Hashable)
@@ -37,7 +37,7 @@ class Lanes(Generic[What, Seen]):
 
     def __init__(self, shares: Shares) -> None:
         """`shares`: who pays for a look."""
-        self._shares = shares
+        self._shares, self._most = shares, descriptors.looked_at()
         self._looks: dict[int, _Look[What, Seen]] = {}  # by user
         self._threads: dict[int, threading.Thread] = {}
         self._free: list[confined.Confined] = []
@@ -60,7 +60,7 @@ class Lanes(Generic[What, Seen]):
 
     def has_room(self) -> bool:
         """Whether a look can begin."""
-        return len(self._looks) < MOST and not self.is_closed
+        return len(self._looks) < self._most and not self.is_closed
 
     def begin(self, what: What, user: int, see: Callable[[], Seen]) -> None:
         """Look at something for a user of whom nothing is looked at, where there is room."""

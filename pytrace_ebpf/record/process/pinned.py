@@ -7,9 +7,9 @@ in /proc is that process's for ever, its memory is that program's, its executabl
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from weakref import finalize
 
 from pytrace_ebpf.errors import TargetError
@@ -92,7 +92,7 @@ class Pinned:
     """
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
+        self.pid, self._wait = pid, memory_map.reading(pid)
         self._kept = Descriptor(os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY))
         self._folder = self._kept.fileno()
         status = self.status()
@@ -102,18 +102,22 @@ class Pinned:
         self.executable = self.file("exe")
         self.executable_name = self.link("exe").removesuffix(" (deleted)")  # bytes that are no text as os.fsdecode() has them
         self.pagemap = self._pagemap()
-        self._wait = memory_map.reading(pid)
-        self.memory = Watched(pid, Descriptor(self.open("mem", os.O_RDWR)), self.pagemap, lambda: self.read("maps"))
+        self.memory = Watched(pid, Descriptor(self.open("mem", os.O_RDWR)), self.pagemap, partial(_read, self._kept, self._wait, "maps"))
         self.memory_to_read = Descriptor(self.open("mem"))  # for a process that must not be able to write there
         self.surroundings = Surroundings.of(self._folder)
-        self.check()
+        self._require_the_same()
 
     def check(self) -> None:
         """Raise TargetError where the process has ended since, or become another program or another user's, or one that the asker may not trace."""
         try:
-            now, same = Credentials.parse(self.status()), self.runs(self.executable)
-        except OSError:
+            self._require_the_same()
+        except (FileNotFoundError, ProcessLookupError):
             raise Ended(f"process {self.pid} ended while it was looked at") from None
+        except OSError as error:  # nothing can be opened just now
+            raise TargetError(f"process {self.pid} cannot be looked at ({error.strerror})") from None
+
+    def _require_the_same(self) -> None:
+        now, same = Credentials.parse(self.status()), self.runs(self.executable)
         if not same:
             raise TargetError(f"process {self.pid} became another program while it was looked at; try again when that one runs")
         if (now.uids, now.gids) != (self.credentials.uids, self.credentials.gids):
@@ -137,12 +141,11 @@ class Pinned:
 
     def read(self, name: str, most: int = -1) -> bytes:
         """The contents of a file of its folder in /proc, or its first `most` bytes. Raises OSError when it has ended."""
-        with os.fdopen(self.open(name), "rb") as file, self._wait if name in memory_map.NAMES else nullcontext():
-            return file.read(most)
+        return _read(self._kept, self._wait, name, most)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """A descriptor of a file of that folder, or of what a link there leads to; the caller closes it."""
-        return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=self._folder)
+        return _open(self._kept, name, flags)
 
     def file(self, name: str) -> Descriptor:
         """The file that a link of that folder leads to, open. Raises TargetError for one that a user's program serves, which may answer nothing, not even this."""
@@ -228,6 +231,16 @@ def own_surroundings() -> Surroundings:
         return Surroundings.of(folder)
     finally:
         os.close(folder)
+
+
+def _open(folder: Descriptor, name: str, flags: int = os.O_RDONLY) -> int:
+    return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder.fileno())
+
+
+def _read(folder: Descriptor, wait: AbstractContextManager[object], name: str, most: int = -1) -> bytes:
+    """Of no Pinned: one that its own memory refers to would have its files open until the next collection of cycles."""
+    with os.fdopen(_open(folder, name), "rb") as file, wait if name in memory_map.NAMES else nullcontext():
+        return file.read(most)
 
 
 def _label(folder: int) -> bytes:
