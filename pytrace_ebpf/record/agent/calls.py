@@ -29,6 +29,7 @@ from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
+_ENDED_S = 1.0  # for the arena of one that ended meanwhile
 _LEAVE_S = 5.0  # for it to come to one where the agent can leave
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
@@ -126,10 +127,15 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                while not self._has_begun(target.pid):  # and ended, before it was seen to
-                    if not self._claims:
-                        raise
-                    time.sleep(0.01)
+                until = time.monotonic() + _ENDED_S
+                try:
+                    while not self._has_begun(target.pid):  # and ended, before it was seen to
+                        if not self._claims:
+                            raise
+                        self._claims.has_all_news = time.monotonic() > until  # none are taken meanwhile
+                        time.sleep(0.01)
+                finally:
+                    self._claims.has_all_news = False
                 return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
@@ -182,6 +188,11 @@ class AgentCalls(CallSource):
         """What is in the arenas."""
         self._read()
         return self._recording.take()
+
+    @property
+    def owed_ns(self) -> int | None:
+        """Of arenas that wait for news of their processes."""
+        return self._claims.since_ns
 
     def cut(self) -> Rows:
         """The instructions that were counted in the segment."""
@@ -288,6 +299,7 @@ class AgentCalls(CallSource):
     def leave(self) -> int:
         """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
         deadline = time.monotonic() + _LEAVE_S
+        self._claims.has_all_news = True  # they were taken since nothing is reported any more
         while time.monotonic() < deadline:
             self._read()
             if not self._traced and not self._claims and not self._directories.owe:
