@@ -28,9 +28,8 @@ from pytrace_ebpf.record.rights.beneath import Unfit
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
-_ENDED_S = 1.0  # for the arena of one that ended meanwhile
-_LEAVE_S = 5.0  # for it to come to one where the agent can leave
+# For the target to come to a point where the agent can begin, and to one where it can leave.
+_PATIENCE_S, _LEAVE_S = 10.0, 5.0
 # How long at a time a program whose arena is full waits for this process to read it, before events are lost.
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
@@ -127,15 +126,8 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                until = time.monotonic() + _ENDED_S
-                try:
-                    while not self._has_begun(target.pid):  # and ended, before it was seen to
-                        if not self._claims:
-                            raise
-                        self._claims.has_all_news = time.monotonic() > until  # none are taken meanwhile
-                        time.sleep(0.01)
-                finally:
-                    self._claims.has_all_news = False
+                if not self._claims.settle(lambda: self._has_begun(target.pid)):  # else it began and ended, before it was seen to
+                    raise
                 return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
@@ -174,8 +166,7 @@ class AgentCalls(CallSource):
 
     def _close(self, traced: Traced) -> None:
         self._traced.remove(traced)
-        self._lost += traced.losses
-        self._waited_ns += traced.waited_ns
+        self._lost, self._waited_ns = self._lost + traced.losses, self._waited_ns + traced.waited_ns
         self._passed.close(traced)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:

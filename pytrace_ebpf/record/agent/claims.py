@@ -1,7 +1,7 @@
 """Whose an arena is: the process that it says, once enough is known to believe that."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,6 +63,19 @@ class Claims:
         """When the program that `pid` was at `start_ns` executed another one; None where it did not."""
         executed_ns = self._executed_ns.get(pid, start_ns)
         return executed_ns if start_ns < executed_ns else None
+
+    def settle(self, has_begun: Callable[[], bool]) -> bool:
+        """Wait until has_begun(), which decides, or all is decided; what it said. Nobody takes news meanwhile, so that after a while what is known has to do."""
+        until = time.monotonic() + _NEWS_S
+        try:
+            while not has_begun():
+                if not self._waiting:
+                    return False
+                self.has_all_news = time.monotonic() > until
+                time.sleep(0.01)
+            return True
+        finally:
+            self.has_all_news = False
 
     def decide(self) -> Iterator[tuple[Arena, int, Ids]]:
         """(arena, when it began, whose it is) of those of which that is known by now.
