@@ -1,7 +1,7 @@
 """Figures and promises of README and the docs, each beside what the command that shows it says now: `make check-docs`.
 
 What is compared stands in the page, so that the page cannot say one thing and this another. Figures of time are CPU time and may be up to SLACK times as large:
-another machine is not this one. Needs root; takes under a minute on a machine with nothing else to do.
+another machine is not this one. Needs root; takes a minute on a machine with nothing else to do.
 """
 
 import os
@@ -11,6 +11,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 import pytrace_ebpf
 
@@ -92,7 +94,92 @@ def first_lines(folder: Path) -> Iterator[tuple[str, bool]]:
     yield f"report begins with: {line}; quick start: one sentence on where the time went", "`wait`" in line
 
 
-CHECKS: tuple[Check, ...] = (disk, agents_call, exit_codes, formats, first_lines)
+def probes_call(folder: Path) -> Iterator[tuple[str, bool]]:
+    _, high = map(float, said("README.md", r"\*\*probes\*\* \(`usdt`\): ([\d.]+) to ([\d.]+) µs a call"))
+    done = command("run", "-q", "--source", "usdt", "-o", "probed", "--", PYTHON, "-c", FIB.replace("27", "18"), folder=folder)
+    if done.returncode == 3 and not done.stdout:  # most Pythons have none
+        yield f"no probes to measure here: {done.stderr.strip().splitlines()[-1]}", True
+        return
+    each = pytrace_ebpf.open(folder / "probed").manifest["cost"]["ns_per_call"] / 1000
+    yield f"a call by probes costs {each:.2f} µs; README: up to {high:g}", each <= SLACK * high
+
+
+def parts_are_the_whole(folder: Path) -> Iterator[tuple[str, bool]]:
+    said("docs/reading-a-report.md", r"`wall = on CPU \+ run queue \+ GIL wait \+ blocked`")
+    calls = pytrace_ebpf.open(recorded(folder, "whole", LIBRARY)).calls()
+    parts = calls[["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]]
+    known = parts.notna().all(axis=1)
+    wrong = int((parts[known].sum(axis=1) != calls.loc[known, "wall_ns"]).sum())
+    yield f"of {int(known.sum()):,} calls whose four ways are known {wrong} have another sum; reading-a-report.md: none", known.any() and not wrong
+    (most,) = map(float, said("docs/cost.md", r"\| `fib\(26\)` \| \*\*([\d.]+)\*\*"))
+    rows = len(pytrace_ebpf.open(recorded(folder, "rows", FIB)).calls())
+    size = sum(path.stat().st_size for path in (folder / "rows").rglob("calls/*.parquet")) / rows
+    yield f"a row of calls/ takes {size:.1f} bytes; cost.md: up to {most:g}", 0 < size <= 1.2 * most
+
+
+def every_report(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Each question of the page on reports has an answer, or a sentence that says what to record."""
+    trace = recorded(folder, "asked", "import json\ndef f(): return json.dumps([1])\nfor _ in range(100): f()")
+    page = (REPOSITORY / "docs" / "reading-a-report.md").read_text().split("## Which report answers what")[1].split("##")[0]
+    for by in re.findall(r"--by (\w+)", page):
+        done = command("report", str(trace), "--by", by, folder=folder)
+        sentences = done.stderr.strip().splitlines()
+        yield (
+            f"report --by {by}: exit code {done.returncode} {' '.join(sentences)}",
+            done.returncode == 0 or (done.returncode == 2 and len(sentences) == 1),
+        )
+
+
+def first_and_again(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The smallest trace of cost.md's table is of 1.3 million calls: this one is of 0.8."""
+    first, again = map(
+        float, (*said("docs/cost.md", r"\| first `report` \| ([\d.]+) s"), *said("docs/cost.md", r"\| any of them again \| [\d.]+ - ([\d.]+) s"))
+    )
+    recorded(folder, "large", FIB)
+    for what, most in (("first", first), ("again", again)):
+        before = os.times()
+        command("report", "large", folder=folder)
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        yield f"report, {what}: {cpu:.2f} s of CPU time; cost.md: {most:g} s", cpu <= SLACK * most
+
+
+def flipped_bits(folder: Path) -> Iterator[tuple[str, bool]]:
+    said("docs/format.md", r"`pytrace-ebpf info TRACE --verify` reads all")
+    trace = recorded(folder, "flipped", "def f(): pass\nfor _ in range(1000): f()")
+    yield "info --verify of a whole trace: exit code 0", command("info", "--verify", "flipped", folder=folder).returncode == 0
+    parts = [part for part in sorted(trace.glob("*/*.parquet")) if pq.read_metadata(part).num_rows]  # the others hold but a schema, for other tools
+    for part in parts:
+        whole = part.read_bytes()
+        for at in range(0, len(whole), max(1, len(whole) // 2)):
+            part.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+            code = command("info", "--verify", "flipped", folder=folder).returncode
+            if code != 5:
+                yield f"a flipped bit at {at} of {part.relative_to(folder)}: exit code {code}", False
+        part.write_bytes(whole)
+    yield f"info --verify of single flipped bits in {len(parts)} parts with rows: exit code 5 but for those above", bool(parts)
+
+
+def comparisons(folder: Path) -> Iterator[tuple[str, bool]]:
+    """One run each decides nothing; a program that does ten times as much fails."""
+    said("README.md", r"1 `diff --fail-over` found something slower beyond chance")
+    program = "def score(): return sum(i * i for i in range({}))\nfor _ in range(20): score()"
+    for side, much in (("a", 2_000), ("b", 20_000)):
+        for run in range(3):
+            (folder / side).mkdir(exist_ok=True)
+            recorded(folder, f"{side}/{run}", program.format(much))
+    for what, words, code in (
+        ("one run each", ("a/0", "b/0"), 0),
+        ("three runs each", ("a", "b"), 1),
+        ("the other way round", ("b", "a"), 0),
+    ):
+        done = command("diff", *words, "--fail-over", "20%", folder=folder)
+        yield f"diff --fail-over of {what}: exit code {done.returncode} {done.stderr.strip()[:100]}", done.returncode == code
+
+
+CHECKS: tuple[Check, ...] = (
+    disk, agents_call, probes_call, exit_codes, formats, first_lines, parts_are_the_whole, every_report, first_and_again, flipped_bits, comparisons,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -28,7 +28,8 @@ that is not there) and `calls` (how many were entered or open). Or it says that 
 `{{"merged": TABLE, "first": I, "last": J, "rows": N}}` stands for `TABLE/part-I-J.parquet` (`part-I.parquet` where I is J) in the place of
 what these segments had. A later such line replaces those within its range. Tables that are merged: {", ".join(f"`{name}`" for name in MERGED_TABLES)}.
 Checksums are CRC-32: `sums` of a segment's parts by table, `sum` of a merged part, and `check`, the last field of each line and of the manifest, of
-all bytes before it. They are compared as a part is read; `pytrace-ebpf info TRACE --verify` reads all. A trace from before has none, and opens. Parquet's own
+all bytes before it. They are compared as a part is read; `pytrace-ebpf info TRACE --verify` reads all.
+A part without rows, which holds but a schema for other tools, has none. A trace from before has none, and opens. Parquet's own
 checksums of pages are there too, and of derived tables the only ones.
 
 The files describe themselves: the first part of a table, and every one with many rows, has in its Parquet metadata `pytrace_ebpf.table`, `pytrace_ebpf.meaning`,

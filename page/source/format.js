@@ -14,7 +14,15 @@ export const count = n => n === null || n === undefined ? "-" : Number.isInteger
 export const size = n => n === null || n === undefined ? "-" : short(n).replace(/[^\d.-]?$/, " $&") + "B";
 export const percent = (part, of) => !of ? "-" : (p => p === 0 ? "0 %" : p < 0.1 ? "<0.1 %" : p < 10 ? p.toFixed(1) + " %" : Math.round(p) + " %")(100 * part / of);
 
-/** Moments on an axis: as exact as the distance of its ticks. */
+/** Moments on an axis. Those that need more than three decimals are counted from a round moment before them all, which `since` names. */
+export function onAxis(all, step) {
+  const unit = UNITS.find(([s]) => step >= s)?.[0] ?? 1, whole = unit * 1000, base = all.length ? Math.floor(all[0] / whole) * whole : 0;
+  if (!base || Math.abs(all.at(-1)) < 1000 * unit || exact(all.at(-1), step) <= 3) return {since: "", words: all.map(ns => moment(ns, step))};
+  return {since: moment(base, whole), words: all.map(ns => "+" + ((ns - base) / unit).toLocaleString("en", {maximumFractionDigits: 2}) + " " + UNITS.find(([s]) => s === unit)[1])};
+}
+const exact = (ns, step) => { const [scale] = UNITS.find(([s]) => Math.abs(ns) >= s) ?? UNITS[3]; return Math.ceil(-Math.log10(step / scale) - 1e-9); };
+
+/** As exact as the distance of ticks. */
 export function moment(ns, step) {
   const [scale, unit] = UNITS.find(([s]) => Math.abs(ns) >= s || step >= s) ?? UNITS[3];
   return (ns / scale).toLocaleString("en", {maximumFractionDigits: Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9)))}) + " " + unit;

@@ -76,6 +76,18 @@ export function cores(model, main) {
     more.preempted_by.length ? el("div", {}, noted("Preempted by", "lost: time until it had a core again"), table([ns("lost", "ns"), number("times", "times"), ["thread", r => r.tid ? nameCell(`${r.name ?? "?"} ${r.tid}`, r.traced ? "this program's own" : r.pid !== null ? `pid ${r.pid}` : "ended since") : "the idle thread: moved to another core, or throttled", "name"]], more.preempted_by, {sort: 0, most: 40})) : null));
 }
 
+export function requests(model, main) {
+  const report = model.page.tables.request, colours = colourList(model), most = Math.max(1, ...report.rows.map(r => r.run_ns)), states = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"];
+  const split = r => { const out = [...states.map(name => r[name] ?? 0), 0, r.unknown_ns ?? 0]; out[r.on_cpu_ns === null ? 5 : 4] += Math.max(0, (r.run_ns ?? r.wall_ns - r.awaited_ns) - out.reduce((a, b) => a + b, 0)); return out; };
+  const awaited = report.rows.some(r => r.awaited_ns > 0) ? [ns("awaited", "awaited_ns")] : [], threads = new Map(model.threads.map(t => [`${t.pid}/${t.tid}`, t]));
+  main.replaceChildren(pane(said(report), noted("Requests by total time", `${of(report)}; bar: split of the time in calls`), legend(model), table([
+    ["", r => bar(split(r), colours, most), "wide"], number("requests", "requests"), ns("p50", "p50_ns"), ns("p95", "p95_ns"), ns("p99", "p99_ns"), ns("longest", "max_ns"), ns("total", "run_ns"), ...awaited, ["kind", r => r.kind, "wide"],
+    ["request", r => ofFunction(r), "name"]], report.rows, {sort: 6}),
+  noted("The longest requests, one by one", `${count(report.longest.length)} of ${count(report.all)}; choose one to see it in the timeline`), table([
+    ["", r => bar(split(r), colours), "wide"], ["at", r => time(r.start_ns + model.page.from_ns), "", r => -r.start_ns], ns("for", "wall_ns"), ...awaited, ["thread", r => threads.get(`${r.pid}/${r.tid}`)?.title ?? "?", "wide"], ["request", r => ofFunction(r), "name"]],
+  report.longest, {sort: 2, most: 40, go: r => { const pad = r.wall_ns * 0.05 + 1000; change({view: "timeline", a: Math.max(0, r.start_ns - pad), b: Math.min(model.wall, r.start_ns + r.wall_ns + pad), thread: -1}); }})));
+}
+
 export function tasks(model, main) {
   const report = model.page.tables.task, colours = colourList(model), most = Math.max(1, ...report.rows.map(r => r.run_ns ?? 0));
   const columns = "run_ns" in (report.rows[0] ?? {}) ? [["", r => bar([r.on_cpu_ns, r.runq_wait_ns, r.gil_wait_ns, r.blocked_ns].map(x => x ?? 0), colours, most), "wide"], number("coroutines", "coroutines"), number("tasks", "tasks"), number("resumes", "resumes"), ns("run", "run_ns"), ns("awaited", "awaited_ns"), ns("longest", "longest_ns"), ns("held", "held_ns")] : generic(report.rows);

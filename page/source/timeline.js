@@ -4,12 +4,12 @@ import {css, ofFunction as tint, rgba, theme} from "./colours.js";
 import {el, hint, sharp} from "./dom.js";
 import {callWords, facts, heading, legend, ofWait, splitRows} from "./explain.js";
 import {label} from "./flame.js";
-import {count, moment, time} from "./format.js";
+import {count, onAxis, time} from "./format.js";
 import {parts} from "./model.js";
 import {matching} from "./search.js";
 import {change, state} from "./state.js";
 
-const GUTTER = 168, ROW = 17, STATE = 13, GAP = 10, AXIS = 26, FOLDED = 8, LEAST_NS = 20, OVER = 46, WIDE = 3, HEAD = 30, MANY = 40, FEW_ROWS = 3;
+const GUTTER = 168, ROW = 17, STATE = 13, GAP = 10, AXIS = 26, FOLDED = 8, LEAST_NS = 20, OVER = 46, WIDE = 3, HEAD = 30, MANY = 40, FEW_ROWS = 3, GAUGE = 5;
 
 export function timeline(model, main) {
   const {calls, states, threads, wall, waits} = model, colours = model.page.parts.map(p => p[1]);
@@ -24,6 +24,7 @@ export function timeline(model, main) {
   const own = [0, 0, 0, 0, 0, 0], solid = colours.map(rgba), layer = el("canvas");
   const size = {width: 0, height: 0};
   let picture = null, pixels = null, wide = [], shown = [];
+  let drag = null, away = 0;
   const waitRange = threads.map(() => [0, 0]);
   for (let i = 0; i < waits.thread.length; i++) { const r = waitRange[waits.thread[i]]; if (r) { if (!r[1]) r[0] = i; r[1] = i + 1; } }
 
@@ -41,8 +42,10 @@ export function timeline(model, main) {
     const busy = threads.filter(t => calls.threads[t.i]).length || 1, fold = Math.max(threads.length > MANY ? FEW_ROWS : FOLDED, Math.floor((room.clientHeight - AXIS - 26 * threads.length) / busy / ROW));
     let y = 4;
     const add = line => { lines.push({...line, y}); y += line.height; };
+    away = 0;
     for (const [pid, all] of processes) {
-      const found = all.filter(fits), shut = closed.has(pid) && !wanted;
+      const fitting = all.filter(fits), found = fitting.filter(isThere), shut = closed.has(pid) && !wanted;
+      away += fitting.length - found.length;
       if (several && found.length) add({process: pid, found, shut, rows: 0, height: HEAD});
       for (const t of shut && several ? [] : found) {
         const own = calls.threads[t.i] ?? [], has = states.threads[t.i], deep = own.length, rows = open.has(t.i) ? deep : Math.min(deep, fold);
@@ -52,10 +55,18 @@ export function timeline(model, main) {
     spacer.style.height = Math.max(0, y + AXIS + 8 - room.clientHeight) + "px";
   }
 
+  /** Whether a thread does, or waits for, anything in [a, b): one that has ended, or not begun, has no row. */
+  function isThere(t) {
+    if (a <= 0 && b >= wall) return true;
+    const has = (of, lane) => { if (!lane) return false; const i = search(of.end, lane.from, lane.to, a); return i < lane.to && of.start[i] < b; };
+    return has(states, states.threads[t.i]?.[0]) || has(calls, calls.threads[t.i]?.[0]) || model.moments.some(m => has(m.calls, m.calls.threads[t.i]?.[0]));
+  }
+
   function look(from, to) {
     const length = Math.min(wall, Math.max(LEAST_NS, to - from)), start = Math.max(0, Math.min(wall - length, from));
     a = start; b = start + length;
     change({a: a === 0 && b === wall ? null : Math.floor(a), b: a === 0 && b === wall ? null : Math.ceil(b)});
+    if (!drag) arrange();  // rows stay where they are while somebody holds the picture
     later();
   }
   const zoom = (by, at = (a + b) / 2) => look(at - (at - a) * by, at + (b - at) * by);
@@ -116,7 +127,8 @@ export function timeline(model, main) {
     painted = performance.now() - began;
     canvas.dataset.ms = painted.toFixed(1);
     const summed = model.page.merged_below_ns;
-    zoomed.textContent = `${time(b - a)} shown` + (inexact ? `; hatched: calls shorter than ${time(summed)}, summed up` : squeezed ? "; what is narrower than a pixel is drawn as one" : model.page.sampled ? "; stacks that were sampled" : "; every call by itself");
+    zoomed.textContent = `${time(b - a)} shown` + (inexact ? `; hatched: calls shorter than ${time(summed)}, summed up` : squeezed ? "; what is narrower than a pixel is drawn as one" : model.page.sampled ? "; stacks that were sampled" : "; every call by itself")
+      + (away ? `; ${count(away)} thread${away === 1 ? " has ended or not begun, and is" : "s have ended or not begun, and are"} not shown` : "");
   }
 
   const search = (ends, from, to, at) => { while (from < to) { const mid = (from + to) >> 1; if (ends[mid] > at) to = mid; else from = mid + 1; } return from; };
@@ -143,7 +155,7 @@ export function timeline(model, main) {
       if (single && number[i] !== 1) { i++; continue; }
       if (w >= WIDE) {
         inexact ||= number[i] > 1;
-        wide.push({of, i, x: x0, w, y});
+        wide.push({of, i, x: x0, w, y, begins: from <= Math.max(a, start[i])});  // the rest of it beyond a moment has no gauge of its own
         i++;
         continue;
       }
@@ -163,22 +175,22 @@ export function timeline(model, main) {
     }
   }
 
-  function drawWide(g, {of, i, x, w, y}) {
+  function drawWide(g, {of, i, x, w, y, begins}) {
     const h = ROW - 1, f = model.functions[of.func[i]], several = of.calls[i] > 1;
     g.globalAlpha = hits && !hits[of.func[i]] ? 0.2 : 1;
     g.fillStyle = css(f);
     g.fillRect(x, y, w - 0.5, h);
-    strip(g, of, i, x, y + h - 3, w - 0.5);
-    if (several) hatch(g, x, y, w - 0.5, h - 3);
-    if (w > 22) label(g, several ? `${count(of.calls[i])} calls, mostly ${model.name(of.func[i])}` : model.name(of.func[i]), x + 4, y + h / 2 - 0.5, w - 7, several ? theme.dim : theme.ink);
+    if (several) hatch(g, x, y, w - 0.5, h);
+    if (begins) gauge(g, of, i, x, y, Math.min(GAUGE, (w - 0.5) / 2), h);
+    if (w > 22) label(g, several ? `${count(of.calls[i])} calls, mostly ${model.name(of.func[i])}` : model.name(of.func[i]), x + GAUGE + 3, y + h / 2 + 0.5, w - GAUGE - 6, several ? theme.dim : theme.ink);
     g.globalAlpha = 1;
   }
 
-  /** The four ways of a box, side by side along its lower edge. */
-  function strip(g, of, i, x, y, w) {
+  /** The four ways of a box, one upon the other at its left edge: side by side they would read as when they were. */
+  function gauge(g, of, i, x, y, w, h) {
     const p = parts(of, i, own), whole = of.length[i] - of.less[i];
     if (whole <= 0) return;
-    for (let k = 0; k < 6; k++) if (p[k] > 0) { const part = w * p[k] / whole; g.fillStyle = colours[k]; g.fillRect(x, y, part, 3); x += part; }
+    for (let k = 0, foot = y + h; k < 6; k++) if (p[k] > 0) { const part = h * p[k] / whole; g.fillStyle = colours[k]; g.fillRect(x, foot - part, w, part); foot -= part; }
   }
 
   let pattern = null, patternOf = "";
@@ -259,14 +271,16 @@ export function timeline(model, main) {
     g.fillStyle = theme.paper;
     g.fillRect(0, 0, W, AXIS - 1);
     const scale = scaleLinear([a, b], [GUTTER, W]), ticks = scale.ticks(Math.max(2, width() / 130)), step = ticks.length > 1 ? ticks[1] - ticks[0] : b - a;
+    const {since, words} = onAxis(ticks.map(t => t + model.page.from_ns), step);
     g.strokeStyle = theme.line;
     g.lineWidth = 1;
     g.textAlign = "left";
-    for (const t of ticks) {
+    if (since) label(g, `${since} and`, 12, AXIS - 12, GUTTER - 20, theme.dim);
+    for (const [i, t] of ticks.entries()) {
       const x = Math.round(scale(t)) + 0.5;
       g.beginPath(); g.moveTo(x, AXIS - 8); g.lineTo(x, AXIS - 1); g.stroke();
       g.fillStyle = theme.dim;
-      g.fillText(moment(t + model.page.from_ns, step), x + 4, AXIS - 12);
+      g.fillText(words[i], x + 4, AXIS - 12);
     }
     for (const m of model.moments) {
       const x0 = X(m.start), x1 = X(m.end);
@@ -349,7 +363,6 @@ export function timeline(model, main) {
       several ? el("div", {class_: "place"}, "These are too short, or too many, to be kept one by one.") : null].filter(Boolean);
   }
 
-  let drag = null;
   canvas.onpointerdown = event => { drag = {x: event.clientX, y: event.clientY, a, b, top: room.scrollTop, moved: false}; canvas.setPointerCapture(event.pointerId); };
   canvas.onpointermove = event => {
     if (drag) {
@@ -365,7 +378,7 @@ export function timeline(model, main) {
   canvas.onpointerup = event => {
     const moved = drag?.moved;
     drag = null;
-    if (moved) return;
+    if (moved) { arrange(); return later(); }
     const at = under(event);
     if (at?.thread) { const [of, which] = at.line.t ? [open, at.line.t.i] : [closed, at.line.process]; if (!of.delete(which)) of.add(which); arrange(); return later(); }
     pin(at);
@@ -395,18 +408,19 @@ export function timeline(model, main) {
     later();
   }
 
-  /** The next call after the middle that matches what is searched for. */
+  let reached = null;
+  /** The next call that matches what is searched for: after the one that was reached last, the middle where the picture has moved since, from the begin where all is shown. */
   function next(step) {
     const match = matching(model);
     if (!match) return;
     let found = null;
-    const middle = (a + b) / 2;
-    for (const of of [calls, ...model.moments.map(m => m.calls)]) for (let i = 0; i < of.start.length; i++) {
-      if (!match[of.func[i]]) continue;
+    const middle = reached?.a === a && reached.b === b ? reached.at : a <= 0 && b >= wall ? (step > 0 ? -Infinity : Infinity) : (a + b) / 2;
+    for (const [of, from, to] of [[calls, -1, Infinity], ...model.moments.map(m => [m.calls, m.start, m.end])]) for (let i = 0; i < of.start.length; i++) {
+      if (!match[of.func[i]] || of.start[i] <= from || of.end[i] >= to) continue;  // what goes on beyond a moment is among the others
       const at = (of.start[i] + of.end[i]) / 2;
       if (step > 0 ? at > middle + 1 && (!found || at < found[0]) : at < middle - 1 && (!found || at > found[0])) found = [at, of.start[i], of.end[i]];
     }
-    if (found) { const half = Math.max((found[2] - found[1]) * 1.5, LEAST_NS); look(found[0] - half, found[0] + half); }
+    if (found) { const half = Math.max((found[2] - found[1]) * 1.5, LEAST_NS); look(found[0] - half, found[0] + half); reached = {at: found[0], a, b}; }
   }
 
   const keys = {ArrowLeft: () => pan(-0.2), a: () => pan(-0.2), ArrowRight: () => pan(0.2), d: () => pan(0.2), "+": () => zoom(0.5), "=": () => zoom(0.5), w: () => zoom(0.5), "-": () => zoom(2), s: () => zoom(2), 0: () => look(0, wall),
@@ -417,7 +431,7 @@ export function timeline(model, main) {
   draw();
   new ResizeObserver(() => { arrange(); later(); }).observe(room);
   const update = what => {
-    if ("a" in what || "b" in what) { const from = state.a ?? 0, to = state.b ?? wall; if (Math.abs(from - a) > 1 || Math.abs(to - b) > 1) { a = from; b = to; } }
+    if ("a" in what || "b" in what) { const from = state.a ?? 0, to = state.b ?? wall; if (Math.abs(from - a) > 1 || Math.abs(to - b) > 1) { a = from; b = to; arrange(); } }
     if ("size" in what || "threads" in what) arrange();
     later();
   };

@@ -18,6 +18,7 @@
 #define MOST_THREADS 32768
 #define MOST_SAMPLES 16 /* on a core of one look; the rest of the credit waits for the next ones */
 #define MOST_UNMET 256 /* looks in a row that find a thread waiting for a core; then where it was on a core is not known */
+#define STEP_ASIDE 4   /* after so many of them this process tries another core: it may have been the one that took theirs, each time */
 #define STILL 16       /* a thread that ran for less than this part of the time between two looks still waits for the same */
 
 static uint64_t now_ns(void)
@@ -34,6 +35,20 @@ static int cores(void)
     cpu_set_t allowed;
 
     return sched_getaffinity(0, sizeof allowed, &allowed) ? 2 : CPU_COUNT(&allowed);
+}
+
+/* Leaves the core that this thread has to who waits there. What it may run on stays the same. */
+static void step_aside(void)
+{
+    cpu_set_t allowed, others;
+    int core = sched_getcpu();
+
+    if (core < 0 || core >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    others = allowed;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+        sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
 EXPORT struct outside *outside_open(const struct place *place)
@@ -193,6 +208,7 @@ static void take_running(struct outside *self, struct thread *thread, struct fou
         thread->met_opcode = sample.opcode;
     } else if (thread->unmet < MOST_UNMET) {
         thread->unmet++;
+        self->step_aside |= thread->unmet % STEP_ASIDE == 0;
         count = 0;
     }
     met = sample;
@@ -294,6 +310,9 @@ EXPORT int outside_look(struct outside *self, struct found *found, uint64_t most
     *strangers = 0;
     if (!reader_is_alive(self->reader))
         return 0;
+    if (self->step_aside)
+        step_aside();
+    self->step_aside = 0;
     self->looks++;
     find_states(self);
     *strangers = self->strangers;

@@ -39,7 +39,8 @@ struct outside {
     struct place place;
     struct reader *reader;
     uint64_t gil, gil_end;
-    int cores; /* that this process may run on */
+    int cores;      /* that this process may run on */
+    int step_aside; /* the next look is taken from another one */
     struct thread *threads; /* by `own` */
     int count, first;       /* where the last look stopped for want of time */
     uint32_t looks;

@@ -13,7 +13,7 @@ REPORT: Applies = {
     "shapes": ("operator",),
     "request": ("request",),
     "slowest": ("request",),
-    "html": ("function",),
+    "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
 EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}

@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
-    parser.add_argument("--html", metavar="FILE", help="write a page with all of it, too: timeline, flame graph, functions, waits, GIL, cores")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page with all of it, too: timeline, flame graph, functions, waits, GIL, cores, requests"
+    )
     window.add_arguments(parser, "--to", "--until")
     parser.add_argument(
         "--compensate",
@@ -98,10 +100,12 @@ def _answered(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], p
     if args.html:
         from pytrace_ebpf.view.page import page
 
-        path = Path(args.html)
+        path, facts, view = Path(args.html), found[0], "summary"
+        if args.by == "request":  # its page begins with them, and has all the rest
+            facts, view = _found(trace, argparse.Namespace(**{**vars(args), "by": "function"}))[0] | {"requests": args.request}, "requests"
         try:
             with whole_file(path, rights()) as out:
-                page.write(trace, found[0], out)
+                page.write(trace, facts, out, view)
         except OSError as error:
             raise UsageError(f"{path} cannot be written ({error.strerror}); name another file.") from None
     return found

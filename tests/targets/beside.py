@@ -1,10 +1,13 @@
 """Threads of the main interpreter that each run one beside it, with a GIL of its own or the main one's: it computes and sleeps in turn, and so does another thread of it.
 
-`beside.py SECONDS`: so long each computes, and the main thread waits for them; when it says "done" they wait in their interpreters, until it may end.
+`beside.py SECONDS`: so long each computes, and the main thread waits for them; when it says "done" they have waited
+in their interpreters for longer than the time between two samples off the core (of shorter waits chance draws some), and they do until it may end.
 """
 import os
 import sys
 import threading
+import time
+from pathlib import Path
 
 from ready import done, ready, seconds
 
@@ -13,6 +16,7 @@ try:
 except ImportError:
     import _xxsubinterpreters as interpreters
 
+READ = {"x86_64": "0", "aarch64": "63"}[os.uname().machine]  # the system call
 PROGRAM = """
 import os, threading, time
 def computes_{name}():
@@ -59,6 +63,10 @@ if __name__ == "__main__":
         thread.start()
     for (hear, _), _ in pipes.values():
         os.read(hear, 1)
+    for thread in threads:
+        while Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()[0] != READ:
+            time.sleep(0.001)
+    time.sleep(0.1)
     done(tids={name: thread.native_id for name, thread in zip(pipes, threads)})
     for _, (_, end) in pipes.values():
         os.write(end, b"x")

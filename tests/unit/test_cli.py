@@ -227,7 +227,7 @@ def test_export_writes_beside_you_or_where_you_say(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     for to, name in (("perfetto", "sample.perfetto-trace"), ("speedscope", "sample.speedscope.json"), ("folded", "sample.folded")):
         assert run("export", str(trace), "--to", to) == 0
-        assert (tmp_path / name).stat().st_size > 1000
+        assert (tmp_path / name).stat().st_size > 500
     assert run("export", str(trace), "--to", "folded", "-o", "x") == 0 and (tmp_path / "x").exists()
     assert run("export", str(trace), "--to", "folded", "-o", "no/such/folder") == 2
 

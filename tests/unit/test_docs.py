@@ -12,6 +12,7 @@ import pytest
 
 from pytrace_ebpf.cli.main import parser
 from pytrace_ebpf.trace.schema import TABLES
+from pytrace_ebpf.view.by import BY
 from tests.unit.synthetic import sample
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,6 +45,12 @@ def test_the_picture_of_the_readme_is_small_and_needs_nothing_from_elsewhere() -
     picture = REPOSITORY / "docs" / "report.svg"
     assert picture.stat().st_size < 200_000 and picture.read_text().count("http") == 1  # the name of SVG itself
     assert any("Functions by self time" in line for line in texts(picture))
+
+
+def test_the_page_on_reports_says_which_question_each_kind_answers() -> None:
+    page = (REPOSITORY / "docs" / "reading-a-report.md").read_text()
+    table = page.split("## Which report answers what")[1].split("##")[0]
+    assert set(re.findall(r"--by (\w+)", table)) == set(BY)
 
 
 def test_each_test_that_the_page_on_security_names_is_there() -> None:

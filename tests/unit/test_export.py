@@ -412,6 +412,26 @@ def test_a_file_that_would_be_large_has_what_takes_most_and_says_so(
     assert main(["export", str(trace.directory), "--to", "pprof", "--min", "1%"]) == 2
 
 
+def test_folded_calls_a_file_by_the_end_that_has_its_modules_name_where_that_is_clear(tmp_path: Path) -> None:
+    files = [
+        ("/venv/lib/sphinx/cmd/build.py", "sphinx.cmd.build", "sphinx/cmd/build.py"),
+        ("/venv/lib/sphinx/__init__.py", "sphinx", "sphinx/__init__.py"),
+        ("/home/app.py", "__main__", "/home/app.py"),  # a script
+        ("/one/util.py", "util", "/one/util.py"),  # two that would be called the same
+        ("/two/util.py", "util", "/two/util.py"),
+        ("/venv/mysphinx.py", "sphinx", "/venv/mysphinx.py"),
+        ("", "built-in", ""),
+    ]
+    functions = [(k, file, f"f{k}", f"f{k}", 7, module) for k, (file, module, _) in enumerate(files)]
+    script = Script(1, 1)
+    for k in range(len(files)):
+        script = script.enter(k).run(10).leave()
+    out = io.BytesIO()
+    folded.write(pytrace_ebpf.open(write_trace(tmp_path / "t", events=script.events, functions=functions)), "wall", out)
+    expected = {f"f{k} ({short}:7) 10" if short else f"f{k} (:7) 10" for k, (_, _, short) in enumerate(files)}
+    assert set(out.getvalue().decode().splitlines()) == expected
+
+
 def test_folded_says_when_there_is_nothing_to_sum(tmp_path: Path) -> None:
     script = Script(1, 1).enter(0).run(10).leave()
     trace = pytrace_ebpf.open(write_trace(tmp_path / "t", events=script.events, functions=SAMPLE_FUNCTIONS))
@@ -419,7 +439,7 @@ def test_folded_says_when_there_is_nothing_to_sum(tmp_path: Path) -> None:
         folded.write(trace, "gil_wait", io.BytesIO())
     out = io.BytesIO()
     folded.write(trace, "wall", out)
-    assert out.getvalue() == b"<module> (/app/main.py:1) 10\n"
+    assert out.getvalue() == b"<module> (main.py:1) 10\n"
 
 
 def test_a_hand_made_tree_has_the_shape_its_author_meant() -> None:

@@ -111,6 +111,15 @@ def test_paths_functions_and_pairs_are_those_of_the_report(directory: Path) -> N
         assert np.bincount(pairs["callee"], pairs[name])[table.index].tolist() == table[name].tolist()
 
 
+def test_requests_are_there_by_endpoint_and_one_by_one(directory: Path) -> None:
+    trace, (page, _) = pytrace_ebpf.open(directory), unpacked(made(directory, "--request", "fib"))
+    requests, table = trace.requests(patterns=["fib"]), page["tables"]["request"]
+    assert page["view"] == "requests" and table["count"] == 1 and table["all"] == len(requests) == table["rows"][0]["requests"] > 0
+    assert [row["wall_ns"] for row in table["longest"]] == sorted(requests["wall_ns"], reverse=True)
+    assert {row["start_ns"] + trace.start_ns for row in table["longest"]} == set(requests["start_ns"])
+    assert unpacked(made(directory))[0]["tables"]["request"]["all"] == 0
+
+
 def test_every_thread_is_there_however_short_tables_are(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_MOST_ROWS", 1)
     page, _ = unpacked(made(directory))
@@ -209,6 +218,38 @@ def _evil(seen: Browser, page: Path) -> None:
     assert "</script><img src=x" in seen.js("document.querySelector('.two > div:last-child').innerText")
     assert seen.js("document.images.length") == 0 and seen.js("typeof hacked") == "undefined"
     assert seen.js("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+
+
+@in_browser
+def test_in_a_browser_keys_go_through_calls_and_rows_and_ticks_are_those_of_the_picture(tmp_path: Path) -> None:
+    at, second = 7 * 10**9, 10**9
+    calls = [(at + 1000 * k, 1, 1, k % 2, 0, 1, 1) for k in range(6)]
+    events = [(0, 1, 2, 0, 0, 1, 1), (second, 1, 2, 1, 0, 1, 1), *calls]
+    page = made(write_trace(tmp_path / "trace", events=events, functions=synthetic.SAMPLE_FUNCTIONS, end_ns=8 * second))
+    shown, reached = "document.querySelector('.tools .note').textContent", "+new URLSearchParams(location.hash.slice(1)).get('a')"
+    drawn = """(proto => { window.words = []; const own = proto.fillText; proto.fillText = function (text, ...at) { words.push(text); own.call(this, text, ...at); }; })
+        (CanvasRenderingContext2D.prototype)"""
+    with Browser() as seen:
+        seen.open(page, "view=timeline")
+        name = seen.js("document.querySelector('#find').value = ''") or synthetic.SAMPLE_FUNCTIONS[0][3]
+        assert "not shown" not in seen.js(shown)
+        seen.press("/")
+        seen("Input.insertText", text=name)
+        places = []
+        for key in ("Enter", "n", "n", "n", "N"):
+            before = seen.js("location.hash")
+            seen.press(key)
+            seen.wait(f"location.hash !== {json.dumps(before)}")
+            places.append(seen.js(reached))
+            assert seen.js("document.querySelector('#find').value") == name  # no key is typed
+        first, *others, back = places
+        assert first == 0 and others == sorted(others) and others[0] > 6 * second and back == others[-2]
+        assert "1 thread has ended or not begun" in seen.wait(shown)
+        seen.js(drawn)
+        seen.press("Escape", *"+" * 6)
+        seen.wait("words.some(word => word.startsWith('7.') && word.endsWith(' s and'))")
+        assert all(word.startswith("+") for word in seen.js("words") if re.fullmatch(r"\S+ (s|ms|µs|ns)", word))
+        assert seen.errors == []
 
 
 @in_browser

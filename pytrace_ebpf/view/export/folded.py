@@ -13,6 +13,7 @@ from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths_in
 from pytrace_ebpf.view.export.values import part_of
 
 SUFFIX = ".folded"
+_NAMED = ["func_id", "qualname", "file", "first_line", "module"]
 
 
 def write(trace: Any, value: str, out: BinaryIO, least: float | None = None) -> str:
@@ -33,8 +34,22 @@ def write(trace: Any, value: str, out: BinaryIO, least: float | None = None) -> 
 
 def _frames(functions: pd.DataFrame) -> dict[int, str]:
     """Function id to the text of its frame; a semicolon would end it."""
-    rows = functions[["func_id", "qualname", "file", "first_line"]].itertuples(index=False)
+    files = _short_files(functions)
+    rows = ((i, name, files[file, module], line) for i, name, file, line, module in functions[_NAMED].itertuples(index=False))
     return {NO_CONTEXT: "(further contexts)", small.OTHER: small.OTHER_NAME} | {i: printable(_frame(*row)).replace(";", ":") for i, *row in rows}
+
+
+def _short_files(functions: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Of each file and module the end of the path that has the module's name, as each stack has it once more for each of its frames; the whole path
+    where it does not end so, as of scripts, and where two files would be called the same."""
+    short, files = {}, dict[str, str]()
+    for file, module in functions[["file", "module"]].drop_duplicates().itertuples(index=False):
+        path = module.replace(".", "/")
+        ends = [end for end in (f"{path}.py", f"{path}/__init__.py") if path and file.endswith(f"/{end}")]
+        short[file, module] = ends[0] if ends else file
+        if files.setdefault(short[file, module], file) != file:
+            files[short[file, module]] = ""
+    return {(file, module): name if files[name] == file else file for (file, module), name in short.items()}
 
 
 def _frame(name: str, file: str, line: int) -> str:

@@ -1,15 +1,17 @@
 """What a page has of each other report: its rows, in plain values, and the matrices of the GIL and the cores."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.by import BY
-from pytrace_ebpf.view.names import plain
+from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
-_OTHERS = ("thread", "wait", "gil", "core", "task", "operator", "memory")
+_OTHERS = ("thread", "wait", "gil", "core", "request", "task", "operator", "memory")
 
 
 def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
@@ -24,6 +26,7 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
         "wait": switches and not facts["sampled"],
         "gil": facts["scheduling"]["source"] == "bpf" and not facts["sampled"],
         "core": switches and not facts["sampled"],
+        "request": not facts["sampled"],
         "operator": bool(manifest["options"].get("layers")),
         "memory": bool(manifest["options"].get("memory")) or manifest.get("native_memory") is not None or manifest.get("faults") is not None,
     }
@@ -31,8 +34,19 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
 
 
 def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> dict[str, Any]:
-    rows, more = BY[name].found(trace, tree, facts | {"shapes": False})
+    asked = facts.get("requests") or ()
+    rows, more = BY[name].found(trace, tree, facts | {"shapes": False, "requests": asked, "slowest": 0})
+    more |= _longest(trace, asked) if name == "request" else {}
     return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **harmless(more)}
+
+
+def _longest(trace: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """`longest`: requests one by one, start_ns from the begin of what is shown; `all`: of how many."""
+    requests = trace.requests(patterns=patterns).drop_duplicates("request_id")
+    rows = requests.sort_values("wall_ns", ascending=False, kind="stable").head(_MOST_ROWS)
+    rows = rows.assign(func_id=rows["endpoint_func_id"], start_ns=rows["start_ns"] - trace.start_ns)
+    columns = ["pid", "tid", "start_ns", "wall_ns", "awaited_ns", *SPLIT, "func_id"]
+    return {"longest": plain(named(rows[columns], trace.functions())), "all": len(requests)}
 
 
 def harmless(value: Any) -> Any:
