@@ -8,7 +8,7 @@ import pytest
 from pytrace_ebpf.record.agent import claims
 from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.process import namespaces
-from pytrace_ebpf.record.process.namespaces import Ids, Shared
+from pytrace_ebpf.record.process.namespaces import Shared
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 

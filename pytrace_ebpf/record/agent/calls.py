@@ -59,8 +59,11 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        clock = "tsc" if self._clock.number == TSC else "monotonic"
-        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
+        self._basics: list[tuple[str, object]] = [
+            ("clock", "tsc" if self._clock.number == TSC else "monotonic"),
+            ("chunk_records", _CHUNK_RECORDS),
+            ("arena_bytes", arena_bytes),
+        ]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
@@ -126,9 +129,9 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if not self._claims.settle(lambda: self._has_begun(target.pid)):  # else it began and ended, before it was seen to
-                    raise
-                return
+                if self._claims.settle(lambda: self._has_begun(target.pid)):  # it began and ended, before it was seen to
+                    return
+                raise
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -289,8 +292,7 @@ class AgentCalls(CallSource):
 
     def leave(self) -> int:
         """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
-        deadline = time.monotonic() + _LEAVE_S
-        self._claims.has_all_news = True  # they were taken since nothing is reported any more
+        deadline, self._claims.has_all_news = time.monotonic() + _LEAVE_S, True  # they were taken since nothing is reported any more
         while time.monotonic() < deadline:
             self._read()
             if not self._traced and not self._claims and not self._directories.owe:
@@ -394,8 +396,9 @@ class AgentCalls(CallSource):
             self._recording.emit(columns)
         for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
-        allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
-        for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
+        for columns in traced.allocations.take(
+            traced.arena, [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS], tids, pid, traced.values.moments
+        ):
             self._recording.emit(columns, "allocations")
         values = [piece for piece in by_thread if piece.stream == arena.VALUES]
         for columns in traced.values.take(traced.arena, values, tids, pid):
