@@ -28,10 +28,8 @@ from pytrace_ebpf.record.rights.beneath import Unfit
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-# For the target to come to a point where the agent can begin, and to one where it can leave.
-_PATIENCE_S, _LEAVE_S = 10.0, 5.0
-# How long at a time a program whose arena is full waits for this process to read it, before events are lost.
-_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
+_PATIENCE_S, _LEAVE_S = 10.0, 5.0  # for the target to come to a point where the agent can begin, and to one where it can leave
+_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000  # how long at a time a program whose arena is full waits for it to be read, before events are lost
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
@@ -59,11 +57,8 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        self._basics: list[tuple[str, object]] = [
-            ("clock", "tsc" if self._clock.number == TSC else "monotonic"),
-            ("chunk_records", _CHUNK_RECORDS),
-            ("arena_bytes", arena_bytes),
-        ]
+        clock = "tsc" if self._clock.number == TSC else "monotonic"
+        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
@@ -129,9 +124,9 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                if self._claims.settle(lambda: self._has_begun(target.pid)):  # it began and ended, before it was seen to
-                    return
-                raise
+                if not self._claims.settle(lambda: self._has_begun(target.pid)):  # else it began and ended, before it was seen to
+                    raise
+                return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
 
@@ -292,7 +287,7 @@ class AgentCalls(CallSource):
 
     def leave(self) -> int:
         """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
-        deadline, self._claims.has_all_news = time.monotonic() + _LEAVE_S, True  # they were taken since nothing is reported any more
+        deadline, self._claims.has_all_news = time.monotonic() + _LEAVE_S, True  # taken since nothing is reported any more
         while time.monotonic() < deadline:
             self._read()
             if not self._traced and not self._claims and not self._directories.owe:
@@ -396,9 +391,8 @@ class AgentCalls(CallSource):
             self._recording.emit(columns)
         for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
-        for columns in traced.allocations.take(
-            traced.arena, [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS], tids, pid, traced.values.moments
-        ):
+        allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
+        for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
             self._recording.emit(columns, "allocations")
         values = [piece for piece in by_thread if piece.stream == arena.VALUES]
         for columns in traced.values.take(traced.arena, values, tids, pid):
