@@ -37,6 +37,11 @@ class Recorder:
         """The rows since the last call."""
         return {}
 
+    @property
+    def owed_ns(self) -> int | None:
+        """Since when rows are still to come, of which it is not known yet whose they are; None: all were given."""
+        return None
+
     def see(self, drained: Rows) -> None:
         """Learn from what all recorders yielded just now."""
 

@@ -40,6 +40,7 @@ _MOST_WAITING = 2_000_000  # rows of a segment: about 65 MB of memory
 _WAITING_S = 0.01
 # What writes is imported once no recorder waits for a program to get going, which takes some milliseconds: so long at most.
 _CALM_S, _CALM_WITHIN_S = 0.05, 0.3
+_OWED_NS = 5_000_000_000  # for which rows are waited for, of which it is not known yet whose they are
 _SHOWN_S = 1.0
 _PACES = 10  # of the recorders that look seldom, a segment is at least so long
 
@@ -165,7 +166,8 @@ class Session:
                 ready.begin()
             with self._nothing_left_behind():
                 self._targets.poll()
-            if time.monotonic() >= next_cut or self._cut_soon or trace.collector.waiting > _MOST_WAITING:
+            due = time.monotonic() >= next_cut or self._cut_soon or trace.collector.waiting > _MOST_WAITING
+            if due and trace.collector.can_cut:
                 self._cut_soon = False
                 self._close_segment()
                 trace.cut(self._facts())
@@ -264,7 +266,9 @@ class Session:
                 drained.setdefault(name, []).extend(batches)
         for recorder in self._recorders:
             recorder.see(drained)
-        collector.drained_ns = began_ns
+        owed = [ns for recorder in self._recorders if (ns := recorder.owed_ns) is not None]
+        # Rows that come after their segment was closed have unknown times. Whoever fakes an arena holds it up for so long and no longer.
+        collector.drained_ns = max(collector.drained_ns, min([began_ns, *owed]), began_ns - _OWED_NS)
         self._count_losses()
 
     def _count_losses(self) -> None:

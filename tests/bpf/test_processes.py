@@ -60,14 +60,14 @@ def test_the_first_process_of_a_namespace_is_not_taken_for_the_host_s(run: Calla
 
 
 LEAVES = "leaves_at_once"
+OF_CHILDREN = ("before_exec", "before_end", "in_grandchild")
 
 
 def assert_nothing_of_the_children_is_missing(trace: Trace) -> None:
     """Of those of LEAVES."""
     calls = trace.calls().merge(trace.functions(), on="func_id")
-    names = ("before_exec", "before_end", "in_grandchild")
-    assert {name: int((calls["name"] == name).sum()) for name in names} == dict.fromkeys(names, 100)
-    assert (calls.loc[calls["name"].isin(names), "status"] == "complete").all()
+    assert {name: int((calls["name"] == name).sum()) for name in OF_CHILDREN} == dict.fromkeys(OF_CHILDREN, 100)
+    assert (calls.loc[calls["name"].isin(OF_CHILDREN), "status"] == "complete").all()
     losses = trace.losses()
     assert set(losses["class"]) <= set(NOT_REPORTED.values())
     assert calls["on_cpu_ns"].notna().all() or len(losses)
@@ -82,20 +82,22 @@ def test_children_that_live_a_millisecond_miss_nothing(follow: list[str], python
     assert_nothing_of_the_children_is_missing(pytrace_ebpf.open(directory))
 
 
-def test_first_processes_of_pid_namespaces_that_live_a_millisecond_have_calls(python: Python, run: Callable[..., tuple]) -> None:
+def test_first_processes_of_pid_namespaces_that_live_a_millisecond_miss_nothing(python: Python, run: Callable[..., tuple]) -> None:
     if python.root is not None:
         pytest.skip("a container is started by attaching")
     directory, ended = run(python.command(LEAVES, "apart"), "--source", "agent")
     assert ended.returncode == 0, ended.stderr
     trace = pytrace_ebpf.open(directory)
-    calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
-    assert calls["name"].isin(("before_exec", "before_end", "in_grandchild")).sum() >= 100  # of 300: what came too late stays unknown
+    assert_nothing_of_the_children_is_missing(trace)
+    calls = trace.calls(columns=["pid", "func_id"]).merge(trace.functions(), on="func_id")
+    assert set(calls[calls["name"].isin(OF_CHILDREN)].groupby("pid").size()) == {10}  # no two are taken for one
 
 
+@pytest.mark.parametrize("how", [[], ["apart"]], ids=["", "in pid namespaces of their own"])
 def test_children_of_an_attached_program_that_live_a_millisecond_miss_nothing(
-    python: Python, target: Callable[..., Target], traced: Callable[..., tuple]
+    how: list[str], python: Python, target: Callable[..., Target], traced: Callable[..., tuple]
 ) -> None:
-    trace, _ = traced(target(LEAVES, "--wait", python=python), "--source", "agent")
+    trace, _ = traced(target(LEAVES, *how, "--wait", python=python), "--source", "agent")
     assert_nothing_of_the_children_is_missing(trace)
 
 

@@ -28,10 +28,8 @@ from pytrace_ebpf.record.rights.beneath import Unfit
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_PATIENCE_S = 10.0  # for the target to come to a point where the agent can begin
-_LEAVE_S = 5.0  # for it to come to one where the agent can leave
-# How long at a time a program whose arena is full waits for this process to read it, before events are lost.
-_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000
+_PATIENCE_S, _LEAVE_S = 10.0, 5.0  # for the target to come to a point where the agent can begin, and to one where it can leave
+_WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000  # how long at a time a program whose arena is full waits for it to be read, before events are lost
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
@@ -126,10 +124,8 @@ class AgentCalls(CallSource):
             try:
                 injection = inject.begin(target, directory, lambda: self._has_begun(target.pid), _PATIENCE_S)
             except TargetError:
-                while not self._has_begun(target.pid):  # and ended, before it was seen to
-                    if not self._claims:
-                        raise
-                    time.sleep(0.01)
+                if not self._claims.settle(lambda: self._has_begun(target.pid)):  # else it began and ended, before it was seen to
+                    raise
                 return
             if injection.warning:
                 self._warn(target.pid, injection.warning)
@@ -168,8 +164,7 @@ class AgentCalls(CallSource):
 
     def _close(self, traced: Traced) -> None:
         self._traced.remove(traced)
-        self._lost += traced.losses
-        self._waited_ns += traced.waited_ns
+        self._lost, self._waited_ns = self._lost + traced.losses, self._waited_ns + traced.waited_ns
         self._passed.close(traced)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
@@ -182,6 +177,11 @@ class AgentCalls(CallSource):
         """What is in the arenas."""
         self._read()
         return self._recording.take()
+
+    @property
+    def owed_ns(self) -> int | None:
+        """Of arenas that wait for news of their processes."""
+        return self._claims.since_ns
 
     def cut(self) -> Rows:
         """The instructions that were counted in the segment."""
@@ -287,7 +287,7 @@ class AgentCalls(CallSource):
 
     def leave(self) -> int:
         """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
-        deadline = time.monotonic() + _LEAVE_S
+        deadline, self._claims.has_all_news = time.monotonic() + _LEAVE_S, True  # taken since nothing is reported any more
         while time.monotonic() < deadline:
             self._read()
             if not self._traced and not self._claims and not self._directories.owe:

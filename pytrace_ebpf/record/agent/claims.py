@@ -1,7 +1,7 @@
 """Whose an arena is: the process that it says, once enough is known to believe that."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,8 +12,8 @@ from pytrace_ebpf.record.process.namespaces import Ids, Shared
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-# How long, and how many, arenas wait for news of the process that they are of.
-_NEWS_S, _MOST_WAITING = 1.0, 64
+# How long arenas wait at least for news of the process that they are of, how often the news that the kernel has are taken meanwhile, and how many wait.
+_NEWS_S, _TURNS, _MOST_WAITING = 1.0, 2, 256
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class _Claim:
     arena: Arena
     shared: Shared
     start_ns: int
+    turn: int  # how often news were taken by then
     until: float = field(default_factory=lambda: time.monotonic() + _NEWS_S)
 
 
@@ -30,12 +31,13 @@ class Claims:
     """Arenas of which it is not known yet whose they are.
 
     A process that executed another program a millisecond after it had forked has its arena mapped no more, and is maybe not heard of yet: its
-    arena waits until it is.
+    arena waits until it is. Time alone says nothing: on a busy host, or where many processes begin, seconds pass until the news are read that the kernel has long had.
     """
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self.losses = np.zeros(len(LOSS_CLASSES), np.int64)  # by class, of those that were given up
+        self.has_all_news = False  # whether there will be no more: nothing waits then
         self._waiting: list[_Claim] = []
         self._owners: dict[int, int | None] = {}  # users of processes that are followed, or were
         self._executed_ns: dict[int, int] = {}  # when they became another program last
@@ -44,9 +46,14 @@ class Claims:
         """Whether some are not decided."""
         return bool(self._waiting)
 
+    @property
+    def since_ns(self) -> int | None:
+        """When the first of those began; None where there is none."""
+        return min((claim.start_ns for claim in self._waiting), default=None)
+
     def add(self, arena: Arena, shared: Shared, start_ns: int) -> None:
         """One that was found, and began at `start_ns`."""
-        self._waiting.append(_Claim(arena, shared, start_ns))
+        self._waiting.append(_Claim(arena, shared, start_ns, self._processes.turns))
 
     def executed(self, pid: int, ts: int) -> None:
         """A process that is followed became another program."""
@@ -57,6 +64,19 @@ class Claims:
         executed_ns = self._executed_ns.get(pid, start_ns)
         return executed_ns if start_ns < executed_ns else None
 
+    def settle(self, has_begun: Callable[[], bool]) -> bool:
+        """Wait until has_begun(), which decides, or all is decided; what it said. Nobody takes news meanwhile, so that after a while what is known has to do."""
+        until = time.monotonic() + _NEWS_S
+        try:
+            while not has_begun():
+                if not self._waiting:
+                    return False
+                self.has_all_news = time.monotonic() > until
+                time.sleep(0.01)
+            return True
+        finally:
+            self.has_all_news = False
+
     def decide(self) -> Iterator[tuple[Arena, int, Ids]]:
         """(arena, when it began, whose it is) of those of which that is known by now.
 
@@ -64,8 +84,10 @@ class Claims:
         """
         waiting, self._waiting = self._waiting, []
         for place, claim in enumerate(waiting):
-            final = time.monotonic() > claim.until or len(waiting) - place > _MOST_WAITING
-            ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final, self._born(claim.start_ns))
+            heard = self.has_all_news or self._processes.turns >= claim.turn + _TURNS or len(waiting) - place > _MOST_WAITING
+            final = heard and (self.has_all_news or time.monotonic() > claim.until or len(waiting) - place > _MOST_WAITING)
+            born = self._born(claim.start_ns) if heard else {}  # before, one may be there that has ended since, and another one not yet
+            ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final, born, self._processes.inside.keys())
             if ids is not None:
                 yield claim.arena, claim.start_ns, ids
             elif not final:
@@ -83,5 +105,4 @@ class Claims:
 
     def _born(self, by_ns: int) -> dict[int, dict[int, int]]:
         """Of processes in another pid namespace that were there by then, what their threads are called in there, and here."""
-        rows = self._processes.processes
-        return {pid: numbers for pid, numbers in self._processes.inside.items() if pid in rows and rows[pid]["start_ns"] <= by_ns}
+        return {pid: numbers for pid, numbers in self._processes.inside.items() if self._processes.births.get(pid, by_ns) <= by_ns}

@@ -322,6 +322,11 @@ class Sources(Recorder):
             total += source.losses()
         return total
 
+    @property
+    def owed_ns(self) -> int | None:
+        """The longest owed."""
+        return min((source.owed_ns for source in self if source.owed_ns is not None), default=None)
+
     def facts(self) -> dict[str, Any]:
         """The manifest's `sources`."""
         return {"sources": list(self._recording.chosen)}

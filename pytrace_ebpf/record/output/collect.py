@@ -107,6 +107,11 @@ class Collector:
         self.add({"losses": [tables.columns_of(losses)]})
         self._looked_ns = now
 
+    @property
+    def can_cut(self) -> bool:
+        """Whether a segment that is closed now has any length."""
+        return self.drained_ns - _SETTLING_NS > self._start_ns
+
     def cut(self, final: bool = False) -> tuple[int, int, Mapping[str, pa.Table]]:
         """Close a segment: (start_ns, end_ns, tables). Everything drained so far, but for the youngest unless `final`."""
         start, end = self._start_ns, self.drained_ns - _SETTLING_NS

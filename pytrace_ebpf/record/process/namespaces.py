@@ -1,7 +1,7 @@
 """Process and thread ids inside a pid namespace, and the same ones as this process sees them."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,12 +79,14 @@ class Ids:
         known: Mapping[int, int | None],
         final: bool = True,
         born: Mapping[int, Mapping[int, int]] = MappingProxyType({}),
+        reported: Set[int] = frozenset(),
     ) -> Self | None:
         """The process that calls itself `inside` and has the file `shared` mapped. That it says so is not believed.
 
         known  processes that are followed, or were since the file began: each with its user, None where that is not known
         final  no more will be known later
-        born   of those of them in another pid namespace, the ids in there to those here
+        born   of those of them in another pid namespace that had been forked when the file began, the ids in there to those here
+        reported  the processes of which such ids are known: what is not in `born` of them had not been forked then, so that nothing else can be concluded
 
         None where there is none, so far. One that ended before it was heard of, or became another program, is believed where nothing
         speaks against it: neither it nor who has its number now is another user's.
@@ -95,10 +97,14 @@ class Ids:
         fit = [pid for pid, numbers in born.items() if numbers.get(inside) == pid and _is_of(pid, shared.uid, known)]
         if len(fit) == 1:
             return cls(fit[0], watch(fit[0]), born[fit[0]])
+        if not final and (inside not in known or _watched):  # its own beginning may not be reported yet, and then it would be taken for another one
+            return None
         for namespace in _watched:
-            if (pid := _ended(namespace, inside)) and known.get(pid, shared.uid) in (shared.uid, None):
+            pid = _ended(namespace, inside)
+            if pid and pid not in reported and known.get(pid, shared.uid) in (shared.uid, None):
                 return cls(pid, namespace)
-        became = [pid for pid in known if _numbers(pid, pid)[-1:] == [inside] and _is_of(pid, shared.uid, known)]
+        others = known.keys() - reported
+        became = [pid for pid in others if _numbers(pid, pid)[-1:] == [inside] and _is_of(pid, shared.uid, known)]
         if len(became) == 1:
             return cls(became[0], watch(became[0]))
         if {known.get(inside), _user_of(inside)} - {shared.uid, None}:

@@ -54,10 +54,12 @@ class Processes(Recorder):
         self._alive: Counter[int] = Counter()  # threads per process
         self._gone: dict[tuple[int, int], dict[str, Any]] = {}  # threads that had ended when rows were taken last
         self.inside: dict[int, dict[int, int]] = {}  # of processes in another pid namespace, ids in there to those here, as each thread was born
+        self.births: dict[int, int] = {}  # when each was forked, of those of which that was reported
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
         self._naming = Naming(self._readings, user)
         self._changed: set[int | tuple[int, int]] = set()
         self._news: News = []
+        self.turns = 0  # how often they were taken
         self.last_ns: int | None = None  # when the recording ended; what ends later ends then
 
     def _now(self) -> int:
@@ -78,6 +80,7 @@ class Processes(Recorder):
     def take_news(self) -> News:
         """What happened to processes since the last call."""
         news, self._news = self._news, []
+        self.turns += 1
         return news
 
     def cut(self) -> Rows:
@@ -130,7 +133,10 @@ class Processes(Recorder):
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
         row, began_ns = self.processes[pid], self._program_start_ns.get(pid, start_ns)
-        row["start_ns"] = self._first_call_ns[pid] = min(start_ns, self._first_call_ns.get(pid, start_ns))
+        earliest_ns = self._first_call_ns.get(pid, start_ns)
+        if (row["end_ns"] or start_ns) >= start_ns:  # else another one has its number now
+            earliest_ns = self.births.get(pid, earliest_ns)
+        row["start_ns"] = self._first_call_ns[pid] = min(start_ns, earliest_ns)
         if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
             row |= {"source": source, "python_version": version}
             self._program_start_ns[pid] = max(start_ns, began_ns)
@@ -194,7 +200,7 @@ class Processes(Recorder):
             row = {name: int(events[name][at]) for name in ("ts", "pid", "tid", "other_pid", "other_tid", "state", "address")}
             key = row["pid"], row["tid"]
             if kind == SchedKind.FORK:
-                self._born_inside(*key, row["address"])
+                self._born_inside(*key, row["address"], row["ts"])
                 creator = self.threads.get((row["other_pid"], row["other_tid"]), {})
                 self._add_thread(*key, row["ts"], creator.get("comm", ""))
                 # One that was listed before this event was read has the time from which its process was listed.
@@ -218,9 +224,10 @@ class Processes(Recorder):
                     news.append((kind, row))
         return news
 
-    def _born_inside(self, pid: int, tid: int, number: int) -> None:
+    def _born_inside(self, pid: int, tid: int, number: int, ts: int) -> None:
         if pid == tid:  # a new process, which may have the number of an old one
             self.inside.pop(pid, None)
+            self.births[pid] = ts
         if number:
             numbers = self.inside.setdefault(pid, {})
             numbers.pop(number, None)
@@ -307,7 +314,7 @@ class Processes(Recorder):
         ended = [pid for pid, row in list(self.processes.items())[1:] if row["end_ns"] is not None]
         for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
             del self.processes[pid]
-            for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups, self.inside):
+            for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups, self.inside, self.births):
                 by_pid.pop(pid, None)
 
     def _read_names(self, pid: int | None = None) -> None:
