@@ -130,11 +130,12 @@ def test_a_call_sets_off_a_trace(condition: str, incident: str, name: str, host:
 
 
 def test_a_thread_that_waits_for_the_gil_sets_off_a_trace(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "gil > 40%")
+    # Beside others a thread waits for a core each time that its 5 ms for the GIL are over, which takes longer than those.
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "gil > 10%")
     host.do("slow", "fight")
     trace = written(recorder)
     found = trace.manifest["trigger"]
-    assert found["end_ns"] - found["start_ns"] == SECOND and 0.4 * SECOND < found["waited_ns"] <= SECOND
+    assert found["end_ns"] - found["start_ns"] == SECOND and 0.1 * SECOND < found["waited_ns"] <= SECOND
     waits = trace.waits()
     waits = waits[(waits["tid"] == found["tid"]) & (waits["kind"] == "gil")]
     within = waits["blocked_until_ns"].clip(upper=found["end_ns"]) - waits["start_ns"].clip(lower=found["start_ns"])
