@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, top_function
+from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, most_time, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _WIDE = 150  # cells, with which there is room for where functions were called from
@@ -26,6 +26,8 @@ _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
     table, more = _sampled(trace, facts) if facts.get("sampled") else _called(trace, tree, facts)
+    if facts["by"] == "function" and not more.get("sentence"):
+        more["sentence"] = most_time(table) or None
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
 
 

@@ -1,4 +1,4 @@
-"""One sentence, as a person would say it, on where a function's time went; none where nothing dominates."""
+"""One sentence, as a person would say it, on where a function's time went; a plain one where nothing dominates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -12,9 +12,10 @@ from pytrace_ebpf.view.names import in_full
 
 _OF_A_LOCK = 0.02  # of all time, in which idle threads count too
 _OF_ALL = 0.1  # of all time: below it a function is not worth a sentence
-_DOMINATES = 0.5
+_DOMINATES, _ALL = 0.5, 0.99
 _COMPUTES = 0.7
 _MATTERS = 0.3
+_OFF = {"runq_wait": "in the run queue", "gil_wait": "waiting for the GIL", "blocked": "blocked"}
 WAITING = {
     "lock": "waiting for a lock",
     "object-lock": "waiting for an object's own lock",
@@ -48,6 +49,40 @@ def top_function(row: Part, all_ns: int, reasons: Reasons, names: Mapping[int, s
     if on_cpu + queued >= _COMPUTES:
         return f"{name} computes{_rivals(queued, reasons, int(row['func_id']), names)}."
     return ""
+
+
+def most_time(table: pd.DataFrame) -> str:
+    """The sentence for any trace: which function has the most self time, and where that went; "" where no function is known.
+
+    `table`: rows by function, of calls or samples. Of samples, functions of native code are named only where no other has any time.
+    """
+    named = table[table["func_id"] >= 0]
+    if "native" in named and named.loc[named["native"] == 0, "self_ns"].sum():
+        named = named[named["native"] == 0]
+    if not named["self_ns"].sum():
+        return ""
+    top = named.loc[named["self_ns"].idxmax()]
+    whole = int(top["self_ns"])
+    if "self_error_ns" in table and top["self_error_ns"] > _DOMINATES * whole:
+        return "There are too few samples to say where the time went."
+    said = f"{_quoted(top['qualname'])} has the most self time, {_part(whole / table['self_ns'].sum())}"
+    if not text.known(top["self_on_cpu_ns"]):
+        return f"{said}."
+    on_cpu, unknown = (int(top[f"self_{column}_ns"]) for column in ("on_cpu", "unknown"))
+    off = {where: int(top[f"self_{state}_ns"]) for state, where in _OFF.items() if text.known(top[f"self_{state}_ns"])}
+    if len(off) < len(_OFF):  # they are not told apart
+        off = {"off the core": whole - on_cpu - unknown}
+    parts = sorted({"on a core": on_cpu, **off, "not recorded": unknown}.items(), key=lambda part: -part[1])
+    shares = [f"{_part(ns / whole)} {where}" for where, ns in parts if ns >= _OF_ALL * whole]
+    said += f", all of it {parts[0][0]}." if parts[0][1] >= _ALL * whole else f", of which {_listed(shares)}."
+    busiest = named.loc[named["self_on_cpu_ns"].idxmax()]
+    if on_cpu >= _DOMINATES * whole or busiest["func_id"] == top["func_id"] or not busiest["self_on_cpu_ns"]:
+        return said
+    return f"{said} Of the time on a core {_quoted(busiest['qualname'])} has the most, {_part(busiest['self_on_cpu_ns'] / table['self_on_cpu_ns'].sum())}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
 def contended_lock(lock: Part, table: pd.DataFrame, functions: pd.DataFrame) -> str:

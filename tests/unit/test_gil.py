@@ -29,7 +29,7 @@ from pytrace_ebpf.cli import main
 from pytrace_ebpf.rebuild.near import near
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
-from pytrace_ebpf.view.sentence import top_function, waited_for
+from pytrace_ebpf.view.sentence import most_time, top_function, waited_for
 
 PID, HOG, VICTIM = 7, 7, 8
 US, MS = 1_000, 1_000_000
@@ -338,6 +338,44 @@ def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
 def test_the_sentence_in_plain_words(split: tuple[int, int, int, int], reasons: dict[str, Any], said: str) -> None:
     everything = {"gil": [], "blocked": [], "runq": []} | reasons
     assert top_function(row(*split), 100, lambda: everything, {0: "load", 1: "tokenize", 2: "put"}) == said
+
+
+def of_functions(**columns: list[Any]) -> pd.DataFrame:
+    """Rows by function, named a, b and so on; with no time where none is given."""
+    count = len(columns["ns"])
+    nothing = dict.fromkeys(("unknown_ns", "on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"), [0] * count)
+    own = {f"self_{name}": values for name, values in (nothing | columns).items()}
+    return pd.DataFrame({"func_id": range(count), "qualname": list("abc")[:count], **own})
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"ns": [61, 39], "on_cpu_ns": [4, 2], "runq_wait_ns": [39, 37], "blocked_ns": [18, 0]},
+            "61 %, of which 64 % in the run queue and 30 % blocked.",
+        ),
+        ({"ns": [60, 40], "on_cpu_ns": [0, 40], "blocked_ns": [60, 0]}, "60 %, all of it blocked. Of the time on a core `b` has the most, 100 %."),
+        (
+            {"ns": [70, 30], "on_cpu_ns": [7, 3], **{name: [None, None] for name in ("runq_wait_ns", "gil_wait_ns", "blocked_ns")}},
+            "70 %, of which 90 % off the core and 10 % on a core.",
+        ),
+        (
+            {"ns": [80, 20], "on_cpu_ns": [20, 20], "gil_wait_ns": [20, 0], "unknown_ns": [40, 0]},
+            "80 %, of which 50 % not recorded, 25 % on a core and 25 % waiting for the GIL.",
+        ),
+        ({"ns": [70, 30], "on_cpu_ns": [None, None]}, "70 %."),
+    ],
+)
+def test_where_nothing_dominates_the_sentence_is_plain(columns: dict[str, list[Any]], said: str) -> None:
+    assert most_time(of_functions(**columns)) == f"`a` has the most self time, {said}"
+
+
+def test_few_samples_name_no_function_and_native_code_is_named_last() -> None:
+    columns = {"ns": [50, 30], "on_cpu_ns": [50, 30]}
+    assert most_time(of_functions(**columns, error_ns=[40, 5])) == "There are too few samples to say where the time went."
+    assert most_time(of_functions(**columns, error_ns=[1, 1]).assign(native=[1, 0])) == "`b` has the most self time, 38 %, all of it on a core."
+    assert most_time(of_functions(**columns).assign(func_id=-1)) == ""
 
 
 def test_quiet_where_nothing_dominates_or_is_known() -> None:

@@ -92,6 +92,28 @@ def test_what_was_written_before_a_failure_is_whole(tmp_path: Path, monkeypatch:
     assert len(trace.segments) == at and trace.end_ns == at * SECOND and len(trace.events()) == 1000 * at
 
 
+@pytest.mark.parametrize("can_take_back", [True, False])
+def test_a_segment_that_stays_listed_keeps_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_take_back: bool) -> None:
+    """As where its directory becomes read-only between the list and the manifest: the one can be written, the other not, and then neither."""
+    replace = Output.replace
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def fail(self: Output, name: str, content: bytes) -> None:
+        if (self.path / "events" / "part-00001.parquet").exists():
+            refuse()
+        replace(self, name, content)
+
+    monkeypatch.setattr(Output, "replace", fail)
+    if not can_take_back:
+        monkeypatch.setattr("pytrace_ebpf.record.output.journal.os.ftruncate", refuse)
+    writer = written(tmp_path / "trace", 3)
+    whole = 1 if can_take_back else 2
+    assert writer.failed and writer.segments == whole
+    assert len(pytrace_ebpf.open(tmp_path / "trace").events()) == 1000 * whole
+
+
 def test_a_trace_that_comes_to_nothing_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for path in (tmp_path / "trace", tmp_path / "own"):

@@ -39,8 +39,8 @@ class Journal:
 
     def take_back(self, to: int) -> None:
         """Remove what was added since it had `to` bytes. Raises OSError."""
+        os.ftruncate(self._file.fileno(), to)
         self._size = to
-        os.ftruncate(self._file.fileno(), self._size)
 
     def replace(self, lines: Iterable[Line]) -> None:
         """Put other lines in the place of all, or none of them. Raises OSError."""

@@ -164,13 +164,15 @@ class Writer:
             self._write_manifest()
         except OSError as error:
             self._fail(error)
-            self.manifest |= before
             with suppress(OSError):
                 self._journal.take_back(listed)
+            if self._journal.size > listed:  # nothing can be taken back there: whoever reads the list counts on the parts
+                self._count(line, end_ns)
+                return
+            self.manifest |= before
             self._undo(parts, part)
             return
-        self._next, self._end_ns = self._next + 1, end_ns
-        self._listed += [line] if len(self._listed) < _MOST_LISTED else []
+        self._count(line, end_ns)
         self._groups.open.add(line, parts, part, size)
         try:
             self._update_groups(line, tables)
@@ -178,6 +180,11 @@ class Writer:
             self._fail(error)
         else:
             self._judge_size()
+
+    def _count(self, line: dict[str, Any], end_ns: int) -> None:
+        """A segment is written and listed."""
+        self._next, self._end_ns = self._next + 1, end_ns
+        self._listed += [line] if len(self._listed) < _MOST_LISTED else []
 
     def _write_parts(self, tables: Mapping[str, pa.Table], part: str) -> tuple[int, dict[str, int]]:
         """Write a part of each table; returns their bytes, and the checksum of each. Raises OSError, with none of them left."""
