@@ -74,6 +74,8 @@ def most_time(table: pd.DataFrame) -> str:
         off = {"off the core": whole - on_cpu - unknown}
     parts = sorted({"on a core": on_cpu, **off, "not recorded": unknown}.items(), key=lambda part: -part[1])
     shares = [f"{_part(ns / whole)} {where}" for where, ns in parts if ns >= _OF_ALL * whole]
+    if not shares:  # the sums are wrong
+        return f"{said}."
     said += f", all of it {parts[0][0]}." if parts[0][1] >= _ALL * whole else f", of which {_listed(shares)}."
     busiest = named.loc[named["self_on_cpu_ns"].idxmax()]
     if on_cpu >= _DOMINATES * whole or busiest["func_id"] == top["func_id"] or not busiest["self_on_cpu_ns"]:
