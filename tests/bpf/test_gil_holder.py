@@ -37,10 +37,14 @@ def asleep(trace: Trace, tid: int) -> pd.DataFrame:
     return sched[(sched["kind"] == SchedKind.OUT) & sched["syscall"].isin(SLEEPS)]
 
 
-def check(trace: Trace, said: dict[str, Any]) -> None:
-    """Hold what was recorded against what the target said of its threads."""
+def check(trace: Trace, said: dict[str, Any], begins: bool = False) -> None:
+    """Hold what was recorded against what the target said of its threads. `begins`: for the first moments, until the program was looked at, no holder is known."""
     for waiter, holder in (("want", "hold"), ("kept_out", "block")):
         waited = gil_waits(trace, said[waiter])
+        # Nobody has it where who was given it waits for a core, on a busy machine for some time.
+        unknown, nobody = waited.get(-1, 0.0), waited.get(0, 0.0)
+        assert unknown < (0.5 if begins else 0.05) * waited.sum() and nobody < 0.3 * waited.sum(), (waiter, said, waited)
+        waited = waited[waited.index > 0]
         assert waited.sum() > 0.03, waited
         assert waited.get(said[holder], 0.0) > 0.95 * waited.sum(), (waiter, said, waited)
     # A thread that sleeps with the GIL is its holder; if it released the GIL, nobody is, or the thread that started it.
@@ -77,7 +81,7 @@ def test_children_have_a_gil_of_their_own(way: str, python: Python, target: Call
     process.go()
     said = process.done()
     assert said["pid"] != process.pid
-    check(pytrace_ebpf.open(recorder.finish()), said)
+    check(pytrace_ebpf.open(recorder.finish()), said, begins=way == "exec")
 
 
 def test_in_a_container_the_holder_has_the_hosts_thread_id(attach: Callable[..., Recorder]) -> None:
