@@ -20,10 +20,11 @@ export function onAxis(all, step) {
   if (!base || Math.abs(all.at(-1)) < 1000 * unit || exact(all.at(-1), step) <= 3) return {since: "", words: all.map(ns => moment(ns, step))};
   return {since: moment(base, whole), words: all.map(ns => "+" + ((ns - base) / unit).toLocaleString("en", {maximumFractionDigits: 2}) + " " + UNITS.find(([s]) => s === unit)[1])};
 }
-const exact = (ns, step) => { const [scale] = UNITS.find(([s]) => Math.abs(ns) >= s) ?? UNITS[3]; return Math.ceil(-Math.log10(step / scale) - 1e-9); };
+const exact = (ns, step) => { const [scale] = UNITS.find(([s]) => Math.abs(ns) >= s) ?? UNITS[3]; return decimals(step, scale); };
+const decimals = (step, scale) => Math.ceil(-Math.log10(step / scale) - 1e-9);
 
 /** As exact as the distance of ticks. */
 export function moment(ns, step) {
   const [scale, unit] = UNITS.find(([s]) => Math.abs(ns) >= s || step >= s) ?? UNITS[3];
-  return (ns / scale).toLocaleString("en", {maximumFractionDigits: Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9)))}) + " " + unit;
+  return (ns / scale).toLocaleString("en", {maximumFractionDigits: Math.min(9, Math.max(0, decimals(step, scale)))}) + " " + unit;
 }

@@ -84,8 +84,9 @@ class Claims:
         """
         waiting, self._waiting = self._waiting, []
         for place, claim in enumerate(waiting):
-            heard = self.has_all_news or self._processes.turns >= claim.turn + _TURNS or len(waiting) - place > _MOST_WAITING
-            final = heard and (self.has_all_news or time.monotonic() > claim.until or len(waiting) - place > _MOST_WAITING)
+            at_once = self.has_all_news or len(waiting) - place > _MOST_WAITING
+            heard = at_once or self._processes.turns >= claim.turn + _TURNS
+            final = at_once or (heard and time.monotonic() > claim.until)
             born = self._born(claim.start_ns) if heard else {}  # before, one may be there that has ended since, and another one not yet
             ids = Ids.of(claim.arena.pid, claim.shared, self._followed(claim.start_ns), final, born, self._processes.inside.keys())
             if ids is not None:
