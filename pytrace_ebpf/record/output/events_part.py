@@ -168,7 +168,9 @@ class _Column:
     def write_places(self, file: BinaryIO) -> None:
         """Of each page where it is, and its first row: the second half."""
         firsts = np.cumsum([0, *self._rows]).tolist()
-        places = [struct({1: i64(self._begin + at), 2: i32(size), 3: i64(first)}) for (at, size), first in zip(self._pages.places, firsts, strict=False)]
+        places = [
+            struct({1: i64(self._begin + at), 2: i32(size), 3: i64(first)}) for (at, size), first in zip(self._pages.places, firsts, strict=False)
+        ]
         self._put(file, 4, {1: listed(places)})
 
     def _put(self, file: BinaryIO, field: int, index: dict[int, Value]) -> None:

@@ -156,7 +156,7 @@ def _value(value: str | int) -> bytes:
     return number(3, value) if isinstance(value, int) else data(1, value)
 
 
-def _message(field: int, pieces: Iterable[bytes]) -> list[bytes | bytearray]:
+def _message(field: int, pieces: Iterable[bytes | bytearray]) -> list[bytes | bytearray]:
     """A sub-message of these pieces."""
     whole = bytearray()  # most are a few bytes
     for piece in pieces:

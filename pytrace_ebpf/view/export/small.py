@@ -28,8 +28,7 @@ def write(chunks: Chunks, out: BinaryIO, least: float | None) -> str:
     else:
         share = _SHARES[-1]
         found = chunks(share)
-    for chunk in found:
-        out.write(chunk)
+    out.writelines(found)
     if not share:
         return ""
     return f"; what takes under {percent(share, 1)} of all time is summed as {OTHER_NAME}, as the file would have more than {size(MOST)}: --min 0 has all"
