@@ -34,8 +34,10 @@ checksums of pages are there too, and of derived tables the only ones.
 
 The files describe themselves: the first part of a table, and every one with many rows, has in its Parquet metadata `pytrace_ebpf.table`, `pytrace_ebpf.meaning`,
 `pytrace_ebpf.key` and `pytrace_ebpf.columns`, the unit and the meaning of each column as JSON (`pyarrow.parquet.read_schema(part).metadata`, DuckDB's `parquet_kv_metadata`). Each
-part has the least and the largest value of its columns (of `calls/` of those by which calls are sought), so that
-an engine skips what a condition rules out. Which id joins what: [joins.md](joins.md).
+part has the least and the largest value of its columns, and Parquet's page index, so that an engine skips what a condition rules
+out. Left out are free texts, which nobody seeks by their order, and in `calls/` columns by which calls are not sought: the bounds of all
+would take 40 ns a call. Pages of `events` have their own bounds of `ts` and `kind`; of other columns mostly those of the whole row
+group stand there. Which id joins what: [joins.md](joins.md).
 
 With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
 length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins

@@ -129,6 +129,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         "by": args.by,
         "sort": args.sort or "self" if args.by in functions.KEYS else None,
     }
+    if not args.json:
+        facts |= {"at_most": args.top or None}  # plain values of a million functions would be a gigabyte
     if args.by == "request":
         facts |= {"requests": args.request, "slowest": 1 if args.slowest is None else args.slowest}
     if by.before:

@@ -11,6 +11,7 @@
 #include "rebuild.h"
 
 #define FEW 1024
+#define MANY (1 << 17) /* nodes, whose memory is worth giving back */
 
 static uint64_t hash_of(uint32_t parent, int32_t func, uint8_t outermost)
 {
@@ -105,6 +106,10 @@ bool tree_child(struct tree *tree, uint32_t parent, int32_t func, uint8_t outerm
 /* No calls yet, and nodes for those that are open and count; of these it will have only the ends. False: no memory. */
 bool tree_begin_anew(struct engine *engine)
 {
+    if (engine->tree.count > MANY) {
+        tree_free(&engine->tree);
+        engine->tree = (struct tree){.most = engine->tree.most};
+    }
     engine->tree.count = 0;
     engine->tree_ns = engine->end_ns;
     sites_begin_anew(&engine->sites);
@@ -115,8 +120,10 @@ bool tree_begin_anew(struct engine *engine)
         thread->has_root = thread->looks_back = thread->is_late = false;
         thread->kept = engine->wants_tree ? thread->sequence : 0;
         thread->goners = 0;
-        for (size_t at = 0; at < thread->depth; at++)
+        for (size_t at = 0; at < thread->depth; at++) {
+            thread->calls[at].node = 0;
             thread->calls[at].unknown_below = (uint8_t)((thread->calls[at].unknown_below | thread->calls[at].unknown_below << 4) & 0xf0);
+        }
         if (engine->wants_tree && thread->phase == WITHIN && thread->depth && !calls_plant(engine, thread))
             return false;
     }

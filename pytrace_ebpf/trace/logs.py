@@ -145,6 +145,7 @@ class Logs:
             frame = to_frame(self._load(spec, self._parts(name), spec.known(None), []), spec)
             frame = frame.drop_duplicates(list(spec.key), keep="last").sort_values(list(spec.key), ignore_index=True)
             if len(frame) > _FEW:
+                pa.default_memory_pool().release_unused()  # what it was unpacked in is as large as it is
                 return frame
             self._held[name] = frame
         return self._held[name].copy()

@@ -384,7 +384,10 @@ class Trace(Logs):
         """Build a derived table, and `keep` it in a directory that is ours; else, and where we may not write, for as long as this lives."""
 
         def build(into: Path) -> derived.Settled | None:
-            return self._derive[spec.name](self, into)
+            try:
+                return self._derive[spec.name](self, into)
+            finally:
+                pa.default_memory_pool().release_unused()  # what events were unpacked in is of no more use
 
         if keep and self._files.ours:
             parts = derived.build(self._files, spec, self._derived_key(spec), build)

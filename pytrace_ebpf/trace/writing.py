@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,18 +31,23 @@ def described(spec: Table) -> pa.Schema:
 def write(spec: Table, rows: pa.Table, where: Path | BinaryIO, describe: bool = True, **options: Any) -> None:
     """Write a part: `rows` as the table's schema has them, `options` as pyarrow's write_table takes them. Raises OSError."""
     rows = rows.replace_schema_metadata(description(spec) if describe else None)
-    pq.write_table(rows, where, **(_options(rows.column_names) | options))
+    pq.write_table(rows, where, **(_options(rows.schema) | options))
 
 
 def stream(spec: Table, path: Path, **options: Any) -> pq.ParquetWriter:
     """A part that is written piece by piece, otherwise as by write(). Raises OSError."""
-    return pq.ParquetWriter(path, described(spec), **(_options(spec.arrow.names) | options))
+    return pq.ParquetWriter(path, described(spec), **(_options(spec.arrow) | options))
 
 
-def _options(names: Collection[str]) -> dict[str, Any]:
+def _leaf(name: str, type_: pa.DataType) -> str:
+    """What Parquet calls a column's values."""
+    return _leaf(f"{name}.list.element", type_.value_type) if pa.types.is_list(type_) else name
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
     return {
         "compression": "lz4",
-        "write_statistics": [name for name in names if name not in _FREE_TEXT],
+        "write_statistics": [_leaf(field.name, field.type) for field in schema if field.name not in _FREE_TEXT],
         "write_page_checksum": True,
         "write_page_index": True,
     }

@@ -32,15 +32,15 @@ def before(trace: Any) -> None:
     core_sums(trace)
 
 
-def found(trace: Any, _calls: pd.DataFrame, _: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.time.by_core's rows; and `cores`, what `facts` gives."""
+def found(trace: Any, _calls: pd.DataFrame, asked: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.time.by_core's rows; and `cores`, what `facts` gives, of functions no more than `asked` says."""
     sums = core_sums(trace)
     rows = sums.threads.merge(trace.threads()[["pid", "tid", "name"]], how="left", on=["pid", "tid"])
-    return rows[["cpu", "pid", "tid", "name", "busy_ns", "slices"]], {"cores": facts(trace, sums)}
+    return rows[["cpu", "pid", "tid", "name", "busy_ns", "slices"]], {"cores": facts(trace, sums, asked.get("at_most"))}
 
 
-def facts(trace: Any, sums: CoreSums) -> dict[str, Any]:
-    """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its sums.
+def facts(trace: Any, sums: CoreSums, at_most: int | None = None) -> dict[str, Any]:
+    """What the report by core says in addition to its rows, as plain values (times in ns): of a Trace and its sums, of `at_most` functions (None: all).
     busy_cores is None where no switches were recorded."""
     names = trace.functions()
     known = trace.scheduling["source"] in ("bpf", "perf")
@@ -49,11 +49,22 @@ def facts(trace: Any, sums: CoreSums) -> dict[str, Any]:
         "busy_cores": float((spent["cores"] * spent["ns"]).sum() / max(1, spent["ns"].sum())) if known else None,
         "cores_at_a_time": plain(spent) if known else [],
         "kept_off": plain(named(_kept_off(trace), names)),
-        "functions": plain(named(sums.functions, names)),
+        "functions": plain(named(_most(sums.functions, at_most), names)),
+        "functions_in_all": int(sums.functions["func_id"].nunique()),
         "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
         "preempted_by": plain(cores.preemptions(trace.waits_by_part(cores.WAITS), trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
+
+
+def _total(functions: pd.DataFrame) -> "pd.Series[int]":
+    """The time on a core of each function, the largest first."""
+    return functions.groupby("func_id")["self_on_cpu_ns"].sum().sort_values(ascending=False, kind="stable")
+
+
+def _most(functions: pd.DataFrame, at_most: int | None) -> pd.DataFrame:
+    """Rows of so many functions with the most time; None: all."""
+    return functions if at_most is None else functions[functions["func_id"].isin(_total(functions).index[:at_most])]
 
 
 def _kept_off(trace: Any) -> pd.DataFrame:
@@ -134,14 +145,14 @@ def _off(more: dict[str, Any], width: int) -> list[RenderableType]:
 def _functions(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
     table = pd.DataFrame(more["functions"])
     out = Listing(width, [(6, "self"), (5, "busy")], ["on core", "function"])
-    total = table.groupby("func_id")["self_on_cpu_ns"].sum().sort_values(ascending=False)
+    total = _total(table)
     for func_id, own in ((f, table[table["func_id"] == f]) for f in total.index[:top]):
         where = "  ".join(f"{row['cpu']}: {text.percent(row['self_on_cpu_ns'], total[func_id])}" for row in own.head(3).to_dict("records"))
         one = own.iloc[0]
         busy = f"{one['busy_cores']:.2f}" if text.known(one["busy_cores"]) else text.NOTHING
         name = partial(text.function, one["qualname"], one["file"], one["first_line"])
         out.add([text.duration(total[func_id]), busy], partial(text.fit, where), name)
-    shown = f"{min(top, len(total)):,} of {len(total):,}; busy: cores the process had meanwhile"
+    shown = f"{min(top, len(total)):,} of {more['functions_in_all']:,}; busy: cores the process had meanwhile"
     return [text.title("Functions on cores", shown, width), out]
 
 

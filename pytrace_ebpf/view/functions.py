@@ -72,7 +72,7 @@ def sentence(trace: Any, table: pd.DataFrame) -> str | None:
         return None
     top = table.loc[table["self_ns"].idxmax()].to_dict()
     functions = trace.functions()
-    names = dict(functions.set_index("func_id")["qualname"])
+    names = functions.set_index("func_id")["qualname"]
     if top["func_id"] not in names:
         return None
     few = _few(trace)

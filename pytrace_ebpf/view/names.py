@@ -13,9 +13,10 @@ def named(table: pd.DataFrame, functions: pd.DataFrame, side: str = "") -> pd.Da
     return table.merge(names, how="left", on=f"{side}func_id")
 
 
-def in_full(functions: pd.DataFrame) -> "pd.Series[Any]":
-    """By func_id what to call functions of a library (schema.FUNCTIONS): Queue.get or, where no class is known, as before 3.11, queue.get."""
-    rows = functions.set_index("func_id")[["qualname", "module"]].astype("object").fillna("?")
+def in_full(functions: pd.DataFrame, *used: "pd.Series[int]") -> "pd.Series[Any]":
+    """By func_id what to call the `used` functions (none given: all) of a library (schema.FUNCTIONS): Queue.get or, where no class is known, as before 3.11, queue.get."""
+    chosen = functions[functions["func_id"].isin(pd.concat(used))] if used else functions
+    rows = chosen.set_index("func_id")[["qualname", "module"]].astype("object").fillna("?")
     return rows["qualname"].where(rows["qualname"].str.contains(".", regex=False), rows["module"] + "." + rows["qualname"])
 
 

@@ -28,9 +28,10 @@ WAITING = {
 
 Part = Mapping[str, Any]
 Reasons: TypeAlias = Callable[[], Mapping[str, Sequence[Part]]]
+Names: TypeAlias = "Mapping[int, str] | pd.Series[Any]"  # by func_id
 
 
-def top_function(row: Part, all_ns: int, reasons: Reasons, names: Mapping[int, str]) -> str:
+def top_function(row: Part, all_ns: int, reasons: Reasons, names: Names) -> str:
     """The sentence for the function with the most self time; "" where nothing dominates or is known.
 
     `row`: its row of analyze.functions.by_function; all_ns: the time of all functions; `reasons` gives analyze.waits.reasons of it, and is asked only
@@ -115,7 +116,7 @@ def called_to_wait(wait: Part, table: pd.DataFrame, functions: pd.DataFrame) -> 
     rows = functions.set_index("func_id")
     whole = table.loc[table["func_id"] == wait["caller_func_id"], "total_ns"].sum()
     share = f"{_part(wait['ns'] / whole)} of its time, " if whole else ""
-    library = in_full(functions)
+    library = in_full(functions, pd.Series([wait["primitive_func_id"], wait["waker_primitive_func_id"]]))
     waiting, called = rows["qualname"].get(wait["caller_func_id"]), library.get(wait["primitive_func_id"])
     said = f"{_quoted(waiting)} waits {share}{text.duration(wait['ns'])}, in {_quoted(called)}"
     if wait["waker_ns"] < _DOMINATES * wait["ns"] or wait["waker_caller_func_id"] not in rows.index:
@@ -158,7 +159,7 @@ def _most(parts: Sequence[Part]) -> tuple[int, float]:
     return most, sums[most] / sum(sums.values())
 
 
-def _holder(parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
+def _holder(parts: Sequence[Part], own: int, names: Names) -> str:
     most, share = _most([part for part in parts if part["func_id"] != NOBODY])
     if most not in names:
         return ""
@@ -166,7 +167,7 @@ def _holder(parts: Sequence[Part], own: int, names: Mapping[int, str]) -> str:
     return f", {'mostly' if share >= _DOMINATES else 'most often'} held by {whose}"
 
 
-def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int, str]) -> str:
+def _blocked(name: str, share: float, parts: Sequence[Part], names: Names) -> str:
     kinds: dict[tuple[str, str | None], int] = {}
     for part in parts:
         key = part["kind"], part["syscall"]
@@ -179,18 +180,18 @@ def _blocked(name: str, share: float, parts: Sequence[Part], names: Mapping[int,
     if kind in ("sleep", "page-fault", "wait-child"):
         return f"{subject} {doing}."
     most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
-    if part_of < _DOMINATES or most not in (*names, NOBODY):
+    if part_of < _DOMINATES or (most != NOBODY and most not in names):
         return f"{subject} {doing}."
     return f"{subject} {doing}, woken by {'no thread of this program' if most == NOBODY else _quoted(names[most])}."
 
 
-def _rivals(queued: float, reasons: Reasons, own: int, names: Mapping[int, str]) -> str:
+def _rivals(queued: float, reasons: Reasons, own: int, names: Names) -> str:
     if queued < 0.2:
         return ""
     most, share = _most(reasons()["runq"])
     much = "half" if 0.45 <= queued < 0.55 else _part(queued)
     lacks = f"; {much} of its time it has no core"
-    if share < _DOMINATES or most not in (*names, NOBODY):
+    if share < _DOMINATES or (most != NOBODY and most not in names):
         return lacks
     if most == NOBODY:
         return f"{lacks}: other programs have them"

@@ -29,7 +29,7 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
         return sampled_tasks.found(trace, facts["sampled"])
     functions = trace.functions()
     waits = named(awaited.awaited(trace.tasks(columns=list(awaited.COLUMNS)), functions), functions)
-    names = in_full(functions).str.replace("asyncio.tasks.", "asyncio.", regex=False)  # as programs import them
+    names = in_full(functions, waits["awaited_func_id"]).str.replace("asyncio.tasks.", "asyncio.", regex=False)  # as programs import them
     waits = waits.assign(awaited=waits["awaited_func_id"].map(names))
     return rows(trace), {"sentence": sentence(trace), "awaited": plain(waits)}
 

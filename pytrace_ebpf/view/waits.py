@@ -27,7 +27,9 @@ def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.
     table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours())
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
-    called = {f"{side}primitive": table[f"{side}primitive_func_id"].map(in_full(functions)) for side in ("", "partner_")}
+    primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
+    names = in_full(functions, *primitives)
+    called = {f"{side}primitive": own.map(names) for side, own in zip(("", "partner_"), primitives, strict=True)}
     return table.assign(**called), {}
 
 

@@ -104,9 +104,9 @@ def _groups(rows: pd.DataFrame, functions: pd.DataFrame, key: str) -> tuple[pd.D
     functions = functions[["func_id", "qualname", "file", "first_line", "module"]]
     if key == "function":
         return functions.set_index("func_id", drop=False), rows["func_id"].to_numpy(dtype=np.int64)
-    names = pd.DataFrame({"module": functions["module"].astype("object").unique()})
-    code = rows["func_id"].map(functions.set_index("func_id")["module"].astype("object"))
-    return names, pd.Index(names["module"]).get_indexer(code).astype(np.int64)
+    code, modules = pd.factorize(functions["module"])
+    at = pd.Index(functions["func_id"]).get_indexer(rows["func_id"])
+    return pd.DataFrame({"module": np.asarray(modules, object)}), np.append(code, -1)[at].astype(np.int64)
 
 
 def _sums(rows: pd.DataFrame, whole: Bools, names: pd.DataFrame, group: Ints, key: str) -> pd.DataFrame:

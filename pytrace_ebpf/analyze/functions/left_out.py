@@ -16,7 +16,8 @@ def left_out(table: pd.DataFrame, functions: pd.DataFrame, start_ns: int, end_ns
     found = rows.groupby("func_id", as_index=False).agg(
         left_out_ns=("left_out_ns", "sum"), times=("left_out_ns", "size"), calls_per_s=("calls_per_s", "mean"), why=("why", "last")
     )
-    found = found.join(functions.set_index("func_id")["qualname"].astype("object"), on="func_id")
+    named = functions[functions["func_id"].isin(found["func_id"])]
+    found = found.join(named.set_index("func_id")["qualname"].astype("object"), on="func_id")
     order = (found["calls_per_s"] * found["left_out_ns"]).where(found["why"] != INTERVAL, float("inf"))
     return found.loc[order.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 

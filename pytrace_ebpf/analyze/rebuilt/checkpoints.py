@@ -54,8 +54,13 @@ class Checkpoint:
         """As bytes; 1/5 of its size or less."""
         lengths = {"nodes": len(self.nodes), "keys": len(self.keys), "sites": len(self.sites), "saved": len(self.saved)}
         place = [self.place.before, self.place.start_ns, self.place.end_ns, self.place.segments]
-        body = b"".join((np.ascontiguousarray(self.nodes).data, self.keys.astype("<i8").data, np.ascontiguousarray(self.sites).data, self.saved))
-        return json.dumps(lengths | {"place": place}).encode() + b"\n" + pa.compress(body, codec=_CODEC, asbytes=True)
+        out = pa.BufferOutputStream()
+        out.write(json.dumps(lengths | {"place": place}).encode() + b"\n")
+        with pa.CompressedOutputStream(out, _CODEC) as packing:  # one after the other: a large tree is never there once more
+            for array in (np.ascontiguousarray(self.nodes), self.keys.astype("<i8"), np.ascontiguousarray(self.sites)):
+                packing.write(array.view(np.uint8).data)
+            packing.write(self.saved)
+        return bytes(out.getvalue())
 
     @classmethod
     def unpacked(cls, content: bytes) -> "Checkpoint | None":
@@ -69,12 +74,13 @@ class Checkpoint:
             sizes = [nodes * NODE.itemsize, keys * 8, sites * SITE.itemsize, saved]
             if min(sizes) < 0 or sum(sizes) > _MOST_BYTES:
                 return None
-            body = pa.decompress(content[end + 1 :], decompressed_size=sum(sizes), codec=_CODEC, asbytes=True)
+            body = pa.decompress(memoryview(content)[end + 1 :], decompressed_size=sum(sizes), codec=_CODEC)
         except (ValueError, KeyError, TypeError, RecursionError, OSError, pa.ArrowException):
             return None
         first, second, third = (sum(sizes[:k]) for k in (1, 2, 3))
         of_nodes, of_keys, of_sites = body[:first], body[first:second], body[second:third]
-        return cls(np.frombuffer(of_nodes, NODE), np.frombuffer(of_keys, "<i8").astype(np.int64), np.frombuffer(of_sites, SITE), body[third:], place)
+        numbers = np.frombuffer(of_keys, "<i8").astype(np.int64)
+        return cls(np.frombuffer(of_nodes, NODE), numbers, np.frombuffer(of_sites, SITE), bytes(body[third:]), place)
 
 
 class Checkpoints:

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.read_ahead import ahead, bunches_of, cores
@@ -25,8 +26,9 @@ def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
     engine.losses(windows_of(losses, CALL_LOSSES), windows_of(losses, SCHED_LOSSES))
     engine.unseen(unseen_of(losses))
     layer, module = np.zeros((2, int(functions["func_id"].max()) + 1 if len(functions) else 0), np.int32)
-    layer[functions["func_id"]] = functions["function_layer"].map(LAYERS.index)
-    module[functions["func_id"]] = functions["module"].astype("category").cat.codes
+    code, names = pd.factorize(functions["function_layer"])
+    layer[functions["func_id"]] = np.array([LAYERS.index(name) for name in names], np.int32)[code]
+    module[functions["func_id"]] = pd.factorize(functions["module"])[0]
     engine.functions(layer, module)
     if trace.manifest.get("entry_line") == CALLER:
         engine.has_call_lines()

@@ -39,6 +39,7 @@ class Sums:
     sites: npt.NDArray[np.void]
     spent: dict[str, npt.NDArray[Any]]
     spenders: Ints
+    of: Engine | None = None  # in whose memory the nodes are
 
 
 _DERIVED: WeakKeyDictionary[Trace, Sums] = WeakKeyDictionary()
@@ -54,7 +55,7 @@ def sums_of(trace: Trace, most: int = MOST_NODES, *, nodes: bool = False) -> Sum
     held = _DERIVED.get(trace)
     if held is None or (nodes and not len(held.nodes)):  # the first node is the root of all
         held = _derived(trace, most)
-        _DERIVED[trace] = held if len(held.nodes) <= _FEW_NODES else replace(held, nodes=np.zeros(0, NODE))
+        _DERIVED[trace] = held if len(held.nodes) <= _FEW_NODES else replace(held, nodes=np.zeros(0, NODE), of=None)
     return held
 
 
@@ -63,13 +64,15 @@ def _derived(trace: Trace, most: int) -> Sums:
         engines, tree = _advance(trace, len(trace.segments))
         engines.finish(trace.end_ns)
         engines.add_to(tree)
-        return Sums(tree.nodes(), tree.keys(), tree.sites(), *engines.spent())
+        spent = engines.spent()
+        del engines  # of a large tree each copy counts
+        return Sums(tree.nodes(), tree.keys(), tree.sites(), *spent, tree)
     engine, parts = begun(trace, rows=False, nodes=most)
     for events, end_ns in parts:
         for _ in engine.take(events, end_ns, PIECE):
             pass
     engine.finish(trace.end_ns)
-    return Sums(engine.nodes(), engine.keys(), engine.sites(), engine.spent(), engine.keys())
+    return Sums(engine.nodes(), engine.keys(), engine.sites(), engine.spent(), engine.keys(), engine)
 
 
 def begun(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, Iterator[tuple[Iterator[pa.Table], int]]]:
@@ -247,8 +250,9 @@ class Keeper:
         at_end = place + 1 == len(self._segments)
         self.keeps = self.keeps and (self._complete or not (engines.met_unknown or (has_only_cputime(self._trace) and at_end)))
         if self.keeps and (self._rows * BYTES_AN_EVENT >= kept.size or last):
-            _keep(kept, place, Checkpoint(*engines.sums(_empty_tree(self._trace)), engines.save()), self._tree)
-            engines.new_tree()
+            state = Checkpoint(*engines.sums(_empty_tree(self._trace)), engines.save())
+            engines.new_tree()  # first, as of a large tree each copy counts
+            _keep(kept, place, state, self._tree)
             self._rows = 0
 
 

@@ -1,7 +1,7 @@
 """The functions that answer requests: those of well-known servers and frameworks, and those that the user names."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 
@@ -12,6 +12,7 @@ import pandas as pd
 from pytrace_ebpf.patterns import fitting, nearest
 
 Bools = npt.NDArray[np.bool_]
+_AT_ONCE = 1 << 16  # functions, of which there may be a million, each with a name of its own
 
 
 @dataclass(frozen=True)
@@ -80,30 +81,54 @@ def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
 
 def own(functions: pd.DataFrame) -> Bools:
     """Mask of the program's own functions: written in Python, and not in a folder of libraries."""
-    python = (functions["function_layer"] == "python").to_numpy(dtype=bool)
-    return python & ~functions["file"].astype("object").map(lambda file: bool(_LIBRARY.match(file))).to_numpy(dtype=bool)
+    return _in_python(functions) & ~_of_distinct(functions["file"], lambda file: bool(_LIBRARY.match(file)))
 
 
 def unmet(functions: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
     """Of patterns as of asked() that fit none of the `functions`, a sentence each, with the nearest names."""
-    python = functions[functions["function_layer"].astype("object") == "python"]
-    known = list(zip(*(python[column].astype("object") for column in ("file", "module", "qualname")), strict=True))
     wanted = [pattern for pattern in patterns if not len(_matching(functions, pattern))]
+    if not wanted:
+        return []
+    python = functions[_in_python(functions)]
+    known = list(zip(*(python[column].astype("object") for column in ("file", "module", "qualname")), strict=True))
     return [f"{fitting('--request', each, 0, len(known), nearest(each.rpartition(':')[2], known))}." for each in wanted]
 
 
 def _matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
     where, colon, name = pattern.rpartition(":")
-    fits = functions["function_layer"].astype("object") == "python"
-    qualname, module = functions["qualname"].astype("object"), functions["module"].astype("object")
-    if not colon:  # what people type
-        plain = qualname.str.rpartition(".")[2]
-        return pd.Index(
-            functions["func_id"][
-                fits & pd.concat([each.str.fullmatch(translate(name)) for each in (qualname, plain, module + "." + qualname)], axis=1).any(axis=1)
-            ]
-        )
-    for values, wanted in ((qualname, name), (functions["file"].astype("object") if "/" in where else module, where)):
-        if wanted:
-            fits &= values.str.fullmatch(translate(wanted))
-    return pd.Index(functions["func_id"][fits])
+    found = functions[_in_python(functions)]
+    if where:
+        found = found[_of_distinct(found["file" if "/" in where else "module"], _fits(where))]
+    if name or not colon:
+        found = found[_names(found, name, anywhere=not colon)]
+    return pd.Index(found["func_id"])
+
+
+def _names(functions: pd.DataFrame, name: str, anywhere: bool) -> Bools:
+    """Mask of those whose qualified name fits; `anywhere`: what people type, which may be a name alone, or one with its module."""
+    fits, mask = _fits(name), np.zeros(len(functions), bool)
+    for at in range(0, len(functions), _AT_ONCE):
+        some = functions.iloc[at : at + _AT_ONCE]
+        qualnames = some["qualname"].astype("object")
+        if not anywhere:
+            mask[at : at + len(some)] = [fits(each) for each in qualnames]
+        else:
+            of_modules = zip(qualnames, some["module"].astype("object"), strict=True)
+            mask[at : at + len(some)] = [fits(each) or fits(each.rpartition(".")[2]) or fits(f"{module}.{each}") for each, module in of_modules]
+    return mask
+
+
+def _in_python(functions: pd.DataFrame) -> Bools:
+    return (functions["function_layer"] == "python").to_numpy(dtype=bool)
+
+
+def _of_distinct(names: "pd.Series[str]", holds: Callable[[str], bool]) -> Bools:
+    """Of which of the names something holds, each asked for once."""
+    code, distinct = pd.factorize(names)
+    return np.append([holds(name) for name in distinct], False)[code].astype(bool)
+
+
+def _fits(pattern: str) -> Callable[[str], bool]:
+    """Whether a shell pattern fits the whole of a name."""
+    match = re.compile(translate(pattern)).fullmatch
+    return lambda name: match(name) is not None

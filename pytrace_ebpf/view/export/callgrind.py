@@ -4,6 +4,7 @@ One position (the line) and an event for each part of the time, in nanoseconds. 
 (`--lines exact`) or sampled, else at the line of the function's `def`. https://valgrind.org/docs/manual/cl-format.html
 """
 
+from array import array
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -129,35 +130,39 @@ class _Names:
 
     def __init__(self, functions: pd.DataFrame) -> None:
         same = functions.duplicated(["qualname", "file"], keep=False)
-        self._functions = {
-            row.func_id: (
-                f"{printable(row.qualname)}:{row.first_line}" if twice else printable(row.qualname),
-                printable(row.file) or f"{row.module}",
-                max(0, int(row.first_line)),
-            )
-            for row, twice in zip(functions.itertuples(index=False), same, strict=True)
-        }
-        self._functions[small.OTHER] = (small.OTHER_NAME, small.OTHER_NAME, 0)
-        self._numbers: dict[tuple[str, str], int] = {}
+        names = zip(functions["qualname"], functions["first_line"], same, strict=True)
+        # Of a million functions each object counts: of files, which are fewer, there is one.
+        self._names = [*(f"{printable(name)}:{line}" if twice else printable(name) for name, line, twice in names), small.OTHER_NAME, "(unknown)"]
+        files: dict[str, str] = {}
+        found = (printable(file) or f"{module}" for file, module in zip(functions["file"], functions["module"], strict=True))
+        self._files = [*(files.setdefault(file, file) for file in found), small.OTHER_NAME, "(unknown)"]
+        self._lines = array("q", np.append(np.maximum(functions["first_line"].to_numpy(np.int64), 0), [0, 0]).tobytes())
+        func = np.append(functions["func_id"].to_numpy(np.int64), small.OTHER) - small.OTHER  # none is less
+        places = np.full(int(func.max()) + 1, -1)
+        places[func] = np.arange(len(func))
+        self._places = array("q", places.tobytes())
+        self._numbers: dict[str, dict[str, int]] = {"file": {}, "function": {}}
 
     def file(self, func_id: int, key: str = "fl") -> str:
         """The line that says in which file a function is."""
-        return f"{key}={self._numbered('file', self._of(func_id)[1])}"
+        return f"{key}={self._numbered('file', self._files[self._at(func_id)])}"
 
     def function(self, func_id: int, key: str = "fn") -> str:
         """The line that names a function."""
-        return f"{key}={self._numbered('function', self._of(func_id)[0])}"
+        return f"{key}={self._numbered('function', self._names[self._at(func_id)])}"
 
     def line(self, func_id: int, line: Any) -> int:
         """A line of a function's, that of its `def` where it is not known; 0 where that is not known either."""
-        return self._of(func_id)[2] if line is None or pd.isna(line) or line < 0 else int(line)
+        return self._lines[self._at(func_id)] if line is None or pd.isna(line) or line < 0 else int(line)
 
-    def _of(self, func_id: int) -> tuple[str, str, int]:
-        return self._functions.get(func_id, ("(unknown)", "(unknown)", 0))
+    def _at(self, func_id: int) -> int:
+        place = func_id - small.OTHER
+        return self._places[place] if place < len(self._places) else -1
 
     def _numbered(self, what: str, name: str) -> str:
-        known = self._numbers.get((what, name))
+        numbers = self._numbers[what]
+        known = numbers.get(name)
         if known is not None:
             return f"({known})"
-        self._numbers[what, name] = number = len(self._numbers) + 1
+        numbers[name] = number = len(numbers) + 1
         return f"({number}) {name}"

@@ -50,7 +50,7 @@ def resource(pid: int, command: str, executable: str, python_version: str | None
     return {key: printable(value) if isinstance(value, str) else value for key, value in found.items() if value}
 
 
-def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes]) -> Iterator[bytes]:
+def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes]) -> Iterator[bytes | bytearray]:
     """The message, piece by piece. `resources`: of each process its attributes."""
     tables = _Tables(contexts)
     pid = contexts.threads["pid"].to_numpy(np.int64)
@@ -130,13 +130,13 @@ class _Tables:
         yield from (data(5, text) for text in self._strings)
 
     def _places(self) -> Iterator[bytes]:
-        functions: dict[tuple[str, str, int], int] = {}
+        functions: dict[int, int] = {}
         for row in self._contexts.places.itertuples(index=False):
-            key = (printable(row.name), printable(row.file), max(0, int(row.first_line)))
+            name, file, first = self._strings.number(printable(row.name)), self._strings.number(printable(row.file)), max(0, int(row.first_line))
+            key = (name << 32 | file) << 32 | first  # one object each: there may be a million
             if key not in functions:
                 functions[key] = len(functions) + 1
-                name, file = self._strings.number(key[0]), self._strings.number(key[1])
-                yield data(3, number(1, name) + (number(3, file) if file else b"") + number(4, key[2]))
+                yield data(3, number(1, name) + (number(3, file) if file else b"") + number(4, first))
             line = number(1, functions[key]) + (number(2, int(row.line)) if row.line > 0 else b"")
             kind = self._attribute("profile.frame.type", "cpython" if row.layer in _BY_INTERPRETER else "native") if row.layer else 0
             yield data(2, data(3, line) + (data(4, varint(kind)) if kind else b""))
@@ -156,7 +156,9 @@ def _value(value: str | int) -> bytes:
     return number(3, value) if isinstance(value, int) else data(1, value)
 
 
-def _message(field: int, pieces: Iterable[bytes]) -> list[bytes]:
+def _message(field: int, pieces: Iterable[bytes | bytearray]) -> list[bytes | bytearray]:
     """A sub-message of these pieces."""
-    pieces = list(pieces)
-    return [varint(field << 3 | 2) + varint(sum(map(len, pieces))), *pieces]
+    whole = bytearray()  # most are a few bytes
+    for piece in pieces:
+        whole += piece
+    return [varint(field << 3 | 2) + varint(len(whole)), whole]

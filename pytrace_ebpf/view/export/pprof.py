@@ -90,12 +90,12 @@ def _labels(contexts: Contexts, strings: Strings) -> list[list[bytes]]:
 
 def _places(contexts: Contexts, strings: Strings) -> Iterator[bytes]:
     """A Location for each place, with a Function for each that differs in more than the line."""
-    functions: dict[tuple[str, str, int], int] = {}
+    functions: dict[int, int] = {}
     for at, row in enumerate(contexts.places.itertuples(index=False), 1):
-        key = (printable(row.name), printable(row.file), max(0, int(row.first_line)))
+        name, file, first = strings.number(printable(row.name)), strings.number(printable(row.file)), max(0, int(row.first_line))
+        key = (name << 32 | file) << 32 | first  # one object each: there may be a million
         if key not in functions:
             functions[key] = len(functions) + 1
-            name, file = strings.number(key[0]), strings.number(key[1])
-            yield data(5, number(1, functions[key]) + number(2, name) + number(3, name) + number(4, file) + number(5, key[2]))
+            yield data(5, number(1, functions[key]) + number(2, name) + number(3, name) + number(4, file) + number(5, first))
         line = number(1, functions[key]) + (number(2, int(row.line)) if row.line > 0 else b"")
         yield data(4, number(1, at) + number(2, 1) + data(4, line))

@@ -5,6 +5,7 @@ callers), each caller to (calls, primitive calls, own time, total time); times i
 """
 
 import marshal
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,6 +19,7 @@ from pytrace_ebpf.view.export.values import part_of
 
 SUFFIX = ".pstats"
 _NOBODY = -2
+_AT_ONCE = 1 << 16  # rows
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[str, int, str]
@@ -32,14 +34,18 @@ def write(trace: Any, value: str, out: BinaryIO) -> None:
     found = pd.DataFrame({"caller": caller, "func_id": rows["func_id"], "calls": rows["calls"], "own": values(rows[column(part, "self_")])[0]})
     total = values(rows[column(part, "")])[0]
     keys = _keys(trace.functions())
+    nobody: dict[Key, tuple[int, int, float, float]] = {}  # stands for all that have no callers: there may be a million
     stats: dict[Key, tuple[int, int, float, float, dict[Key, tuple[int, int, float, float]]]] = {}
     for func_id, calls, primitive, own, whole in _sums(found, ["func_id"], rows["outermost"].to_numpy(bool), total):
-        before = stats.get(key := keys.get(func_id, _UNKNOWN), (0, 0, 0.0, 0.0, {}))
-        stats[key] = (before[0] + primitive, before[1] + calls, before[2] + own, before[3] + whole, before[4])
+        before = stats.get(key := keys.get(func_id, _UNKNOWN), (0, 0, 0.0, 0.0, nobody))
+        stats[key] = (before[0] + primitive, before[1] + calls, before[2] + own, before[3] + whole, nobody)
     within = found["caller"] != _NOBODY
     outermost = _first_of_pair(tree, rows)[within]
     for above, func_id, calls, primitive, own, whole in _sums(found[within], ["caller", "func_id"], outermost, total[within]):
-        callers = stats[keys.get(func_id, _UNKNOWN)][4]
+        callers = stats[of := keys.get(func_id, _UNKNOWN)][4]
+        if callers is nobody:
+            callers = {}
+            stats[of] = (*stats[of][:4], callers)
         was = callers.get(key := keys.get(above, _UNKNOWN), (0, 0, 0.0, 0.0))
         callers[key] = (was[0] + calls, was[1] + primitive, was[2] + own, was[3] + whole)
     marshal.dump(stats, out)
@@ -50,8 +56,10 @@ _UNKNOWN: Key = ("~", 0, "(unknown)")
 
 def _keys(functions: pd.DataFrame) -> dict[int, Key]:
     """Functions as pstats names them; ~ stands for the file of what is not Python, and is left out by it."""
-    rows = functions[["func_id", "file", "first_line", "qualname"]].itertuples(index=False)
-    return {int(i): (printable(file) or "~", max(0, int(line)), printable(name)) for i, file, line, name in rows}
+    code, files = pd.factorize(functions["file"])  # of which there are fewer: each once
+    files = [printable(file) or "~" for file in files]
+    rows = zip(functions["func_id"], code, functions["first_line"], functions["qualname"], strict=True)
+    return {int(i): (files[file], max(0, int(line)), printable(name)) for i, file, line, name in rows}
 
 
 def _callers(tree: pd.DataFrame, rows: pd.DataFrame) -> Ints:
@@ -77,9 +85,11 @@ def _first_of_pair(tree: pd.DataFrame, rows: pd.DataFrame) -> npt.NDArray[np.boo
     return first
 
 
-def _sums(rows: pd.DataFrame, by: list[str], outermost: npt.NDArray[np.bool_], total: Ints) -> list[tuple[Any, ...]]:
+def _sums(rows: pd.DataFrame, by: list[str], outermost: npt.NDArray[np.bool_], total: Ints) -> Iterator[tuple[Any, ...]]:
     """The keys `by`, calls, primitive ones, and own and total time in s."""
     parts = rows.assign(primitive=np.where(outermost, rows["calls"], 0), whole=np.where(outermost, total, 0))
     table = parts.groupby(by)[["calls", "primitive", "own", "whole"]].sum().reset_index()
     table[["own", "whole"]] /= 1e9
-    return list(zip(*(table[name].tolist() for name in table), strict=True))
+    for at in range(0, len(table), _AT_ONCE):
+        some = table.iloc[at : at + _AT_ONCE]
+        yield from zip(*(some[name].tolist() for name in some), strict=True)

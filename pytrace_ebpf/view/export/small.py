@@ -22,25 +22,23 @@ def write(chunks: Chunks, out: BinaryIO, least: float | None) -> str:
             out.write(chunk)
         return ""
     for share in (0.0, *_SHARES[:-1]):
-        found: Iterable[bytes] | None = _within(chunks(share))
+        found: Iterable[bytes | bytearray] | None = _within(chunks(share))
         if found is not None:
             break
     else:
         share = _SHARES[-1]
         found = chunks(share)
-    for chunk in found:
-        out.write(chunk)
+    out.writelines(found)
     if not share:
         return ""
     return f"; what takes under {percent(share, 1)} of all time is summed as {OTHER_NAME}, as the file would have more than {size(MOST)}: --min 0 has all"
 
 
-def _within(chunks: Iterator[bytes]) -> list[bytes] | None:
+def _within(chunks: Iterator[bytes]) -> list[bytearray] | None:
     """The pieces, None where they are more than MOST."""
-    found, length = [], 0
+    found = bytearray()  # many are a line
     for chunk in chunks:
-        found.append(chunk)
-        length += len(chunk)
-        if length > MOST:
+        found += chunk
+        if len(found) > MOST:
             return None
-    return found
+    return [found]

@@ -32,19 +32,16 @@ def write(trace: Any, out: BinaryIO) -> bool:
     functions, tree = trace.functions(), trace.tree()
     singly = int(tree["calls"].sum()) <= MOST_CALLS and period_of(trace) is None
     origin = int(trace.manifest["start_ns"])
-    frames = [{"name": "(unknown)"}]
-    places = functions[["qualname", "file", "first_line"]].itertuples(index=False)
-    frames += [{"name": n, "file": f} | ({"line": int(line)} if line > 0 else {}) for n, f, line in places]
-    frames += [{"name": "(further contexts)"}]
-    frame_of = pd.Series(np.arange(1, len(frames)), index=[*functions["func_id"], NO_CONTEXT])
+    frame_of = pd.Series(np.arange(1, len(functions) + 2), index=np.append(functions["func_id"].to_numpy(np.int64), NO_CONTEXT))
     names = {(t.pid, t.tid): t.name for t in trace.threads()[["pid", "tid", "name"]].itertuples(index=False)}
     start = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": "pytrace-ebpf",
         "name": str((trace.manifest.get("target") or {}).get("command", "")),
-        "shared": {"frames": frames},
     }
-    out.write(json.dumps(start).encode()[:-1] + b', "profiles": [')
+    out.write(json.dumps(start).encode()[:-1] + b', "shared": {"frames": [')
+    out.writelines(_frames(functions))
+    out.write(b']}, "profiles": [')
     threads = _evented(trace.calls(columns=list(COLUMNS)), frame_of, origin) if singly else _sampled(tree, frame_of)
     for i, ((pid, tid), whole, pieces) in enumerate(threads):
         profile = {
@@ -55,6 +52,13 @@ def write(trace: Any, out: BinaryIO) -> bool:
         out.writelines(pieces)
     out.write(b"\n]}\n")
     return singly
+
+
+def _frames(functions: pd.DataFrame) -> Iterator[bytes]:
+    yield b'{"name": "(unknown)"}'
+    for name, file, line in functions[["qualname", "file", "first_line"]].itertuples(index=False):
+        yield b", " + json.dumps({"name": name, "file": file} | ({"line": int(line)} if line > 0 else {})).encode()
+    yield b', {"name": "(further contexts)"}'
 
 
 def _sampled(tree: pd.DataFrame, frame_of: "pd.Series[int]") -> Iterator[_Thread]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.analyze.functions.by_function import of_tree, values
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
@@ -105,16 +106,23 @@ def _functions(functions: pd.DataFrame, table: pd.DataFrame, columns: Columns) -
     """By the number that they have in the page, func_id: name, number in `files`, line, layer, and the times of the report by function."""
     count = int(functions["func_id"].max()) + 1 if len(functions) else 0
     rows = functions.set_index("func_id").reindex(np.arange(count))
-    files = pd.Categorical(rows["file"].astype(object))
-    numbers = {layer.name: number for number, layer in enumerate(LAYERS)}
-    times = table.set_index("func_id")[list(_TIMES)].reindex(np.arange(count)).fillna(0).astype("int64")
+    files, numbers = pd.Categorical(rows["file"]), {layer.name: number for number, layer in enumerate(LAYERS)}
+    layer, layers = pd.factorize(rows["function_layer"])
+    func = table["func_id"].to_numpy(np.int64)
+    named = (func >= 0) & (func < count)
+
+    def times(name: str) -> npt.NDArray[np.int64]:
+        known = np.zeros(count, np.int64)
+        known[func[named]] = values(table[name])[0][named]
+        return known
+
     return {
         "names": [clean(name) for name in rows["qualname"].astype(object)],
         "files": [clean(name) for name in files.categories],
         "file": columns.add(files.codes),
         "line": columns.add(rows["first_line"].fillna(-1)),
-        "layer": columns.add(rows["function_layer"].astype(object).map(numbers).fillna(0)),
-        **{name: columns.add(times[name]) for name in _TIMES},
+        "layer": columns.add(np.append([numbers.get(name, 0) for name in layers], 0)[layer]),
+        **{name: columns.add(times(name)) for name in _TIMES},
     }
 
 

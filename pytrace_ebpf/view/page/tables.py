@@ -35,7 +35,7 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
 
 def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> dict[str, Any]:
     asked = facts.get("requests") or ()
-    rows, more = BY[name].found(trace, tree, facts | {"shapes": False, "requests": asked, "slowest": 0})
+    rows, more = BY[name].found(trace, tree, facts | {"shapes": False, "requests": asked, "slowest": 0, "at_most": _MOST_ROWS})
     more |= _longest(trace, asked) if name == "request" else {}
     return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **harmless(more)}
 
