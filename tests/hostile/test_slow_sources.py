@@ -36,16 +36,13 @@ class Job:
     def work(self):
         time.sleep(.001)
 """
-SLOWLY = (
-    """
-modules = [importlib.import_module(f"slow{number}") for number in range(%d)]
+SLOWLY = f"""
+modules = [importlib.import_module(f"slow{{number}}") for number in range({FILES})]
 print("ready", flush=True)
 while True:
     for module in modules: module.Slow().work()
     time.sleep(.001)
 """
-    % FILES
-)
 
 
 @contextmanager
