@@ -175,7 +175,7 @@ def public_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A C compiler for CC that optimizes nothing, for tests of what is built and not of how fast that is."""
     path = tmp_path_factory.mktemp("compiler") / "quick"

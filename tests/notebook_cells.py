@@ -33,12 +33,18 @@ def record(folder: Path, name: str, *options: str, seconds: str = "2.5") -> None
     subprocess.run(words, cwd=folder, env=environment(), check=True, timeout=PATIENCE_S)
 
 
+def notebook_of(sources: list[str]) -> Any:
+    """That has these cells, as nbformat knows it."""
+    new = pytest.importorskip("nbformat").v4
+    return new.new_notebook(cells=[new.new_code_cell(source) for source in sources])
+
+
 def executed(sources: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[Any]:
     """The cells of a notebook in `folder` with what they put out. One that fails ends it, as *Run all* does, and is an error here unless it `fails`."""
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    notebook = notebook_of(sources)
     client = nbclient.NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(folder)}})
     if fails:
         with pytest.raises(nbclient.exceptions.CellExecutionError):

@@ -17,7 +17,7 @@ from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, reported, wait_until
-from tests.conftest import PATIENCE_S, Python, Target, links_of
+from tests.conftest import HOST_PYTHON, PATIENCE_S, Python, Target, links_of
 
 pytestmark = pytest.mark.sources("agent")
 
@@ -219,3 +219,11 @@ def test_a_program_that_ends_while_the_agent_is_injected_is_no_failure(
         assert source["source"] == "agent", source["why"]
         calls = trace.calls(columns=["func_id"]).merge(trace.functions(), on="func_id")
         assert (calls["name"] == "step").sum() == 100
+
+
+def test_a_thread_goes_on_whose_main_thread_waits_for_it(run: Callable[..., tuple]) -> None:
+    """The tracer looks in while nothing is reported: on 3.11 a pending call for the main thread would then hold all other threads at their next function."""
+    trace, done = run(Python(HOST_PYTHON).command("waits_for_computing"), "--source", "agent", "-q")
+    assert done.returncode == 0 and "done" in done.stdout
+    calls = pytrace_ebpf.open(trace).named_calls()
+    assert (calls["qualname"] == "leaf").sum() == 100

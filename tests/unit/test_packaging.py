@@ -1,7 +1,6 @@
 """What is installed is what lies here: every module, the data they read, and every probe beside them; and it works in clean environments."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from tests.conftest import PATIENCE_S, PYENV
+from tests.conftest import PATIENCE_S, REPOSITORY
+from tests.environments import build, clean, pythons, source_in, the_wheel
 from tests.unit.synthetic import sample
 
-REPOSITORY = Path(__file__).parents[2]
 LIBRARIES = {
     "pytrace_ebpf/probes/agent/agent.so",
     "pytrace_ebpf/probes/outside/outside.so",
@@ -29,29 +28,12 @@ def files(folder: str, *patterns: str) -> set[str]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A copy of what a wheel is built from, nothing compiled."""
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, tmp_path)
-    for name in ("pytrace_ebpf", "probes"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so"))
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(REPOSITORY / "scripts/build-libraries.sh", tmp_path / "scripts")
-    return tmp_path
-
-
-def build(source: Path, compiler: str) -> "subprocess.CompletedProcess[str]":
-    words = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "."]
-    return subprocess.run(words, cwd=source, env={**os.environ, "CC": compiler}, capture_output=True, text=True)
+    return source_in(tmp_path)
 
 
 def shipped(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
-
-
-def the_wheel(folder: Path) -> Path:
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def expected() -> set[str]:
@@ -64,25 +46,9 @@ def expected() -> set[str]:
     return files("pytrace_ebpf", "*.py") | data | probes | rebuild
 
 
-def clean(python: Path, wheel: Path, folder: Path, extra: str = "") -> Path:
-    """A new environment of this Python with the wheel and what it says it needs, nothing else; its commands' folder."""
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "-q", "-p", python, folder], check=True)
-    done = subprocess.run([*uv, "pip", "install", "-q", "-p", folder / "bin" / "python", f"{wheel}{extra}"], capture_output=True, text=True)
-    if done.returncode and "Failed to fetch" in done.stderr and not os.environ.get("CI"):
-        pytest.skip("the package index cannot be reached, from which an environment gets what the wheel needs")
-    assert done.returncode == 0, done.stderr
-    return folder / "bin"
-
-
 def said(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run([*words], capture_output=True, text=True, cwd="/", env=environment, timeout=PATIENCE_S)
-
-
-def pythons() -> list[Path]:
-    """This host's own, and a newer one, where there is one."""
-    return [Path("/usr/bin/python3.11"), *sorted(PYENV.glob("3.13.*/bin/python3.13"))[-1:]]
 
 
 def test_a_wheel_by_way_of_the_sdist_holds_everything_and_works_in_clean_environments(source: Path, tmp_path: Path, quick_compiler: str) -> None:

@@ -96,6 +96,10 @@ def _look(target: Target, library: Descriptor) -> None:
             if candidate.still(thread.registers()):
                 call(thread, target.memory, agent["pytrace_look"], (), code.sigreturn, _LOADING_ROOM)
                 return
+    # The main thread alone makes that call before 3.12. While it waits for another thread, which the agent sees, 3.11 would look for the call there for ever: at its
+    # next function it comes back to the same instruction until somebody else wants the GIL.
+    if target.python_version and target.python_version[:2] == (3, 11) and target.pid not in wanting_to_run(target):
+        return
     with suppress(NotStopped, NoRoom):
         make_pending(target, agent["pytrace_look_pending"], 0, code, agent)
 
