@@ -106,8 +106,6 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
-    MAYBE(int, _PyEval_SetProfile, (void *, profile_function, PyObject *)) \
-    MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \
     MAYBE(PyObject *, PyThreadState_GetFrame, (void *)) \
     MAYBE(void, PyThreadState_EnterTracing, (void *)) \

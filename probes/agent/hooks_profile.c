@@ -26,7 +26,7 @@
 static bool paused;
 static uint64_t newest_watched; /* number of the newest thread when all were watched */
 static uint32_t taken_before;   /* threads that another profiler had for a time */
-static PyObject *bootstrap, *displaced; /* of threading: our function, and the program's own before it */
+static PyObject *bootstrap, *displaced; /* of threading: our object, and the program's own before it */
 
 static int find_line(PyObject *frame, int unused)
 {
@@ -116,29 +116,73 @@ static bool traced_by(void *state, void *function)
     return pointer_at(state, at->thread_profile + TRACE) == function;
 }
 
-/* `of_thread` is missing in 3.8, which knows the current thread only. */
-static void set_hook(void *state, profile_function function, int (*of_thread)(void *, profile_function, PyObject *), void (*of_current)(profile_function, PyObject *))
+/* Before c_profilefunc: use_tracing, from 3.10 on within the C frame to which a pointer stands there; in 3.11 tracing, how many callbacks the thread is in. */
+#define USE_TRACING (py.version < 0x030a0000 ? (char *)profile - 8 : *(char *const *)(profile - 8))
+#define TRACING (-20)
+#define ALL_OPCODES 255 /* of use_tracing in 3.11, a byte */
+
+/* What use_tracing has to be. */
+static int uses_tracing(const char *profile)
 {
-    if (of_thread) {
-        if (of_thread(state, function, NULL))
-            py.PyErr_Clear();
-        return;
-    }
-    void *self = py.PyThreadState_Swap(state);
-    of_current(function, NULL);
-    py.PyThreadState_Swap(self);
+    bool hooked = *(void *const *)profile || *(void *const *)(profile + TRACE);
+    if (py.version < 0x030b0000)
+        return hooked;
+    return hooked && *(const int *)(profile + TRACING) <= 0 ? ALL_OPCODES : 0;
+}
+
+/* Whether the thread's state says that its events are reported where that is expected. */
+static bool keeps_use_tracing(const void *state)
+{
+    const char *profile = (const char *)state + at->thread_profile;
+    int is = py.version < 0x030b0000 ? *(const int *)USE_TRACING : *(const uint8_t *)USE_TRACING;
+    return is == uses_tracing(profile);
+}
+
+/* As CPython's own functions do, but without what they ask the program's audit hooks before: these may let other threads run, and one end, whose
+ * state they would write to then. `hook`: 0 or TRACE. */
+static void set_hook(void *state, int hook, profile_function function)
+{
+    char *profile = (char *)state + at->thread_profile;
+    PyObject **object = (PyObject **)(profile + hook + PROFILE_OBJECT), *before = *object;
+    *(profile_function *)(profile + hook) = function;
+    *object = NULL;
+    if (py.version < 0x030b0000)
+        *(int *)USE_TRACING = uses_tracing(profile);
+    else
+        *(uint8_t *)USE_TRACING = (uint8_t)uses_tracing(profile);
+    if (before)
+        py.Py_DecRef(before);
 }
 
 static void set_trace(void *state, profile_function function)
 {
-    set_hook(state, function, py._PyEval_SetTrace, py.PyEval_SetTrace);
+    set_hook(state, TRACE, function);
+}
+
+/* Up to 3.9 CPython counts the threads that have a trace function, and looks for none while there are none. One counts for all of ours. */
+static void count_tracing(bool on)
+{
+    if (py.version >= 0x030a0000 || !(options.lines || options.opcodes))
+        return;
+    void *state = py._PyThreadState_UncheckedGet();
+    char *trace = (char *)state + at->thread_profile + TRACE;
+    profile_function function = *(profile_function *)trace;
+    PyObject *object = *(PyObject **)(trace + PROFILE_OBJECT);
+    *(PyObject **)(trace + PROFILE_OBJECT) = NULL;
+    *(profile_function *)trace = on ? NULL : on_trace;
+    py.PyEval_SetTrace(on ? on_trace : NULL, NULL);
+    *(PyObject **)(trace + PROFILE_OBJECT) = object;
+    *(profile_function *)trace = function;
+    *(int *)(trace - TRACE - 8) = uses_tracing(trace - TRACE);
 }
 
 /* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
 static __attribute__((noinline)) void watch_tracing(void *frame, int what)
 {
     void *state = py._PyThreadState_UncheckedGet();
-    struct writer *w = writer_here(frame, false);
+    struct writer *w = writer_here(frame, false); /* which may wait for a place in the arena, without the GIL */
+    if (!recording)
+        return;
     if (traced_by(state, NULL))
         set_trace(state, on_trace);
     bool was = w && w->unlined;
@@ -215,7 +259,7 @@ static bool profiled_by(void *state, void *function)
 
 static void set_profile(void *state, profile_function function)
 {
-    set_hook(state, function, py._PyEval_SetProfile, py.PyEval_SetProfile);
+    set_hook(state, 0, function);
 }
 
 /* A thread's events come, or come no more. */
@@ -231,24 +275,34 @@ static void *first_thread(void)
     return py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
 }
 
-/* The profile function that threading gives to a new thread: it makes way for the real one at the thread's first event. */
-static PyObject *take_thread(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* What threading has for a profile function, and asks in each new thread whether it is one: no, but by then the thread is watched.
+ * sys.setprofile, to which it would be given otherwise, has audit hooks run, and in 3.11 refuses where another thread is within it: a thread would not begin. */
+static int meets_thread(PyObject *self)
 {
     (void)self;
-    bool on = recording && !paused;
-    watch_thread(py._PyThreadState_UncheckedGet(), on);
-    const char *event = count == 3 && on ? py.PyUnicode_AsUTF8AndSize(arguments[1], NULL) : NULL;
-    if (!event)
-        py.PyErr_Clear();
-    else if (!strcmp(event, "call") || !strcmp(event, "return"))
-        on_event(NULL, arguments[0], *event == 'c' ? PROFILE_CALL : PROFILE_RETURN, arguments[2]);
-    else
-        writer_here(innermost_frame(py._PyThreadState_UncheckedGet()), false);
-    py.Py_IncRef(py.none);
-    return py.none;
+    void *state = py._PyThreadState_UncheckedGet();
+    if (recording && !paused && profiled_by(state, NULL)) {
+        watch_thread(state, true);
+        writer_here(innermost_frame(state), false);
+    }
+    return 0;
 }
 
-static struct method take_thread_method = {"pytrace_thread", take_thread, 0, NULL};
+static struct type_slot bootstrap_slots[] = {{9 /* Py_nb_bool */, meets_thread}, {0}};
+static struct type_spec bootstrap_type = {
+    .name = "pytrace.thread",
+    .size = sizeof(PyObject),
+    .flags = 1 << 7 /* the program makes none */ | 1 << 18 /* as every type */,
+    .slots = bootstrap_slots,
+};
+
+static PyObject *new_bootstrap(void)
+{
+    PyObject *type = py.PyType_FromSpec(&bootstrap_type), *made = type ? py.PyType_GenericAlloc(type, 0) : NULL;
+    if (type)
+        py.Py_DecRef(type);
+    return made;
+}
 
 static PyObject *profile_of_threading(PyObject *threading)
 {
@@ -284,12 +338,13 @@ static void look_for_threading(const char *file)
 static void stop(void)
 {
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
-        if (profiled_by(state, on_event) || (bootstrap && pointer_at(state, at->thread_profile + PROFILE_OBJECT) == bootstrap))
+        if (profiled_by(state, on_event))
             watch_thread(state, false);
         else if (traced_by(state, on_trace))
             set_trace(state, NULL);
     if (!bootstrap)
         return;
+    count_tracing(false);
     PyObject *threading = imported_module("threading"), *now = profile_of_threading(threading);
     if (now == bootstrap && py.PyObject_SetAttrString(threading, "_profile_hook", displaced ? displaced : py.none))
         py.PyErr_Clear();
@@ -343,7 +398,7 @@ static uint32_t taken(void)
 {
     uint32_t count = taken_before;
     for (void *state = first_thread(); state && !paused; state = py.PyThreadState_Next(state))
-        if (!profiled_by(state, on_event) && pointer_at(state, at->thread_profile + PROFILE_OBJECT) != bootstrap)
+        if (!profiled_by(state, on_event))
             count += !profiled_by(state, NULL) || was_watched(state);
     return count;
 }
@@ -364,16 +419,18 @@ static const char *start(bool here)
         return "Another profiler is at work in the program, and up to Python 3.11 there can be but one: end it.";
     if (lined)
         return "A debugger or a coverage tool traces the program's lines, and up to Python 3.11 only one can: end it, or leave out --lines and --opcodes.";
-    if (!(bootstrap = new_function(&take_thread_method))) {
+    if (!(bootstrap = new_bootstrap())) {
         py.PyErr_Clear();
         return "There is no memory for the agent's callback.";
     }
     void *self = py._PyThreadState_UncheckedGet();
     py.PyEval_SetProfile(on_event, NULL);
-    if (!profiled_by(self, on_event)) {
+    bool known = profiled_by(self, on_event) && keeps_use_tracing(self);
+    if (!known || (set_profile(self, NULL), !keeps_use_tracing(self))) {
         py.PyEval_SetProfile(NULL, NULL);
         return "This CPython does not keep its profile function where its version has it: run the program with an ordinary build.";
     }
+    count_tracing(true); /* before it: it may let other threads run */
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (state != self)
             watch_thread(state, true);

@@ -82,6 +82,29 @@ def test_a_program_that_forks_all_the_time_goes_on_while_agents_come_and_go(
         assert process.process.poll() is None  # it ends where something fails
 
 
+@pytest.mark.parametrize(
+    "interpreter, options",
+    [
+        (python, options)
+        for options in ((), ("--lines", "exact"))
+        for python in PYTHONS
+        if python.minor < 12 or (not options and python == PYTHONS[-1])
+    ],
+    ids=lambda value: str(value) if isinstance(value, Python) else " ".join(value),
+)
+def test_a_programs_audit_hooks_do_not_have_the_agent_write_to_threads_that_ended(
+    interpreter: Python, options: tuple[str, ...], target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("audited", python=interpreter)
+    for _ in range(2):
+        trace = pytrace_ebpf.open(attach(process.pid, "--source", "agent", "--duration", "1", *options).finish())
+        assert process.process.poll() is None
+        calls = trace.calls(columns=["func_id"]).merge(trace.functions()[["func_id", "name"]], on="func_id")
+        assert (calls["name"] == "work").any()
+    process.go()
+    assert process.process.wait(PATIENCE_S) == 0
+
+
 @pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
 def test_an_idle_program_is_left_at_once_by_an_agent_that_has_no_thread(
     interpreter: Python, target: Callable[..., Target], attach: Callable[..., Recorder]

@@ -11,19 +11,22 @@ import pyarrow as pa
 
 from pytrace_ebpf.rebuild.decoding import Line
 from pytrace_ebpf.record.agent import arena
-from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cpython.functions import Functions, ProbeIds
+from pytrace_ebpf.record.cpython.qualnames import unknown
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.record.native import layers, tensors
 from pytrace_ebpf.record.output.collect import Collector
 from pytrace_ebpf.record.output.tables import call_columns, sched_columns
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.scheduling.perf_switches import PerfSwitches
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.calls import UsdtCalls
+from pytrace_ebpf.record.usdt.held import Held
 
 Recorded = Mapping[str, np.ndarray]  # arrays by name, those of several drains with their number: calls.0, calls.1, ...
 Tables = dict[str, pa.Table]
@@ -54,7 +57,8 @@ def usdt(recorded: Recorded, folder: Path) -> Tables:
     probes = SimpleNamespace(
         drain_calls=lambda take: take(calls.pop(0)), drain_sites=lambda: [sites.pop(0)], drain_functions=lambda: introduced.pop(0)
     )
-    loaded = SimpleNamespace(probes=probes, ids=ProbeIds(functions), sites=CallSites((3, 11)), target=None)
+    ids = ProbeIds(functions, source._lookups)
+    loaded = SimpleNamespace(probes=probes, ids=ids, sites=CallSites((3, 11)), held=Held(ids.pending), target=None)
     source._loaded["replayed"] = loaded  # type: ignore[index,assignment]
     return tables(*[source.drain() for _ in range(len(calls))], of=functions)
 
@@ -75,7 +79,7 @@ def agent(recorded: Recorded, folder: Path) -> Tables:
     with path.open("r+b") as file:
         read = arena.Arena(Descriptor(os.dup(file.fileno())), dtypes, LONG_NS)
         pieces, functions = read.news(), Functions()
-        traced = Traced(read, SimpleNamespace(pid=read.pid), 0, lambda *_: None)  # type: ignore[arg-type]
+        traced = Traced(read, SimpleNamespace(pid=read.pid), 0, lookups(Readings(None, ""), 0, unknown))  # type: ignore[arg-type]
         traced.introduce(functions)
         tids = {piece.tid: piece.tid for piece in pieces}
         clock: Any = SimpleNamespace(line=Line(read.started & (1 << 48) - 1, read.started, 1.0), now_ns=LONG_NS)

@@ -33,10 +33,12 @@ from pytrace_ebpf.record.agent.arena import (
     NotYet,
 )
 from pytrace_ebpf.record.agent.library import MONOTONIC, Clock, Library, agent_library
-from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.cpython.qualnames import unknown
 from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, observed_table
 from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.trace.schema import OBSERVED, TABLES
 from tests.unit.agent_pythons import built
 
@@ -85,7 +87,7 @@ def read(descriptor: int, looks: int = 2, between: Callable[[], None] = lambda: 
     functions = Functions()
     found = Arena(Descriptor(descriptor), DTYPES, CHUNKS * CHUNK_BYTES)
     ids: Any = SimpleNamespace(pid=1)
-    traced, taken = Traced(found, ids, SPAN[0], lambda file, first_line, name: None), []
+    traced, taken = Traced(found, ids, SPAN[0], lookups(Readings(None, ""), 0, unknown)), []
     clock: Any = SimpleNamespace(line=CLOCK.line, now_ns=SPAN[1], ns_per_stamp=0.5)
     for _ in range(looks):
         pieces = found.news()
@@ -286,7 +288,7 @@ def test_instructions_are_counted_by_what_was_added(tmp_path: Path) -> None:
     first = [(0, header(python=0x030D0000)), *opcodes(3, 1 << 61, 0, function=1 << 31, opcode=255, form=255, ticks=10)]
     found = Arena(Descriptor(written(path, *first)), DTYPES, CHUNKS * CHUNK_BYTES)
     ids: Any = SimpleNamespace(pid=1)
-    traced = Traced(found, ids, SPAN[0], lambda file, first_line, name: None)
+    traced = Traced(found, ids, SPAN[0], lookups(Readings(None, ""), 0, unknown))
     clock: Any = SimpleNamespace(ns_per_stamp=0.5)
 
     def added(*parts: tuple[int, bytes]) -> tuple[list[int], list[int]]:

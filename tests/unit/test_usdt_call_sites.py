@@ -5,8 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from pytrace_ebpf.record.cpython.functions import Functions, ProbeIds
+from pytrace_ebpf.record.cpython.functions import Functions, ProbeIds, names_of_code
 from pytrace_ebpf.record.cpython.lines import NO_LINE, line_at
+from pytrace_ebpf.record.cpython.lookups import Lookups
+from pytrace_ebpf.record.cpython.qualnames import unknown
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.trace.schema import CallKind
 
@@ -18,7 +21,7 @@ UNREAD = (1 << 64) - 1
 
 def functions(*numbers: int) -> ProbeIds:
     """Functions by the numbers that the probes gave them, whose func_ids count from 0."""
-    ids = ProbeIds(Functions())
+    ids = ProbeIds(Functions(), lambda _: Lookups(Readings(None, ""), 0, names_of_code(lambda _: {}, lambda: unknown)))
     names = np.dtype(
         [(name, "u8") for name in ("pid_tgid", "code")]
         + [(name, "i4") for name in ("id", "line", "first_line", "flags", "layer")]
@@ -26,7 +29,7 @@ def functions(*numbers: int) -> ProbeIds:
     )
     rows = np.zeros(len(numbers), names)
     rows["id"], rows["line"], rows["file"], rows["name"] = numbers, numbers, b"/a.py", b"f"
-    ids.introduce(rows, lambda _: lambda *_: None, lambda *_: {})
+    ids.introduce(rows)
     return ids
 
 

@@ -19,7 +19,7 @@ _WAITER, _WAKER = ["primitive_func_id", "caller_func_id"], ["waker_primitive_fun
 def among(functions: pd.DataFrame, modules: tuple[str, ...]) -> npt.NDArray[np.bool_]:
     """Mask by func_id of those of `functions` (schema.FUNCTIONS) that are of these modules or packages."""
     code, names = pd.factorize(functions["module"])  # each module once: functions may be a million
-    found = np.append([str(name).split(".")[0] in modules for name in names], False)[code]
+    found = np.array([*(str(name).split(".")[0] in modules for name in names), False], bool)[code]
     mask = np.zeros(int(functions["func_id"].max()) + 1 if len(functions) else 0, bool)
     mask[functions["func_id"].to_numpy()[found]] = True
     return mask

@@ -103,8 +103,8 @@ class Arena:
         _hold(self.clock in (TSC, MONOTONIC), "names an unknown clock")
         _hold(_PAGE <= chunk_bytes <= _MOST_CHUNK_BYTES and chunk_bytes % _PAGE == 0, "has chunks of an impossible size")
         _hold(size - CHUNKS_START <= max(most_bytes, chunk_bytes), "is larger than the limit that the agent was given")
-        self._most, self._chunk_bytes = min((size - CHUNKS_START) // chunk_bytes, MOST_CHUNKS), chunk_bytes
-        self._taken = np.zeros(self._most, np.uint64)
+        self.most_chunks, self._chunk_bytes = min((size - CHUNKS_START) // chunk_bytes, MOST_CHUNKS), chunk_bytes
+        self._taken = np.zeros(self.most_chunks, np.uint64)
         self._events = np.empty(chunk_bytes // _EVENT, dtypes["event"])
         self._record_bytes = np.array([dtypes[name].itemsize for name in ("event", "value", "allocations", "opcode")])  # by stream
         self._functions_read, self._functions = FUNCTIONS_START, 0
@@ -155,7 +155,7 @@ class Arena:
     def used(self) -> int:
         """About how many bytes of it have memory."""
         functions = max(0, min(int(self._header["functions_end"]), CHUNKS_START) - FUNCTIONS_START)
-        return functions + min(int(self._header["chunks"]), self._most) * self._chunk_bytes
+        return functions + min(int(self._header["chunks"]), self.most_chunks) * self._chunk_bytes
 
     def grant(self, size: int) -> None:
         """Let so many bytes of it have memory."""
@@ -201,7 +201,7 @@ class Arena:
         """What was written since the last call. Its events lie in the arena: `give_back` when they were read."""
         self.look()
         used = int(self._header["chunks"])
-        _hold(used <= self._most, "says that more chunks are in use than there are")
+        _hold(used <= self.most_chunks, "says that more chunks are in use than there are")
         if not used:
             return []
         states = self._table(used)["state"]  # before the counts: a chunk that was full then has its last count
@@ -254,7 +254,7 @@ class Arena:
     def opcodes(self) -> list[tuple[int, np.ndarray]]:
         """(chunk, its records, dtype opcode, as they stand now) of every chunk with counts of instructions."""
         self.look()
-        used = min(int(self._header["chunks"]), self._most)
+        used = min(int(self._header["chunks"]), self.most_chunks)
         table, found = self._table(used), []
         for chunk in np.flatnonzero((table["stream"] == OPCODES) & (table["state"] == WRITING)).tolist():
             size = int(table["count"][chunk])

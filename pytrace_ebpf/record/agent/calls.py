@@ -16,7 +16,7 @@ from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.passed import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.price import measured
-from pytrace_ebpf.record.agent.traced import Traced
+from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.qualnames import Qualify
@@ -29,6 +29,7 @@ from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S, _LEAVE_S = 10.0, 5.0  # for the target to come to a point where the agent can begin, and to one where it can leave
+_NAMES_S = 1.0  # at the end, for names of functions; after that plain ones have to do
 _WAIT_MS, _WAIT_LAUNCHED_MS = 1000, 10_000  # how long at a time a program whose arena is full waits for it to be read, before events are lost
 _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
@@ -180,8 +181,8 @@ class AgentCalls(CallSource):
 
     @property
     def owed_ns(self) -> int | None:
-        """Of arenas that wait for news of their processes."""
-        return self._claims.since_ns
+        """Of arenas that wait for news of their processes, or for the names of their functions."""
+        return min(filter(None, [self._claims.since_ns, *(traced.names.since_ns for traced in self._traced)]), default=None)
 
     def cut(self) -> Rows:
         """The instructions that were counted in the segment."""
@@ -206,10 +207,10 @@ class AgentCalls(CallSource):
         self._clock.tick()
         for traced, ended, news in drained:
             with self._of(traced):
-                if news:
-                    self._emit(traced, news)
+                if (news or traced.held) and (ready := traced.ready(news, self._recording.functions)):
+                    self._emit(traced, ready)
                 self._errands.listen_to(traced, bool(news))
-                if ended:
+                if ended and not traced.held:
                     self._count(traced)
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
@@ -222,16 +223,13 @@ class AgentCalls(CallSource):
 
     def _report_strangers(self) -> None:
         """Programs that loaded the agent by their environment, but run as another user."""
-        living = self._recording.processes.targets
-        for pid, target in living.items():
+        for pid, target in self._recording.processes.targets.items():
             if self._seen.get(pid) is target or any(each["pid"] == pid and each["source"] == "usdt" for each in self._recording.chosen):
                 continue
             if not self._directories.can_be_used_by(target.process):
-                why = (
-                    "runs as another user, or in another container, than the program that was started; trace it by itself with `pytrace-ebpf attach`"
-                )
-                self._recording.declare(pid, None, f"process {pid} {why}")
-        self._seen = dict(living)
+                why = f"process {pid} runs as another user, or in another container, than the program that was started"
+                self._recording.declare(pid, None, f"{why}; trace it by itself with `pytrace-ebpf attach`")
+        self._seen = dict(self._recording.processes.targets)
 
     def passed(self) -> dict[int, int]:
         """As the processes count them."""
@@ -287,9 +285,11 @@ class AgentCalls(CallSource):
 
     def leave(self) -> int:
         """Wait until every agent has left, or has had its time to. Returns when they had, 0 where one has not."""
-        deadline, self._claims.has_all_news = time.monotonic() + _LEAVE_S, True  # taken since nothing is reported any more
-        while time.monotonic() < deadline:
+        began_s, self._claims.has_all_news = time.monotonic(), True  # taken since nothing is reported any more
+        while time.monotonic() < began_s + _LEAVE_S:
             self._read()
+            for traced in self._traced if time.monotonic() > began_s + _NAMES_S else ():
+                traced.names.give_up()
             if not self._traced and not self._claims and not self._directories.owe:
                 break
             self._errands.have_left(self._traced)
@@ -347,7 +347,8 @@ class AgentCalls(CallSource):
                 earlier.replaced |= earlier.ids.pid == ids.pid and replaced_ns is None
             self._given_up.pop(ids.pid, None)
             know = self._know(ids.pid, found, start_ns, replaced_ns is not None)
-            self._traced.append(Traced(found, ids, start_ns, know, replaced_ns is not None, replaced_ns, lines=self._lines))
+            names = lookups(self._recording.processes.readings, self._recording.functions.user(ids.pid), know)
+            self._traced.append(Traced(found, ids, start_ns, names, replaced_ns is not None, replaced_ns, lines=self._lines))
 
     def _refuse_name(self, directory: AgentDirectory, name: str, what: str) -> None:
         """The process that the file's name gives, where it is one of the directory's user."""
@@ -381,7 +382,6 @@ class AgentCalls(CallSource):
                 self._recording.declare(pid, self.name, came)
 
     def _emit(self, traced: Traced, news: list[Piece]) -> None:
-        traced.introduce(self._recording.functions)
         pid, threads, runs = traced.ids.pid, self._recording.processes.threads, traced.take_runs()
         tids = traced.ids.here({piece.tid for piece in news} | runs.keys(), lambda tid: any(known == tid and of != pid for of, known in threads))
         self._recording.processes.run(pid, {tids[tid]: interpreters for tid, interpreters in runs.items()})

@@ -20,8 +20,13 @@ from typing import Any
 import pytrace_ebpf
 from pytrace_ebpf.record.agent.keeper import LONGEST, MOST_AT_A_LOOK
 from pytrace_ebpf.record.process.pinned import Descriptor
+from pytrace_ebpf.record.process.shares import queued_s
 
-_PATIENCE_S = 10.0
+_PATIENCE_S, _LONGEST_S = (
+    10.0,
+    60.0,
+)  # without what it waits for a core, which on a busy machine is most of it; and with it: its user may keep it from one
+_LOOK_S = 0.5
 _ENDING_S = 2.0
 _SOON_S = 0.05
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from pytrace_ebpf.record.agent import keeper; keeper.main(*sys.argv[2:])"
@@ -51,9 +56,10 @@ class Keeping:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), root], env={}, cwd="/",
             )  # fmt: skip
-        ours.settimeout(_PATIENCE_S)
+        ours.settimeout(_PATIENCE_S)  # to ask it something, for which it needs no core
         self._connection: socket.socket | None = ours
         self._since: float | None = None  # when it was asked what it has not answered
+        self._queued_s = 0.0  # for how long it had waited for a core by then
         self._early: tuple[dict[str, Any], list[Descriptor]] | None = None  # an answer that nobody has had
 
     @property
@@ -86,7 +92,7 @@ class Keeping:
         if self._since is None:
             self._send(what, None, given)
         if self._connection is not None and not select.select([self._connection], [], [], _SOON_S)[0]:
-            if self._since is not None and time.monotonic() > self._since + _PATIENCE_S:
+            if self._is_late():
                 self._give_up()
             return None
         return self._received()
@@ -99,12 +105,19 @@ class Keeping:
         except OSError:
             self._give_up()
             raise EOFError from None
-        self._since = time.monotonic()
+        self._since, self._queued_s = time.monotonic(), queued_s(self.pid)
+
+    def _is_late(self) -> bool:
+        waited_s = time.monotonic() - self._since if self._since is not None else 0.0
+        return waited_s > _LONGEST_S or waited_s - (queued_s(self.pid) - self._queued_s) > _PATIENCE_S
 
     def _received(self) -> tuple[dict[str, Any], list[Descriptor]]:
         if self._connection is None:
             raise EOFError
         try:
+            while not select.select([self._connection], [], [], _LOOK_S)[0]:
+                if self._is_late():
+                    raise TimeoutError
             content, files, _, _ = socket.recv_fds(self._connection, LONGEST, MOST_AT_A_LOOK, socket.MSG_CMSG_CLOEXEC)
             opened = [Descriptor(file) for file in files]
             answer = json.loads(content)

@@ -9,18 +9,30 @@ import numpy as np
 
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent.allocations import Allocations
-from pytrace_ebpf.record.agent.arena import Arena, Piece
+from pytrace_ebpf.record.agent.arena import Arena, Function, Piece
 from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
 from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids
+from pytrace_ebpf.record.cpython.lookups import Lookups, Names
 from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.namespaces import Ids
+from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _BATCH = 500_000  # events after which the agent gets its memory back
+
+
+def lookups(readings: Readings, user: int, qualify: Qualify) -> Lookups[Function]:
+    """What names the functions of a program where the agent cannot: before Python 3.11."""
+
+    def read(functions: Sequence[Function], plain: bool) -> list[Names]:
+        names = unknown if plain else qualify
+        return [Names(each.file, each.name, each.qualname or names(each.file, each.first_line, each.name)) for each in functions]
+
+    return Lookups(readings, user, read)
 
 
 @dataclass(eq=False)
@@ -30,7 +42,7 @@ class Traced:
     arena: Arena
     ids: Ids
     start_ns: int
-    qualify: Qualify
+    names: Lookups[Function]
     replaced: bool = False  # the program replaced itself by exec
     unwound_ns: int | None = None  # when it did, where that was known before its arena was: its calls ended then
     func_ids: np.ndarray = field(default_factory=no_func_ids)  # by the agent's id
@@ -41,9 +53,11 @@ class Traced:
     lines: bool = False  # were asked for
     allocations: Allocations = field(default_factory=Allocations)
     opcodes: Opcodes = field(default_factory=Opcodes)
+    held: list[Piece] = field(default_factory=list)  # of functions that have no names yet, and what came after them
 
-    def introduce(self, functions: Functions) -> None:
-        """Take in the functions that were reported since the last time."""
+    def introduce(self, functions: Functions) -> bool:
+        """Take in the functions that were reported since the last time; returns whether all have their names."""
+        unnamed = list[Function]()
         for function in self.arena.new_functions():  # one step per function, not per call
             if function.first_line == -arena.NAME:
                 self.values.name(function.id, function.file)
@@ -55,11 +69,28 @@ class Traced:
             if function.first_line < 0:
                 self.func_ids[function.id] = functions.intern_layer(-function.first_line, function.name)
                 continue
-            with functions.reading(self.ids.pid) as (user, plain):
-                qualify = self.qualify if not plain else unknown
-                self.func_ids[function.id] = functions.intern(
-                    function.file, function.name, function.qualname, function.first_line, function.flags, qualify, user
-                )
+            if function.qualname and self.names.since_ns is None:
+                self._name(functions, function, function)
+            else:
+                unnamed.append(function)
+        self.names.ask(unnamed, any(not function.qualname for function in unnamed))
+        for function, names in self.names.take():
+            self._name(functions, function, names)
+        return self.names.since_ns is None
+
+    def _name(self, functions: Functions, function: Function, names: Names | Function) -> None:
+        self.unasked = True
+        with functions.reading(self.ids.pid) as user:
+            self.func_ids[function.id] = functions.intern(names.file, names.name, names.qualname, function.first_line, function.flags, unknown, user)
+
+    def ready(self, news: list[Piece], functions: Functions) -> list[Piece]:
+        """What can be taken in of `news` and of what was held: nothing while functions have no names, but for so long that half of the arena is held."""
+        named, self.held = self.introduce(functions), [*self.held, *news]
+        if not named and 2 * sum(piece.full for piece in self.held) > self.arena.most_chunks:
+            self.names.give_up()
+            named = self.introduce(functions)
+        ready, self.held = (self.held, []) if named else ([], self.held)
+        return ready
 
     def take_runs(self) -> dict[int, list[int]]:
         """Of each thread, as the process says, the interpreters beside the main one of which it was first reported since the last time that it makes calls."""

@@ -4,13 +4,15 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import CodeInfo
 from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
+from pytrace_ebpf.record.cpython.lookups import Lookups, Names, Read
 from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
@@ -21,9 +23,6 @@ UNKNOWN = -1
 _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
-
-# (pid, addresses of code objects) -> what they say; without those that are gone
-ReadCodes = Callable[[int, Sequence[int]], Mapping[int, CodeInfo]]
 
 
 class Functions(Recorder):
@@ -49,9 +48,13 @@ class Functions(Recorder):
         qualname = qualname or qualify(file, first_line, name) or name
         return self._ids.get(_key(file, qualname, first_line)) or self._add(file, name, qualname, first_line, flags, 0, user=user)
 
-    def reading(self, pid: int) -> AbstractContextManager[tuple[int, bool]]:
-        """What is done within to learn functions of a process is charged to its user: (who that is, whether plain names have to do)."""
-        return self._owners.reading(pid) if self._owners else nullcontext((0, False))
+    def reading(self, pid: int) -> AbstractContextManager[int]:
+        """What is done within to learn functions of a process is charged to its user, who is told."""
+        return self._owners.reading(pid) if self._owners else nullcontext(0)
+
+    def user(self, pid: int) -> int:
+        """Whose a process is, where they are of several users."""
+        return self._owners.user(pid) if self._owners else 0
 
     def intern_layer(self, layer: int, name: str) -> int:
         """The func_id of what is no Python function, by its number in LAYERS and its name there (a generation, a module, time.sleep)."""
@@ -153,40 +156,107 @@ def grown(func_ids: np.ndarray, largest: int) -> np.ndarray:
     return np.concatenate((func_ids, np.full(2 * largest - len(func_ids), UNKNOWN, np.int32)))
 
 
+class Code(NamedTuple):
+    """What a BPF program, or a frame, says of a function."""
+
+    file: str
+    name: str
+    qualname: str  # "" where that is not known
+    first_line: int
+    flags: int
+    address: int  # of the code object where more is to be read from it, else 0
+    put: Callable[[int], None]  # is told the func_id
+
+
+def names_of_code(read: Callable[[Sequence[int]], Mapping[int, CodeInfo]], qualify: Callable[[], Qualify]) -> Read[Code]:
+    """What names code objects of a process: `read`, asked for what those at some addresses say, and `qualify`, asked for what names functions by their source.
+
+    A BPF program cannot read memory that is not paged in, such as a frozen module's names, nor names of any length.
+    """
+
+    def names(codes: Sequence[Code], plain: bool) -> list[Names]:
+        addresses = sorted({code.address for code in codes if code.address})
+        infos, by_source, found = read(addresses) if addresses and not plain else {}, unknown if plain else qualify(), []
+        for file, name, qualname, first_line, _, address, _ in codes:  # one step per function, not per call
+            info = infos.get(address)
+            if info and info.first_line == first_line and info.file.startswith(file) and info.name.startswith(name):
+                file, name, qualname = info.file, info.name, info.qualname or ""
+            found.append(Names(file, name, qualname or by_source(file, first_line, name)))
+        return found
+
+    return names
+
+
 class ProbeIds:
     """Ids that one BPF program handed out -> func_ids."""
 
-    def __init__(self, functions: Functions) -> None:
-        self._functions = functions
+    def __init__(self, functions: Functions, lookups: Callable[[int], Lookups[Code]]) -> None:
+        """`lookups`: makes what names the functions of a process, see names_of_code()."""
+        self._functions, self._make = functions, lookups
         self._func_ids = no_func_ids()
+        self._lookups: dict[int, Lookups[Code]] = {}  # by process, where somebody waits for names
+        self.pending: set[int] = set()  # ids of functions that have no names yet
 
-    def introduce(self, rows: np.ndarray, qualify: Callable[[int], Qualify], read: ReadCodes) -> None:
-        """Take in function_event records; `qualify(pid)` names functions of that process.
+    def introduce(self, rows: np.ndarray) -> None:
+        """Take in function_event records, and the names that were found since the last time."""
+        if len(rows):
+            self._func_ids = grown(self._func_ids, int(rows["id"].max()))
+            asked: dict[int, list[Code]] = {}
+            for row, is_whole in zip(rows, _are_whole(rows).tolist(), strict=True):  # one step per function, not per call
+                number, code = int(row["id"]), int(row["code"])
+                if row["layer"]:
+                    name = _text(row["name"]) or str(row["line"])
+                    self._func_ids[number] = self._functions.intern_layer(int(row["layer"]), name)
+                    continue
+                file, name, qualname = (_text(row[field]) for field in _NAMES)
+                first_line = int(row["first_line"]) if code else int(row["line"])
+                described = Code(file, name, qualname, first_line, int(row["flags"]), 0 if is_whole else code, partial(self._put, number))
+                pid = int(row["pid_tgid"]) >> 32
+                if is_whole and pid not in self._lookups:
+                    self._name(pid, described, described)
+                else:
+                    asked.setdefault(pid, []).append(described)
+                    self.pending.add(number)
+            for pid, codes in asked.items():
+                self.ask(pid, codes)
+        self.take()
 
-        A BPF program cannot read memory that is not paged in, such as a frozen
-        module's names, nor names of any length: where one came back empty or as long as there is room for, `read(pid, codes)` is asked.
-        """
-        if not len(rows):
-            return
-        self._func_ids = grown(self._func_ids, int(rows["id"].max()))
-        read_codes = _read_codes(rows, read, self._functions)
-        for row in rows:  # one step per function, not per call
-            if row["layer"]:
-                name = _text(row["name"]) or str(row["line"])
-                self._func_ids[row["id"]] = self._functions.intern_layer(int(row["layer"]), name)
-                continue
-            pid, code = int(row["pid_tgid"]) >> 32, int(row["code"])
-            file, name, qualname = _text(row["file"]), _text(row["name"]), _text(row["qualname"])
-            first_line = int(row["first_line"]) if code else int(row["line"])
-            info = read_codes.get((pid, code))
-            if info and info.first_line == first_line and info.file.startswith(file) and info.name.startswith(name):
-                file, name, qualname = info.file, info.name, info.qualname or ""
-            with self._functions.reading(pid) as (user, plain):
-                to_qualify = unknown if plain else qualify(pid)
-                self._func_ids[row["id"]] = self._functions.intern(file, name, qualname, first_line, int(row["flags"]), to_qualify, user)
+    def ask(self, pid: int, codes: Sequence[Code]) -> None:
+        """Have functions of a process named, after those that were introduced; take() does it."""
+        if codes and pid not in self._lookups:
+            self._lookups[pid] = self._make(pid)
+        if codes:
+            self._lookups[pid].ask(codes, any(code.address or not code.qualname for code in codes))
+
+    def take(self) -> None:
+        """Take in the names that were found."""
+        for pid, lookups in list(self._lookups.items()):
+            for code, names in lookups.take():
+                self._name(pid, code, names)
+            if lookups.since_ns is None:
+                del self._lookups[pid]
+
+    def _name(self, pid: int, code: Code, names: Names | Code) -> None:
+        with self._functions.reading(pid) as user:
+            code.put(self._functions.intern(names.file, names.name, names.qualname, code.first_line, code.flags, unknown, user))
+
+    def _put(self, number: int, func_id: int) -> None:
+        self._func_ids[number] = func_id
+        self.pending.discard(number)
+
+    def give_up(self, pid: int | None = None) -> None:
+        """Plain names have to do for what a process waits for, None: for what any does."""
+        for each, lookups in self._lookups.items():
+            if pid in (None, each):
+                lookups.give_up()
+
+    @property
+    def since_ns(self) -> int | None:
+        """Since when somebody waits for names (CLOCK_MONOTONIC), None where nobody does."""
+        return min((lookups.since_ns for lookups in self._lookups.values() if lookups.since_ns is not None), default=None)
 
     def func_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Map an array of ids to func_ids, int32; what was never introduced is UNKNOWN."""
+        """Map an array of ids to func_ids, int32; what has no name yet, or was never introduced, is UNKNOWN."""
         known = np.where(ids < len(self._func_ids), ids, 0)
         return self._func_ids[known]
 
@@ -200,19 +270,12 @@ def module_of(file: str) -> str:
     return re.sub(r"(/__init__)?\.\w+$", "", path).replace("/", ".")
 
 
-def _read_codes(rows: np.ndarray, read: ReadCodes, functions: Functions) -> dict[tuple[int, int], CodeInfo]:
-    """What the code objects of the functions without a whole qualified name say, by (process, address): asked for at once."""
+def _are_whole(rows: np.ndarray) -> np.ndarray:
+    """Which function_event records have all names, and none that is cut off."""
     missing = rows["qualname"].astype("S1") == b""
     for name in _NAMES:
         missing |= np.char.str_len(rows[name]) >= rows[name].itemsize - 1  # its end may be cut off
-    wanted = rows[(rows["layer"] == 0) & (rows["code"] != 0) & missing]
-    pids = wanted["pid_tgid"] >> np.uint64(32)
-    found = {}
-    for pid in np.unique(pids).tolist():
-        codes = np.unique(wanted["code"][pids == pid]).tolist()
-        with functions.reading(pid) as (_, plain):
-            found.update({(pid, code): info for code, info in (read(pid, codes) if not plain else {}).items()})
-    return found
+    return ~missing
 
 
 def _text(raw: bytes) -> str:

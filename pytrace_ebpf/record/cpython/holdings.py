@@ -17,15 +17,14 @@ class Owners:
 
     def __init__(self, shares: Shares, user: Callable[[int], int]) -> None:
         """`user`: of a process."""
-        self._shares, self._user = shares, user
+        self._shares, self.user = shares, user
 
     @contextmanager
-    def reading(self, pid: int) -> Iterator[tuple[int, bool]]:
+    def reading(self, pid: int) -> Iterator[int]:
         """See functions.Functions.reading()."""
-        user = self._user(pid)
-        plain = self._shares.is_left_alone(user)
+        user = self.user(pid)
         with self._shares.charged(user):
-            yield user, plain
+            yield user
 
 
 class Holdings:

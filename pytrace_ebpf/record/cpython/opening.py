@@ -7,17 +7,16 @@ frames from outside is just as exact.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import OpenFrame, read_codes
-from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
-from pytrace_ebpf.record.cpython.qualnames import Qualify
+from pytrace_ebpf.record.cpython.functions import UNKNOWN, Code, ProbeIds
 from pytrace_ebpf.record.output.tables import Columns, where
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.trace.schema import CallKind
 
-_HIGH = np.uint64(32)
 Stacks = dict[int, list[OpenFrame]]  # by thread
 
 
@@ -48,18 +47,15 @@ def still_open(stacks: Stacks, walked: Iterable[int], calls: np.ndarray, before_
     return kept
 
 
-def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qualify) -> tuple[np.ndarray, int]:
-    """Put the CALL_OPEN events of the opened process in order, before the events of their threads.
+def join(opening: Opening, calls: np.ndarray) -> tuple[Stacks, np.ndarray, int]:
+    """What was open, by thread, and what came after it: (frames outermost first, call_event records, frames that could not be read).
 
-    `calls` are the call_event records drained since the probes were attached, with
-    func_ids. Returns (records, frames that could not be read): what the process did
-    before its open frames were known is left out, so that what is kept is consistent.
+    `calls` are the call_event records of the process since the probes were attached. What it did before its open
+    frames were known is left out, so that what is kept is consistent.
     """
-    mine = calls["pid_tgid"] >> _HIGH == opening.target.pid
-    opened = calls[mine & (calls["kind"] == CallKind.OPEN)]
-    others = calls["kind"] != CallKind.OPEN
-    calls, mine = calls[others], mine[others]
-    early = mine & (calls["ts"] < opening.walk_ns)
+    is_open = calls["kind"] == CallKind.OPEN
+    opened, calls = calls[is_open], calls[~is_open]
+    early = calls["ts"] < opening.walk_ns
     unread = 0
     stacks: Stacks = {}
     for tid in {*opening.stacks, *opened["pid_tgid"].astype(np.uint32).tolist()}:
@@ -73,18 +69,44 @@ def apply(opening: Opening, calls: np.ndarray, functions: Functions, qualify: Qu
             stack, missing = _join(stack, walked, opening.walked[tid])
             unread += missing
         stacks[tid] = stack
-    name = _Namer(opening.target, functions, qualify)
-    name.read(stacks.values())
-    rows: list[np.ndarray] = []
-    for tid, stack in stacks.items():
-        named = [(_token(frame), func) for frame in stack if (func := name(frame.code_address)) is not None]
-        thread = np.zeros(len(named), calls.dtype)
-        thread["ts"], thread["pid_tgid"] = opening.start_ns, np.uint64(opening.target.pid << 32 | tid)
-        thread["kind"], thread["line"] = CallKind.OPEN, -1
-        thread["frame"] = [frame for frame, _ in named]
-        thread["func"] = np.array([func for _, func in named], np.int32).view(np.uint32)
-        rows.append(thread)
-    return np.concatenate([*rows, calls[~early]]), unread
+    return stacks, calls[~early], unread
+
+
+class OpenCalls:
+    """The CALL_OPEN events of a process, once its code has names."""
+
+    def __init__(self, opening: Opening, stacks: Stacks, ids: ProbeIds) -> None:
+        """Read the code of these frames, and have `ids` name it."""
+        self._opening, self._stacks = opening, stacks
+        self._func_ids: dict[int, int | None] = {}  # by the code object's address; None: the interpreter's own
+        wanted = sorted({frame.code_address for stack in stacks.values() for frame in stack})
+        infos, codes = read_codes(opening.target, wanted), []
+        for address in wanted:
+            info = infos.get(address)
+            if info is None or info.is_shim:
+                self._func_ids[address] = UNKNOWN if info is None else None
+                continue
+            put = partial(self._func_ids.__setitem__, address)
+            codes.append(Code(info.file, info.name, info.qualname or "", info.first_line, info.flags, 0, put))
+        self._number = len(wanted)
+        ids.ask(opening.target.pid, codes)
+
+    def are_named(self) -> bool:
+        """Whether all have names."""
+        return len(self._func_ids) == self._number
+
+    def records(self, dtype: np.dtype) -> np.ndarray:
+        """As call_event records with func_ids, thread by thread."""
+        rows = [np.zeros(0, dtype)]
+        for tid, stack in self._stacks.items():
+            named = [(_token(frame), func) for frame in stack if (func := self._func_ids[frame.code_address]) is not None]
+            thread = np.zeros(len(named), dtype)
+            thread["ts"], thread["pid_tgid"] = self._opening.start_ns, np.uint64(self._opening.target.pid << 32 | tid)
+            thread["kind"], thread["line"] = CallKind.OPEN, -1
+            thread["frame"] = [frame for frame, _ in named]
+            thread["func"] = np.array([func for _, func in named], np.int32).view(np.uint32)
+            rows.append(thread)
+        return np.concatenate(rows)
 
 
 class Innermost:
@@ -129,27 +151,3 @@ def _join(stack: list[OpenFrame], walked: np.ndarray, rest: int) -> tuple[list[O
         return inner, 0
     outer = [i for i, frame in enumerate(stack) if frame.frame_address == rest]
     return (stack[: outer[0] + 1] + inner, 0) if outer else (inner, 1)
-
-
-class _Namer:
-    """Code object address -> func_id, None for the interpreter's own; each read once, those of a stack at once."""
-
-    def __init__(self, target: Target, functions: Functions, qualify: Qualify) -> None:
-        self._target, self._functions, self._qualify = target, functions, qualify
-        self._known: dict[int, int | None] = {}
-
-    def read(self, stacks: Iterable[list[OpenFrame]]) -> None:
-        """Read the code of these frames."""
-        wanted = {frame.code_address for stack in stacks for frame in stack} - self._known.keys()
-        infos = read_codes(self._target, sorted(wanted))
-        for code in wanted:
-            info = infos.get(code)
-            if info is None:
-                self._known[code] = UNKNOWN
-            elif info.is_shim:
-                self._known[code] = None
-            else:
-                self._known[code] = self._functions.intern(info.file, info.name, info.qualname, info.first_line, info.flags, self._qualify)
-
-    def __call__(self, code: int) -> int | None:
-        return self._known[code]

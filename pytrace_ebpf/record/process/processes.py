@@ -41,7 +41,7 @@ class Processes(Recorder):
         `shares`: what that costs users, and `user` tells whose a process is, where they are of several.
         """
         self._names = names
-        self._readings = Readings(shares if names else None, "threads", confined.parsers)
+        self.readings = Readings(shares if names else None, "names", confined.parsers)
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -56,7 +56,7 @@ class Processes(Recorder):
         self.inside: dict[int, dict[int, int]] = {}  # of processes in another pid namespace, ids in there to those here, as each thread was born
         self.births: dict[int, int] = {}  # when each was forked, of those of which that was reported
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
-        self._naming = Naming(self._readings, user)
+        self._naming = Naming(self.readings, user)
         self._changed: set[int | tuple[int, int]] = set()
         self._news: News = []
         self.turns = 0  # how often they were taken
@@ -93,8 +93,8 @@ class Processes(Recorder):
 
     def close(self) -> None:
         """Read no more names."""
-        self._readings.close()
-        self._readings.join(_ENDS_S)
+        self.readings.close()
+        self.readings.join(_ENDS_S)
 
     def add_python(self, target: Target, source: str | None, start_ns: int) -> None:
         """A Python whose function events are recorded from `start_ns` on; `source` None: not yet, or not at all."""

@@ -40,6 +40,10 @@ class Readings:
         """Whether it is done by a thread of its own."""
         return self._shares is not None
 
+    def is_left_alone(self, user: int) -> bool:
+        """Whether nothing is done for a user now."""
+        return self._shares is not None and (self._closing or self._shares.is_left_alone(user))
+
     def do(self, user: int, job: Job) -> bool:
         """Do something for a user: in his turn, or now. False, and it is not done: too much of his waits, or he is left alone."""
         if self._shares is None:

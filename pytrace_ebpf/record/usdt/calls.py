@@ -3,6 +3,7 @@
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from pytrace_ebpf.record.choice import price
 from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
-from pytrace_ebpf.record.cpython.functions import ProbeIds
+from pytrace_ebpf.record.cpython.functions import Code, ProbeIds, names_of_code
+from pytrace_ebpf.record.cpython.lookups import Lookups
 from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.output import tables
@@ -19,11 +21,13 @@ from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.record.usdt.call_sites import CallSites
+from pytrace_ebpf.record.usdt.held import Held
 from pytrace_ebpf.record.usdt.objects import Objects
 from pytrace_ebpf.record.usdt.probes import Plan, UsdtProbes, plan
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, CallKind
 
 _PRICING_PAGES, _PRICING_ROUNDS = 1024, 3  # room for the calls of one measurement: where there is none a call costs less
+_NAMES_S = 1.0  # at the end, for names of functions
 _MOST_INTERPRETERS = 16  # each has rings of its own, 84 MiB
 
 
@@ -34,6 +38,7 @@ class _Loaded:
     ids: ProbeIds
     objects: Objects
     sites: CallSites
+    held: Held
 
 
 class UsdtCalls(CallSource):
@@ -87,14 +92,14 @@ class UsdtCalls(CallSource):
         stacks = frames.open_frames(target)
         loaded.probes.record(True)
         time.sleep(0.002)  # a probe that saw that it is to walk may still be walking
-        walked, recorded = loaded.probes.walked(), self._calls_and_open_frames(loaded)
-        of_target = recorded[recorded["pid_tgid"] >> np.uint64(32) == target.pid]
-        stacks = opening.still_open(stacks, walked, of_target, walk_ns)
-        opened = opening.Opening(target, start_ns, walk_ns, walked, stacks)
-        calls, unread = opening.apply(opened, recorded, self._recording.functions, self._qualnames[target.pid])
-        self._unread_frames += unread
+        walked, recorded = loaded.probes.walked(), loaded.probes.drain_calls(np.copy)
+        self._introduce(loaded)
+        mine = recorded["pid_tgid"] >> np.uint64(32) == target.pid
+        of_target = recorded[mine]
+        opened = opening.Opening(target, start_ns, walk_ns, walked, opening.still_open(stacks, walked, of_target, walk_ns))
         self._innermost.expect(opened)
-        self._emit(loaded, self._innermost.drop_entered(tables.call_columns(calls)))
+        self._sort(loaded, tables.call_columns(recorded[~mine]))
+        self._open(loaded, opened, of_target)
         self._recording.processes.add_python(target, self.name, start_ns)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
@@ -129,7 +134,11 @@ class UsdtCalls(CallSource):
     def let_go(self, pid: int) -> Rows:
         """Record a process no more, which another source does now. Returns the rows until then, of all processes."""
         for loaded in self._loaded.values():
+            loaded.ids.give_up(pid)
             self._drain(loaded)
+            if pid in loaded.held:  # for names that its creator's functions wait for
+                loaded.ids.give_up()
+                self._drain(loaded)
             loaded.probes.detach(pid)
         self._let_go.add(pid)
         return self._recording.take()
@@ -176,10 +185,18 @@ class UsdtCalls(CallSource):
             loaded.probes.record(False)
 
     def leave(self) -> int:
-        """Begin to remove every probe."""
+        """Begin to remove every probe, and wait a moment for the names of functions; after that plain ones have to do."""
         for loaded in self._loaded.values():
             loaded.probes.detach_all()
+        self._recording.processes.readings.finish(_NAMES_S)
+        for loaded in self._loaded.values():
+            loaded.ids.give_up()
         return 0
+
+    @property
+    def owed_ns(self) -> int | None:
+        """Of calls that wait for the names of their functions."""
+        return min((since for loaded in self._loaded.values() if (since := loaded.ids.since_ns) is not None), default=None)
 
     def cost_per_call(self) -> tuple[float, float] | None:
         """In a process of the first interpreter that was met, without probes and with programs of its own on them: its calls are none of the recording."""
@@ -219,8 +236,14 @@ class UsdtCalls(CallSource):
                 )
             probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
             objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None, self._recording.processes.mains)
-            self._loaded[planned] = _Loaded(target, probes, ProbeIds(self._recording.functions), objects, CallSites(target.layout.version))
+            ids = ProbeIds(self._recording.functions, self._lookups)
+            self._loaded[planned] = _Loaded(target, probes, ids, objects, CallSites(target.layout.version), Held(ids.pending))
         return self._loaded[planned]
+
+    def _lookups(self, pid: int) -> Lookups[Code]:
+        processes = self._recording.processes
+        names = names_of_code(partial(processes.read_codes, pid), lambda: self._qualnames.get(pid, qualnames.unknown))
+        return Lookups(processes.readings, self._recording.functions.user(pid), names)
 
     def _attach(self, target: Target, loaded: _Loaded) -> None:
         target.process.check()
@@ -229,17 +252,29 @@ class UsdtCalls(CallSource):
         loaded.probes.attach(target.pid, target.binary_file.path)
         self._qualnames[target.pid] = qualnames.for_process(target.process, target.library)
 
-    def _calls_and_open_frames(self, loaded: _Loaded) -> np.ndarray:
-        calls = loaded.probes.drain_calls(np.copy)
-        self._introduce(loaded)
-        probed = calls["kind"] != CallKind.OPEN
-        calls["func"][probed] = loaded.ids.func_ids(calls["func"][probed]).view(np.uint32)
-        return calls
+    def _open(self, loaded: _Loaded, opened: opening.Opening, recorded: np.ndarray) -> None:
+        """Take in what a process recorded while it was opened, behind its open frames, once these have names."""
+        stacks, calls, unread = opening.join(opened, recorded)
+        self._unread_frames += unread
+        frames_open = opening.OpenCalls(opened, stacks, loaded.ids)
+        waits_for = loaded.ids.pending.intersection(np.unique(calls["func"]).tolist())
+
+        def emit() -> None:
+            calls["func"] = loaded.ids.func_ids(calls["func"]).view(np.uint32)
+            self._emit(loaded, tables.call_columns(np.concatenate([frames_open.records(calls.dtype), calls])))
+
+        loaded.held.hold(opened.target.pid, lambda: frames_open.are_named() and waits_for.isdisjoint(loaded.ids.pending), emit, len(calls))
+        loaded.ids.take()
+        loaded.held.release()
 
     def _introduce(self, loaded: _Loaded) -> None:
         read = loaded.probes.drain_objects() if self._observed else None
         sites, introduced = loaded.probes.drain_sites(), loaded.probes.drain_functions()
-        loaded.ids.introduce(introduced, lambda pid: self._qualnames.get(pid, qualnames.unknown), self._recording.processes.read_codes)
+        loaded.ids.introduce(introduced)
+        if loaded.held.is_full:
+            loaded.ids.give_up()
+            loaded.ids.take()
+        loaded.held.release()
         for rows in sites:
             loaded.sites.introduce(rows, loaded.ids)
         if read is not None:
@@ -247,19 +282,29 @@ class UsdtCalls(CallSource):
             self._observe(loaded, read)
 
     def _observe(self, loaded: _Loaded, read: np.ndarray) -> None:
-        columns, ids = loaded.objects.columns(read)
-        self._recording.emit(tables.where(columns, self._wanted_functions()[loaded.ids.func_ids(ids)]) if self._filters else columns, "observed")
+        def emit(columns: tables.Columns, ids: np.ndarray) -> None:
+            wanted = self._wanted_functions()[loaded.ids.func_ids(ids)] if self._filters else None
+            self._recording.emit(columns if wanted is None else tables.where(columns, wanted), "observed")
+
+        loaded.held.sort(*loaded.objects.columns(read), emit)
 
     def _drain(self, loaded: _Loaded) -> None:
         calls = loaded.probes.drain_calls(tables.call_columns)
         self._introduce(loaded)
+        self._sort(loaded, calls)
+
+    def _sort(self, loaded: _Loaded, calls: tables.Columns) -> None:
+        """Take in calls, of which some have to wait for the names of their functions."""
         if (calls["kind"] == CallKind.OPEN).any():  # of a process that is not being opened
             calls = tables.where(calls, calls["kind"] != CallKind.OPEN)
-        calls["func_id"] = loaded.ids.func_ids(calls["func_id"].view(np.uint32))
-        self._emit(loaded, self._innermost.drop_entered(calls))
+
+        def emit(calls: tables.Columns, ids: np.ndarray) -> None:
+            self._emit(loaded, {**calls, "func_id": loaded.ids.func_ids(ids)})
+
+        loaded.held.sort(calls, calls["func_id"].view(np.uint32), emit)
 
     def _emit(self, loaded: _Loaded, calls: tables.Columns) -> None:
-        wanted = None
+        calls, wanted = self._innermost.drop_entered(calls), None
         if self._let_go:
             calls = tables.where(calls, ~np.isin(calls["pid"], list(self._let_go)))
         if self._filters:

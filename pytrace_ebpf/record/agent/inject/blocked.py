@@ -22,10 +22,7 @@ _BENIGN = {
     _RESTARTED: "restart_syscall", 232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
 }  # fmt: skip
 _ORDER = {number: order for order, number in enumerate(_BENIGN)}
-_HEAP, _HEAP_HEAD = (
-    1 << 26,
-    1 << 8,
-)  # malloc's arenas begin at multiples of the first, their locks lie below the second, and what it gave out further on
+_HEAP, _HEAP_HEAD = 1 << 26, 1 << 8  # malloc's arenas begin at multiples of the first; their locks lie below the second, what it gave out further on
 
 
 @dataclass(frozen=True)
