@@ -104,6 +104,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void, Py_DecRef, (PyObject *)) \
     NEEDED(int, Py_AddPendingCall, (int (*)(void *), void *)) \
     MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
+    MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \

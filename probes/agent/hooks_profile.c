@@ -154,26 +154,20 @@ static void set_hook(void *state, int hook, profile_function function)
         py.Py_DecRef(before);
 }
 
+/* Up to 3.9 CPython counts the threads that have a trace function, and looks for none while there are none: there it has to do it by itself, audit hooks or
+ * not. 3.8 can for the current thread only. */
 static void set_trace(void *state, profile_function function)
 {
-    set_hook(state, TRACE, function);
-}
-
-/* Up to 3.9 CPython counts the threads that have a trace function, and looks for none while there are none. One counts for all of ours. */
-static void count_tracing(bool on)
-{
-    if (py.version >= 0x030a0000 || !(options.lines || options.opcodes))
-        return;
-    void *state = py._PyThreadState_UncheckedGet();
-    char *trace = (char *)state + at->thread_profile + TRACE;
-    profile_function function = *(profile_function *)trace;
-    PyObject *object = *(PyObject **)(trace + PROFILE_OBJECT);
-    *(PyObject **)(trace + PROFILE_OBJECT) = NULL;
-    *(profile_function *)trace = on ? NULL : on_trace;
-    py.PyEval_SetTrace(on ? on_trace : NULL, NULL);
-    *(PyObject **)(trace + PROFILE_OBJECT) = object;
-    *(profile_function *)trace = function;
-    *(int *)(trace - TRACE - 8) = uses_tracing(trace - TRACE);
+    if (py.version >= 0x030a0000) {
+        set_hook(state, TRACE, function);
+    } else if (py._PyEval_SetTrace) {
+        if (py._PyEval_SetTrace(state, function, NULL))
+            py.PyErr_Clear();
+    } else {
+        void *self = py.PyThreadState_Swap(state);
+        py.PyEval_SetTrace(function, NULL);
+        py.PyThreadState_Swap(self);
+    }
 }
 
 /* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
@@ -344,7 +338,6 @@ static void stop(void)
             set_trace(state, NULL);
     if (!bootstrap)
         return;
-    count_tracing(false);
     PyObject *threading = imported_module("threading"), *now = profile_of_threading(threading);
     if (now == bootstrap && py.PyObject_SetAttrString(threading, "_profile_hook", displaced ? displaced : py.none))
         py.PyErr_Clear();
@@ -430,7 +423,6 @@ static const char *start(bool here)
         py.PyEval_SetProfile(NULL, NULL);
         return "This CPython does not keep its profile function where its version has it: run the program with an ordinary build.";
     }
-    count_tracing(true); /* before it: it may let other threads run */
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (state != self)
             watch_thread(state, true);

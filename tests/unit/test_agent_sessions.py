@@ -50,7 +50,7 @@ leaves()
 TRACES_LEFT = (
     # get_tool() says of the agent's id that it is free.
     "__import__('gc').callbacks + [i for i in range(6) if sys.monitoring.get_tool(i)] if hasattr(sys, 'monitoring') else "
-    "[hook for hook in (sys.getprofile(), threading._profile_hook) if hook]"
+    "[hook for hook in (sys.getprofile(), threading._profile_hook) if hook is not None]"
 )
 
 
