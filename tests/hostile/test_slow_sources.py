@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.skipif(os.geteuid() != 0, reason="the
 
 OLD = [python for python in built_pythons() if python.minor < 11][-1:]
 SLOW, STEADY = 70_131, 70_132  # made-up users
-FILES, BYTES = 6, 1_900_000  # each takes some 2 s of processor time
+FILES, BYTES = 3, 1_900_000  # each takes some 2 s of processor time
 # As a user: what may be built for root alone is imported before.
 BECOMES = """
 import ctypes, importlib, os, sys, threading, time
@@ -72,7 +72,7 @@ def test_names_that_take_long_hold_up_nobody_else(interpreter: Python, tmp_path:
     trace = tmp_path / "trace"
     try:
         with running(folders[0], interpreter, STEADY, STEADILY) as steady, running(folders[1], interpreter, SLOW, SLOWLY) as slow:
-            words = [*COMMAND, "attach", "--match", "slow_sources_app", "--source", "agent", "--duration", "6", "-o", str(trace)]
+            words = [*COMMAND, "attach", "--match", "slow_sources_app", "--source", "agent", "--duration", "3", "-o", str(trace)]
             subprocess.run(words, check=True, timeout=PATIENCE_S)
             pids = steady.pid, slow.pid
     finally:
