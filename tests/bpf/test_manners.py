@@ -52,7 +52,7 @@ def test_a_program_that_notices_everything_notices_what_the_docs_say(
     if source == "usdt":
         assert during == after == {}
         return
-    hook = {} if python.minor >= 12 else {"hooks": ["<built-in function pytrace_thread>"]}
+    hook = {} if python.minor >= 12 else {"hooks": ["<pytrace.thread object"]}
     module = {} if "atexit" in said["before"]["modules"] else {"modules": ["atexit"]}
     assert during == {"maps": [ARENA, LIBRARY], **module, **hook}
     assert after == {"maps": [f"{LIBRARY} (deleted)"], **module}  # until the program ends
@@ -68,7 +68,7 @@ def test_a_program_that_run_starts_notices_no_more(interpreter: Python, way: str
         assert found == {}
         return
     modules = found.pop("modules", ["atexit"])
-    hook = {} if interpreter.minor >= 12 else {"hooks": ["<built-in function pytrace_thread>"]}
+    hook = {} if interpreter.minor >= 12 else {"hooks": ["<pytrace.thread object"]}
     assert found == {"maps": [ARENA, LIBRARY], "environment": [f"LD_PRELOAD={LIBRARY}"], **hook}
     assert modules == ["atexit"]
 

@@ -94,7 +94,7 @@ def found():
         "handlers": handlers(),
         "modules": sorted(sys.modules),
         "environment": sorted("%s=%s" % each for each in os.environ.items()),
-        "hooks": [str(hook) for hook in (sys.gettrace(), sys.getprofile(), getattr(threading, "_profile_hook", None), threading.excepthook)],
+        "hooks": [str(hook).partition(" at ")[0] for hook in (sys.gettrace(), sys.getprofile(), getattr(threading, "_profile_hook", None), threading.excepthook)],
         "tools": [sys.monitoring.get_tool(tool) for tool in range(6)] if hasattr(sys, "monitoring") else [],
         "threads that ran code": len(ran),
         "limits": [resource.getrlimit(limit) for limit in range(16)],
