@@ -116,10 +116,14 @@ static bool traced_by(void *state, void *function)
     return pointer_at(state, at->thread_profile + TRACE) == function;
 }
 
-/* Before c_profilefunc: use_tracing, from 3.10 on within the C frame to which a pointer stands there; in 3.11 tracing, how many callbacks the thread is in. */
-#define USE_TRACING (py.version < 0x030a0000 ? (char *)profile - 8 : *(char *const *)(profile - 8))
-#define TRACING (-20)
+#define TRACING (-20)   /* from c_profilefunc to tracing, how many callbacks the thread is in: 3.11 */
 #define ALL_OPCODES 255 /* of use_tracing in 3.11, a byte */
+
+/* use_tracing stands before c_profilefunc; from 3.10 on a pointer to the C frame that begins with it. */
+static void *use_tracing(char *profile)
+{
+    return py.version < 0x030a0000 ? profile - 8 : *(void **)(profile - 8);
+}
 
 /* What use_tracing has to be. */
 static int uses_tracing(const char *profile)
@@ -130,12 +134,12 @@ static int uses_tracing(const char *profile)
     return hooked && *(const int *)(profile + TRACING) <= 0 ? ALL_OPCODES : 0;
 }
 
-/* Whether the thread's state says that its events are reported where that is expected. */
-static bool keeps_use_tracing(const void *state)
+/* Whether use_tracing is where that is expected, and what it has to be. */
+static bool keeps_use_tracing(void *state)
 {
-    const char *profile = (const char *)state + at->thread_profile;
-    int is = py.version < 0x030b0000 ? *(const int *)USE_TRACING : *(const uint8_t *)USE_TRACING;
-    return is == uses_tracing(profile);
+    char *profile = (char *)state + at->thread_profile;
+    void *place = use_tracing(profile);
+    return (py.version < 0x030b0000 ? *(int *)place : *(uint8_t *)place) == uses_tracing(profile);
 }
 
 /* As CPython's own functions do, but without what they ask the program's audit hooks before: these may let other threads run, and one end, whose
@@ -147,9 +151,9 @@ static void set_hook(void *state, int hook, profile_function function)
     *(profile_function *)(profile + hook) = function;
     *object = NULL;
     if (py.version < 0x030b0000)
-        *(int *)USE_TRACING = uses_tracing(profile);
+        *(int *)use_tracing(profile) = uses_tracing(profile);
     else
-        *(uint8_t *)USE_TRACING = (uint8_t)uses_tracing(profile);
+        *(uint8_t *)use_tracing(profile) = (uint8_t)uses_tracing(profile);
     if (before)
         py.Py_DecRef(before);
 }
@@ -269,8 +273,8 @@ static void *first_thread(void)
     return py.PyInterpreterState_ThreadHead(py.PyInterpreterState_Main());
 }
 
-/* What threading has for a profile function, and asks in each new thread whether it is one: no, but by then the thread is watched.
- * sys.setprofile, to which it would be given otherwise, has audit hooks run, and in 3.11 refuses where another thread is within it: a thread would not begin. */
+/* threading asks in each new thread whether it has a profile function. We answer no, and watch the thread from then on: a yes would lead to
+ * sys.setprofile, which runs audit hooks and, in 3.10 and 3.11, raises where another thread is within it; the thread would not begin. */
 static int meets_thread(PyObject *self)
 {
     (void)self;
@@ -419,10 +423,9 @@ static const char *start(bool here)
     void *self = py._PyThreadState_UncheckedGet();
     py.PyEval_SetProfile(on_event, NULL);
     bool known = profiled_by(self, on_event) && keeps_use_tracing(self);
-    if (!known || (set_profile(self, NULL), !keeps_use_tracing(self))) {
-        py.PyEval_SetProfile(NULL, NULL);
+    py.PyEval_SetProfile(NULL, NULL);
+    if (!known || !keeps_use_tracing(self))
         return "This CPython does not keep its profile function where its version has it: run the program with an ordinary build.";
-    }
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (state != self)
             watch_thread(state, true);

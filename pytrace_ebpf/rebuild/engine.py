@@ -342,8 +342,8 @@ class Engine:
         self._check(self._library.merge_sites(self._engine, sites.ctypes.data, len(sites)))
 
     def nodes(self) -> npt.NDArray[np.void]:
-        """The tree so far, as library.NODE: in the library's own memory, for as long as this lives and takes nothing more."""
-        return view(self._library.nodes(self._engine), NODE, self._library.node_count(self._engine))
+        """The tree so far, as library.NODE: no copy, so only until this takes more."""
+        return view(self._library.nodes(self._engine), NODE, self._library.node_count(self._engine), self)
 
     def open_calls(self) -> Ints:
         """The call_ids of the calls that are open, and of those that have ended and whose rows are still to come."""

@@ -219,9 +219,11 @@ def columns(struct: type[ctypes.Structure], **arrays: npt.NDArray[Any]) -> ctype
     return out
 
 
-def view(address: int | None, dtype: "npt.DTypeLike", count: int) -> npt.NDArray[Any]:
-    """The library's memory as an array, without a copy."""
+def view(address: int | None, dtype: "npt.DTypeLike", count: int, owner: object = None) -> npt.NDArray[Any]:
+    """The library's memory as an array, without a copy; `owner`, whose memory it is, lives for as long as the array does."""
     dtype = np.dtype(dtype)
     if not count or not address:
         return np.zeros(0, dtype)
-    return np.frombuffer(memoryview((c_uint8 * (count * dtype.itemsize)).from_address(address)), dtype)
+    memory = (c_uint8 * (count * dtype.itemsize)).from_address(address)
+    memory.owner = owner  # type: ignore[attr-defined]
+    return np.frombuffer(memoryview(memory), dtype)

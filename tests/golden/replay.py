@@ -58,7 +58,7 @@ def usdt(recorded: Recorded, folder: Path) -> Tables:
         drain_calls=lambda take: take(calls.pop(0)), drain_sites=lambda: [sites.pop(0)], drain_functions=lambda: introduced.pop(0)
     )
     ids = ProbeIds(functions, source._lookups)
-    loaded = SimpleNamespace(probes=probes, ids=ids, sites=CallSites((3, 11)), held=Held(ids.pending), target=None)
+    loaded = SimpleNamespace(probes=probes, ids=ids, sites=CallSites((3, 11), ids), held=Held(ids.pending), target=None)
     source._loaded["replayed"] = loaded  # type: ignore[index,assignment]
     return tables(*[source.drain() for _ in range(len(calls))], of=functions)
 

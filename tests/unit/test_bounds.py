@@ -1,7 +1,9 @@
 """Reconstruction at its edges: many threads, many processes, depth, contexts; memory follows what is open and not how long a trace is."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +87,18 @@ def test_a_depth_of_a_hundred_thousand() -> None:
     assert nodes["depth"].max() == depth - 1 and len(nodes) == depth + 2
     assert nodes["total"]["wall"][nodes["depth"] >= 0].tolist() == list(range(2 * depth - 1, 0, -2))
     assert nodes["outermost"][2:].tolist() == [3] + [0] * (depth - 1)
+
+
+def test_the_nodes_of_a_tree_keep_the_engine_in_whose_memory_they_are() -> None:
+    made = engine([(1, 1)], 1, 1 << 20)
+    taken(made, iter([events(**up_and_down(100), pid=1, tid=1)]), 200)
+    nodes, alive = made.nodes(), weakref.ref(made)
+    del made
+    gc.collect()
+    assert alive() is not None and nodes["depth"].max() == 99
+    del nodes
+    gc.collect()
+    assert alive() is None
 
 
 def contexts(levels: int) -> dict[str, np.ndarray]:

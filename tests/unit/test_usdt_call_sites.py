@@ -22,6 +22,12 @@ UNREAD = (1 << 64) - 1
 def functions(*numbers: int) -> ProbeIds:
     """Functions by the numbers that the probes gave them, whose func_ids count from 0."""
     ids = ProbeIds(Functions(), lambda _: Lookups(Readings(None, ""), 0, names_of_code(lambda _: {}, lambda: unknown)))
+    introduce(ids, *numbers)
+    return ids
+
+
+def introduce(ids: ProbeIds, *numbers: int) -> None:
+    """Name more functions."""
     names = np.dtype(
         [(name, "u8") for name in ("pid_tgid", "code")]
         + [(name, "i4") for name in ("id", "line", "first_line", "flags", "layer")]
@@ -30,7 +36,6 @@ def functions(*numbers: int) -> ProbeIds:
     rows = np.zeros(len(numbers), names)
     rows["id"], rows["line"], rows["file"], rows["name"] = numbers, numbers, b"/a.py", b"f"
     ids.introduce(rows)
-    return ids
 
 
 def test_every_line_of_this_python_by_its_own_table() -> None:
@@ -56,11 +61,11 @@ def test_a_table_that_no_compiler_wrote_gives_some_line_or_none(version: tuple[i
 
 
 def test_numbers_become_lines_of_entries_alone() -> None:
-    sites = CallSites((3, 9))
+    sites = CallSites((3, 9), functions(1, 2))
     rows = np.zeros(4, EVENT)
     rows["site"] = [(7, 1, 0, 10, 2), (8, 1, 4, 10, 2), (5000, 2, 0, 20, 0), (9, 2, 0, 30, UNREAD)]
     rows["table"][:2] = b"\x04\x05"  # from byte 4 on five lines further
-    sites.introduce(rows, functions(1, 2))
+    sites.introduce(rows)
     kinds = np.array(
         [CallKind.ENTRY, CallKind.RESUME, CallKind.ENTRY, CallKind.ENTRY, CallKind.RETURN, CallKind.ENTRY, CallKind.ENTRY, CallKind.OPEN], np.int8
     )
@@ -69,10 +74,21 @@ def test_numbers_become_lines_of_entries_alone() -> None:
 
 
 def test_a_caller_that_is_not_recorded_leaves_no_line() -> None:
-    sites = CallSites((3, 9))
+    sites = CallSites((3, 9), functions(1, 2))
     rows = np.zeros(3, EVENT)
     rows["site"] = [(7, 1, 0, 10, 0), (8, 2, 0, 20, 0), (9, 0, 0, 30, 0)]
-    sites.introduce(rows, functions(1, 2))
+    sites.introduce(rows)
     wanted = np.array([True, False, True])  # the last for what has no function
     entries = np.full(3, CallKind.ENTRY, np.int8)
     assert sites.lines(entries, np.array([7, 8, 9], np.int32), wanted).tolist() == [10, NO_LINE, NO_LINE]
+
+
+def test_a_caller_that_has_a_name_later_leaves_its_line() -> None:
+    sites = CallSites((3, 9), ids := functions())
+    rows = np.zeros(1, EVENT)
+    rows["site"] = [(7, 1, 0, 10, 0)]
+    sites.introduce(rows)
+    kinds, lines, wanted = np.array([CallKind.ENTRY], np.int8), np.array([7], np.int32), np.array([True, True])
+    assert sites.lines(kinds, lines, wanted).tolist() == [NO_LINE]
+    introduce(ids, 1)
+    assert sites.lines(kinds, lines, wanted).tolist() == [10]

@@ -39,7 +39,6 @@ class Sums:
     sites: npt.NDArray[np.void]
     spent: dict[str, npt.NDArray[Any]]
     spenders: Ints
-    of: Engine | None = None  # in whose memory the nodes are
 
 
 _DERIVED: WeakKeyDictionary[Trace, Sums] = WeakKeyDictionary()
@@ -55,7 +54,7 @@ def sums_of(trace: Trace, most: int = MOST_NODES, *, nodes: bool = False) -> Sum
     held = _DERIVED.get(trace)
     if held is None or (nodes and not len(held.nodes)):  # the first node is the root of all
         held = _derived(trace, most)
-        _DERIVED[trace] = held if len(held.nodes) <= _FEW_NODES else replace(held, nodes=np.zeros(0, NODE), of=None)
+        _DERIVED[trace] = held if len(held.nodes) <= _FEW_NODES else replace(held, nodes=np.zeros(0, NODE))
     return held
 
 
@@ -66,13 +65,13 @@ def _derived(trace: Trace, most: int) -> Sums:
         engines.add_to(tree)
         spent = engines.spent()
         del engines  # of a large tree each copy counts
-        return Sums(tree.nodes(), tree.keys(), tree.sites(), *spent, tree)
+        return Sums(tree.nodes(), tree.keys(), tree.sites(), *spent)
     engine, parts = begun(trace, rows=False, nodes=most)
     for events, end_ns in parts:
         for _ in engine.take(events, end_ns, PIECE):
             pass
     engine.finish(trace.end_ns)
-    return Sums(engine.nodes(), engine.keys(), engine.sites(), engine.spent(), engine.keys(), engine)
+    return Sums(engine.nodes(), engine.keys(), engine.sites(), engine.spent(), engine.keys())
 
 
 def begun(trace: Trace, *, rows: bool, nodes: int = 0) -> tuple[Engine, Iterator[tuple[Iterator[pa.Table], int]]]:

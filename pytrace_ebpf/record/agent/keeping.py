@@ -11,7 +11,6 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,14 +18,10 @@ from typing import Any
 
 import pytrace_ebpf
 from pytrace_ebpf.record.agent.keeper import LONGEST, MOST_AT_A_LOOK
+from pytrace_ebpf.record.parsing.confined import Patience
 from pytrace_ebpf.record.process.pinned import Descriptor
-from pytrace_ebpf.record.process.shares import queued_s
 
-_PATIENCE_S, _LONGEST_S = (
-    10.0,
-    60.0,
-)  # without what it waits for a core, which on a busy machine is most of it; and with it: its user may keep it from one
-_LOOK_S = 0.5
+_PATIENCE_S = 10.0
 _ENDING_S = 2.0
 _SOON_S = 0.05
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from pytrace_ebpf.record.agent import keeper; keeper.main(*sys.argv[2:])"
@@ -56,10 +51,9 @@ class Keeping:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), root], env={}, cwd="/",
             )  # fmt: skip
-        ours.settimeout(_PATIENCE_S)  # to ask it something, for which it needs no core
+        ours.settimeout(_PATIENCE_S)
         self._connection: socket.socket | None = ours
-        self._since: float | None = None  # when it was asked what it has not answered
-        self._queued_s = 0.0  # for how long it had waited for a core by then
+        self._patience: Patience | None = None  # since it was asked what it has not answered
         self._early: tuple[dict[str, Any], list[Descriptor]] | None = None  # an answer that nobody has had
 
     @property
@@ -75,11 +69,11 @@ class Keeping:
     @property
     def owes(self) -> bool:
         """Whether there is an answer yet to come."""
-        return self._connection is not None and self._since is not None
+        return self._connection is not None and self._patience is not None
 
     def ask(self, what: str, source: Descriptor | None = None, **given: Any) -> tuple[dict[str, Any], list[Descriptor]]:
         """What it answers. Raises OSError as the keeper met it, EOFError where there is no keeper, or no answer in time."""
-        if self._since is not None:
+        if self._patience is not None:
             self._early = self._received()  # of ask_soon()
         self._send(what, source, given)
         return self._received()
@@ -89,10 +83,10 @@ class Keeping:
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        if self._since is None:
+        if self._patience is None:
             self._send(what, None, given)
         if self._connection is not None and not select.select([self._connection], [], [], _SOON_S)[0]:
-            if self._is_late():
+            if self._patience is not None and self._patience.spent_s > _PATIENCE_S:
                 self._give_up()
             return None
         return self._received()
@@ -105,26 +99,20 @@ class Keeping:
         except OSError:
             self._give_up()
             raise EOFError from None
-        self._since, self._queued_s = time.monotonic(), queued_s(self.pid)
-
-    def _is_late(self) -> bool:
-        waited_s = time.monotonic() - self._since if self._since is not None else 0.0
-        return waited_s > _LONGEST_S or waited_s - (queued_s(self.pid) - self._queued_s) > _PATIENCE_S
+        self._patience = Patience(_PATIENCE_S, self.pid)
 
     def _received(self) -> tuple[dict[str, Any], list[Descriptor]]:
-        if self._connection is None:
+        if self._connection is None or self._patience is None:
             raise EOFError
         try:
-            while not select.select([self._connection], [], [], _LOOK_S)[0]:
-                if self._is_late():
-                    raise TimeoutError
+            self._patience.wait(self._connection, select.POLLIN)
             content, files, _, _ = socket.recv_fds(self._connection, LONGEST, MOST_AT_A_LOOK, socket.MSG_CMSG_CLOEXEC)
             opened = [Descriptor(file) for file in files]
             answer = json.loads(content)
         except (OSError, ValueError):
             self._give_up()
             raise EOFError from None
-        self._since = None
+        self._patience = None
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         return answer, opened

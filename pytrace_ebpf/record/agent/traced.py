@@ -22,6 +22,7 @@ from pytrace_ebpf.record.process.namespaces import Ids
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
+_MOST_HELD = 100_000  # pieces, of which a thread gives one at each reading
 _BATCH = 500_000  # events after which the agent gets its memory back
 
 
@@ -84,9 +85,9 @@ class Traced:
             self.func_ids[function.id] = functions.intern(names.file, names.name, names.qualname, function.first_line, function.flags, unknown, user)
 
     def ready(self, news: list[Piece], functions: Functions) -> list[Piece]:
-        """What can be taken in of `news` and of what was held: nothing while functions have no names, but for so long that half of the arena is held."""
+        """What can be taken in of `news` and of what was held: nothing while functions have no names, until half of the arena or very many pieces are held."""
         named, self.held = self.introduce(functions), [*self.held, *news]
-        if not named and 2 * sum(piece.full for piece in self.held) > self.arena.most_chunks:
+        if not named and (len(self.held) > _MOST_HELD or 2 * sum(piece.full for piece in self.held) > self.arena.most_chunks):
             self.names.give_up()
             named = self.introduce(functions)
         ready, self.held = (self.held, []) if named else ([], self.held)

@@ -237,7 +237,7 @@ class UsdtCalls(CallSource):
             probes = UsdtProbes(planned, self._ring_pages, self._follow, self._observed.args)
             objects = Objects(self._observed, probes.decide, target.layout.code_qualname is None, self._recording.processes.mains)
             ids = ProbeIds(self._recording.functions, self._lookups)
-            self._loaded[planned] = _Loaded(target, probes, ids, objects, CallSites(target.layout.version), Held(ids.pending))
+            self._loaded[planned] = _Loaded(target, probes, ids, objects, CallSites(target.layout.version, ids), Held(ids.pending))
         return self._loaded[planned]
 
     def _lookups(self, pid: int) -> Lookups[Code]:
@@ -276,7 +276,7 @@ class UsdtCalls(CallSource):
             loaded.ids.take()
         loaded.held.release()
         for rows in sites:
-            loaded.sites.introduce(rows, loaded.ids)
+            loaded.sites.introduce(rows)
         if read is not None:
             loaded.objects.introduce(introduced)
             self._observe(loaded, read)
