@@ -150,8 +150,8 @@ int function_entry(struct pt_regs *ctx)
     __u32 site = called_from(now, ts, key.tgid, frame, &function);
 
     emit(ts, pid_tgid, function.id, frame, site, is_resumed ? CALL_RESUME : CALL_ENTRY);
-    if (SETTINGS->observes && function.flags & OBSERVABLE && !is_resumed)
-        observe_arguments(ts, pid_tgid, function.id, frame, of_generator);
+    if (SETTINGS->observes && function.flags & OBSERVABLE && !is_resumed && observe_arguments(ts, pid_tgid, function.id, frame, of_generator))
+        observers.call(ctx, 0);
     return 0;
 }
 

@@ -143,6 +143,8 @@ struct walk {
     __u64 fp;
     struct span span; /* the one last used */
     struct running running;
+    __u64 tasks;  /* where these are found: the dict */
+    __u64 thread; /* and the thread's state; 0 = they were looked for */
     struct task_event task;
     __u32 described;
     __u32 natives;
@@ -275,10 +277,11 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->span.start = walk->span.end = 0;
     walk->natives = 0;
     walk->native = NATIVE_NONE;
-    state = thread_state(process, layout, pid_tgid, began);
     walk->began = began;
     walk->off = *off;
-    if (off->state == SAMPLE_IN_BLOCKED && waits_for_own(process, layout, state, regs))
+    asm volatile("" ::: "memory"); /* of what it was that led here nothing is kept beside: the verifier follows the search below once */
+    state = thread_state(process, layout, pid_tgid, began);
+    if (walk->off.state == SAMPLE_IN_BLOCKED && waits_for_own(process, layout, state, regs))
         walk->off.state = SAMPLE_IN_GIL;
     walk->missed = missed;
     walk->pid_tgid = pid_tgid;
@@ -291,7 +294,10 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->opcode = OPCODE_UNKNOWN;
     walk->outermost = 1;
     walk->outcome = WHOLE;
-    find_running(&walk->running, &layout->tasks, process->tasks, state);
+    walk->running.count = 0;
+    walk->running.met = 0;
+    walk->tasks = process->tasks;
+    walk->thread = state;
     walk->frame = state ? TAKE(__u64, state + layout->thread_frame) : 0;
     if (walk->frame && layout->cframe_frame != ABSENT)
         walk->frame = TAKE(__u64, walk->frame + layout->cframe_frame);
@@ -452,6 +458,10 @@ static __always_inline int walk_on(int which)
     layout = layouts.lookup(&number);
     if (!layout)
         return NO_STEP;
+    if (walk->thread) { /* the first of these steps: before, the verifier would follow the search anew for each way that led there */
+        find_running(&walk->running, &layout->tasks, walk->tasks, walk->thread);
+        walk->thread = 0;
+    }
     for (i = 0; i < FRAMES_A_STEP; i++) {
         if (!walk->frame) {
             now = walk->outermost ? WHOLE : TORN;

@@ -127,34 +127,73 @@ static __always_inline __u64 decision_on(__u64 ts, __u64 pid_tgid, __u32 func, _
     return 0;
 }
 
-/* The arguments of a frame that was entered just now. */
-static __always_inline void observe_arguments(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, int of_generator)
-{
-    __u64 code = code_of(FRAMES, frame), decision;
-    __u32 count = arguments_of(code), i;
+/* The arguments of a call are read by a program of its own, some at a time: in one with all that comes before, the verifier of Linux 6.1 would
+ * have more than its million instructions to follow. A thread is in one call at a time. */
+#define ARGUMENTS_A_STEP 4
+BPF_PROG_ARRAY(observers, 1);
+struct observing {
+    __u64 ts;
+    __u64 code;
+    __u64 frame;
+    __u64 decision;
+    __u32 func;
+    __u32 count;
+    __u32 next;
+    __u32 has_cells;
+};
+BPF_TABLE("lru_hash", __u32, struct observing, observings, 65536); /* by thread */
 
-    if (!code || !func)
-        return;
-    decision = decision_on(ts, pid_tgid, func, code, count);
-    if (decision & NOT_OBSERVED)
-        return;
-    if (count > MOST_OBSERVED) {
-        count_losses(LOSS_VALUE_RING, count - MOST_OBSERVED);
-        count = MOST_OBSERVED;
+/* The arguments of a frame that was entered just now. Where it returns 1 the program is to go on with observers. */
+static __always_inline int observe_arguments(__u64 ts, __u64 pid_tgid, __u32 func, __u64 frame, int of_generator)
+{
+    struct observing of = {.ts = ts, .code = code_of(FRAMES, frame), .frame = frame, .func = func};
+    __u32 tid = pid_tgid;
+
+    if (!of.code || !func)
+        return 0;
+    of.count = arguments_of(of.code);
+    of.decision = decision_on(ts, pid_tgid, func, of.code, of.count);
+    if (of.decision & NOT_OBSERVED || !of.count)
+        return 0;
+    if (of.count > MOST_OBSERVED) {
+        count_losses(LOSS_VALUE_RING, of.count - MOST_OBSERVED);
+        of.count = MOST_OBSERVED;
     }
+    of.has_cells = SETTINGS->objects.cells_at_entry || of_generator;
+    if (observings.update(&tid, &of)) {
+        count_losses(LOSS_VALUE_RING, of.count);
+        return 0;
+    }
+    return 1;
+}
+
+int arguments_step(struct pt_regs *ctx)
+{
+    __u64 pid_tgid = bpf_get_current_pid_tgid();
+    __u32 tid = pid_tgid, i;
+    struct observing *of = observings.lookup(&tid);
+
+    if (!of)
+        return 0;
 #pragma clang loop unroll(disable)
-    for (i = 0; i < MOST_OBSERVED; i++) {
-        if (ENDS(i, count))
-            break;
-        struct object_event *event = begin_object(ts, pid_tgid, func, VALUE_ARGUMENT, i);
+    for (i = 0; i < ARGUMENTS_A_STEP; i++) {
+        __u32 place = of->next;
+
+        if (place >= of->count)
+            return 0;
+        struct object_event *event = begin_object(of->ts, pid_tgid, of->func, VALUE_ARGUMENT, place);
 
         if (!event) {
-            count_losses(LOSS_VALUE_RING, count - i);
-            return;
+            count_losses(LOSS_VALUE_RING, of->count - place);
+            return 0;
         }
-        take_object(event, argument(code, frame, i, SETTINGS->objects.cells_at_entry || of_generator), decision >> i & 1);
+        of->next = place + 1;
+        take_object(event, argument(of->code, of->frame, place, of->has_cells), of->decision >> (place & 63) & 1);
         objects.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
+    if (of->next < of->count)
+        observers.call(ctx, 0);
+    return 0;
 }
 
 #define YIELD_VALUE 86 /* up to 3.11 */

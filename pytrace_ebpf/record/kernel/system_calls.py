@@ -24,7 +24,7 @@ _INFO, _RAW_TRACEPOINT_OPEN, _FREEZE, _LINK_CREATE = 15, 17, 22, 28
 _ATTRIBUTES = 128  # bytes; what is beyond those given is zero
 _LOG = 1 << 22
 _NAME = 15  # bytes of a name that the kernel keeps
-_PROGRAM_INFO, _RECURSION_MISSES = 216, 208  # struct bpf_prog_info: as much of it as is needed, and where that count is
+_PROGRAM_INFO, _RECURSION_MISSES, _VERIFIED = 224, 208, 216  # struct bpf_prog_info: as much of it as is needed, and where these counts are
 _KPROBE, _UPROBE = (Path(f"/sys/bus/event_source/devices/{name}/type") for name in ("kprobe", "uprobe"))
 _EVENT_ATTRIBUTES = 112  # bytes of struct perf_event_attr
 _CLOEXEC = 8
@@ -167,9 +167,18 @@ def open_file_system(kind: str) -> int:
 
 def missed_runs(program: int) -> int:
     """How often the kernel did not run a program because it was running on that core already (counted from Linux 5.12 on)."""
+    return int(struct.unpack_from("<Q", _program_info(program), _RECURSION_MISSES)[0])
+
+
+def verified(program: int) -> int:
+    """How many instructions of a program the kernel has followed, of the million at which it gives up; 0 where it does not say (before Linux 5.16)."""
+    return int(struct.unpack_from("<I", _program_info(program), _VERIFIED)[0])
+
+
+def _program_info(program: int) -> ctypes.Array[ctypes.c_char]:
     info = ctypes.create_string_buffer(_PROGRAM_INFO)
     bpf(_INFO, struct.pack("<IIQ", program, _PROGRAM_INFO, ctypes.addressof(info)))
-    return int(struct.unpack_from("<Q", info, _RECURSION_MISSES)[0])
+    return info
 
 
 def _read(command: int, map_fd: int, key: bytes | None, size: int) -> bytes | None:

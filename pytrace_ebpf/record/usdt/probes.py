@@ -181,6 +181,8 @@ class UsdtProbes:
         self._walks = self._programs.map("walks")
         self._opened = self._programs.map("opened")
         self._uprobes = Uprobes(self._programs, planned.points, follow)
+        if args:
+            self._programs.map("observers").set(0, self._uprobes.load("arguments_step"))
         self.attached: dict[int, list[Callable[[], None]]] = {}  # process -> what detaches from it
         # The kernel waits for grace periods when a uprobe goes: tens of milliseconds each, side by side here.
         self._closing = ThreadPoolExecutor(8, "detach")
