@@ -21,6 +21,8 @@ _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
 _ENDS_SHOWN = 3
+_CHAIN_SHOWN = 3  # programs that one process executed, one after the other
+_EXECUTED = ", which executed "
 _MUCH, _LITTLE = (
     0.2,
     0.05,
@@ -86,7 +88,7 @@ def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] =
         *wrong_lines(facts, width),
         *lost,
         *answer,
-        Text(text.fit(traced(facts), width), "bold"),
+        *(Text(text.fit(line, width), "bold") for line in _in_parts(traced(facts), width)),
         *(Text(line) for line in _in_lines(about, width)),
         *ended_else,
         *partly,
@@ -105,7 +107,17 @@ def traced(facts: dict[str, Any]) -> str:
     """What was traced: the program, or how many processes of which programs."""
     targets = facts.get("targets") or [facts["target"]]
     commands = list(dict.fromkeys(each.get("command") or each.get("executable") or "(unknown program)" for each in targets))
-    return f"{len(targets)} processes of {', '.join(commands)}" if len(targets) > 1 else commands[0]
+    if len(targets) > 1:
+        return f"{len(targets)} processes of {', '.join(commands)}"
+    first, *others = [*(targets[0].get("earlier_commands") or []), commands[0]]
+    if len(others) > _CHAIN_SHOWN:
+        return f"{first}{_EXECUTED}{len(others):,} programs in turn, the last of them {others[-1]}"
+    return _EXECUTED.join([first, *others])
+
+
+def _in_parts(program: str, width: int) -> list[str]:
+    """In one line where it fits, else one that executed another in a line for each."""
+    return [program] if len(program) <= width else re.split(f"(?<=,) (?={_EXECUTED.removeprefix(', ')})", program)
 
 
 def window_words(window: dict[str, Any]) -> str:
