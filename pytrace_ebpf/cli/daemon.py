@@ -135,9 +135,9 @@ def _of_recordings(recordings: dict[str, Any]) -> list[str]:
 
 def _lost(by_class: dict[str, int]) -> list[str]:
     """What was lost up to the last window, and what that means."""
-    from pytrace_ebpf.view.head import LOST
+    from pytrace_ebpf.view.head import lost_words
 
-    return [f"lost: {count:,} {LOST.get(name, name)}" for name, count in by_class.items()]
+    return ["lost " + ": ".join(filter(None, lost_words(name, count))) for name, count in by_class.items()]
 
 
 def _of_users(users: list[dict[str, Any]]) -> list[str]:
