@@ -90,7 +90,8 @@ static bool find_in(void *python)
         {&py.type_type, "PyType_Type"}, {&py.string_type, "PyUnicode_Type"}, {&py.function_type, "PyFunction_Type"},
         {&py.method_type, "PyMethod_Type"}, {&py.c_function_type, "PyCFunction_Type"}, {&py.c_method_type, "PyCMethod_Type"},
         {&py.method_descriptor_type, "PyMethodDescr_Type"}, {&py.class_method_descriptor_type, "PyClassMethodDescr_Type"},
-        {&py.wrapper_descriptor_type, "PyWrapperDescr_Type"},
+        {&py.wrapper_descriptor_type, "PyWrapperDescr_Type"}, {&py.generator_types[0], "PyGen_Type"},
+        {&py.generator_types[1], "PyCoro_Type"}, {&py.generator_types[2], "PyAsyncGen_Type"},
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         *types[i].type = dlsym(python, types[i].name);

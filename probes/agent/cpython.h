@@ -136,6 +136,7 @@ struct cpython {
     void *code_type, *vectorcall_call; /* PyCode_Type, PyVectorcall_Call */
     void *type_type, *string_type, *function_type, *method_type, *c_function_type, *c_method_type, *method_descriptor_type,
         *class_method_descriptor_type, *wrapper_descriptor_type; /* NULL where the version has no such type */
+    void *generator_types[3]; /* of generators, coroutines, asynchronous generators */
     void **generator_exit; /* PyExc_GeneratorExit */
     PyObject *true_, *false_;
     void *long_type, *float_type, *set_type, *frozenset_type, *bytearray_type, *cell_type, *traceback_type; /* NULL = not found, as no object's type is */

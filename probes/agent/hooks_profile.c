@@ -10,6 +10,7 @@
 #include "errands.h"
 #include "frames.h"
 #include "functions.h"
+#include "generators.h"
 #include "layers.h"
 #include "left_out.h"
 #include "objects.h"
@@ -416,6 +417,7 @@ static const char *start(bool here)
         return "Another profiler is at work in the program, and up to Python 3.11 there can be but one: end it.";
     if (lined)
         return "A debugger or a coverage tool traces the program's lines, and up to Python 3.11 only one can: end it, or leave out --lines and --opcodes.";
+    generators_protect();
     if (!(bootstrap = new_bootstrap())) {
         py.PyErr_Clear();
         return "There is no memory for the agent's callback.";

@@ -101,6 +101,31 @@ def test_a_programs_audit_hooks_do_not_have_the_agent_write_to_threads_that_ende
     assert process.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
+def test_the_collector_reads_nothing_that_is_gone_while_a_generator_runs(
+    interpreter: Python, target: Callable[..., Target], attach: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as freed_is_overwritten:
+        freed_is_overwritten.setenv("PYTHONMALLOC", "debug")
+        process = target("garbage_in_generators", "--wait", python=interpreter)
+    recorder = attach(process.pid, "--source", "agent")
+    process.go()
+    assert process.done() == {"within": "generator"}  # and recorded since it was entered
+    process.go()
+    assert process.done() == {"within": "generator"}
+    recorder.stop()
+    process.go()  # it was entered while that was recorded
+    assert process.done() == {"items": [4, 2], "awaited": [4, 2]}
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS, ids=str)
+def test_the_collector_reads_nothing_that_is_gone_while_a_coroutine_runs(interpreter: Python, run: Run) -> None:
+    command = interpreter.command("garbage_in_generators")
+    _, ended = run(["env", "PYTHONMALLOC=debug", *command], "-q", "--source", "agent")
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, 'done {"items": [4, 2], "awaited": [4, 2]}')
+
+
 @pytest.mark.parametrize("interpreter", [Python(HOST_PYTHON), *WARNS], ids=str)
 def test_an_idle_program_is_left_at_once_by_an_agent_that_has_no_thread(
     interpreter: Python, target: Callable[..., Target], attach: Callable[..., Recorder]
