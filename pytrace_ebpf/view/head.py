@@ -42,7 +42,7 @@ LOST = {
     ),
     "stack_depth": ("frame", "frames", "the stack was too deep to be read to its end"),
     "sample_ring": ("sample, or its stack", "samples, or their stacks", ""),
-    "sample_native": ("sample", "samples", "Python frames are known"),
+    "sample_native": ("sample with unknown native frames", "samples with unknown native frames", "the Python frames are known"),
     "sample_torn": (
         "stack that changed while it was sampled, or of a thread that no look met on a core",
         "stacks that changed while they were sampled, or of threads that no look met on a core", "that time has no function",
@@ -54,6 +54,7 @@ LOST = {
     "allocation_ring": ("sum of what Python's allocators did between two events", "sums of what Python's allocators did between two events", "not in any function's sums"),
     "block_ring": ("sampled block of malloc's", "sampled blocks of malloc's", "not in any function's sums"),
     "block_map": ("sampled block of malloc's", "sampled blocks of malloc's", "too many were in use at a time, so it seems that none of these is ever freed"),
+    "value_ring": ("value that was asked for", "values that were asked for", "calls that were given or returned such lack it"),
     "argument_ring": ("tensor", "tensors", "calls of operators that were given or returned such have no shapes"),
 }  # fmt: skip
 _EVENTS = ("event", "events", "")
@@ -70,7 +71,7 @@ def _partly(name: str, number: int) -> str:
     counted, meaning = lost_words(name, number)
     if name in NOT_REPORTED.values():
         return f"The kernel did not report {counted}: {meaning}"
-    return f"Of {counted} the native frames are not known, or not all of them; the {meaning}"
+    return f"There {'is' if number == 1 else 'are'} {counted}: {meaning}"
 
 
 def _counted(facts: dict[str, Any], calls: int) -> str:

@@ -353,7 +353,7 @@ def test_of_how_many_interpreters_calls_are_recorded_is_said(recorded: int, said
 
 def test_one_of_a_kind_is_no_plural() -> None:
     assert [plural(number, "process") for number in (0, 1, 2000)] == ["0 processes", "1 process", "2,000 processes"]
-    for number, said in ((1, "Of 1 sample the native frames"), (2, "Of 2 samples the native frames")):
+    for number, said in ((1, "There is 1 sample with unknown native"), (2, "There are 2 samples with unknown native")):
         facts = {"lost": {"sample_native": number}, "losses": [], "state": "complete", "sources": []}
         assert loss_lines(facts, 200)[1][0].plain.startswith(said)
     for name in LOSS_CLASSES:

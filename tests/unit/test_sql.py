@@ -1,7 +1,6 @@
 """trace.sql(): the tables of the format and nothing else, checked as everything that is read; trace.iter_calls()."""
 
 import sys
-import tempfile
 from pathlib import Path
 
 import duckdb
@@ -167,25 +166,15 @@ def test_a_trace_says_what_it_is_in_a_line(path: Path) -> None:
 
 
 def test_what_does_not_fit_into_memory_goes_to_a_directory_of_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-    real = tempfile.TemporaryDirectory
-
-    class Watched(real):  # type: ignore[type-arg,misc]
-        def cleanup(self) -> None:
-            used.append(len(list(Path(self.name).iterdir())))
-            super().cleanup()
-
-        def __exit__(self, *_: object) -> None:
-            self.cleanup()
-
-    monkeypatch.setattr(sql.tempfile, "TemporaryDirectory", Watched)
     trace = pytrace_ebpf.open(path)
     query = "select count(*) as n, sum(length(word)) as size from (select distinct md5(range::varchar) as word from range(3000000)) cross join (select 1 from threads limit 1)"
     whole = trace.sql(query)
     monkeypatch.setattr(sql, "_MEMORY", "120MiB")
     spilled = trace.sql(query)
     assert whole["n"].tolist() == spilled["n"].tolist() == [3_000_000] and whole["size"].tolist() == spilled["size"].tolist()
-    assert used == [0, used[1]] and used[1] > 0
+    monkeypatch.setitem(sql._CONFINED, "max_temp_directory_size", "1MiB")
+    with pytest.raises(HostError, match="or more than is free in"):
+        trace.sql(query)
 
 
 def test_a_query_that_needs_more_memory_than_there_is_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
