@@ -132,7 +132,8 @@ def traced(facts: dict[str, Any]) -> str:
     commands = list(dict.fromkeys(each.get("command") or each.get("executable") or "(unknown program)" for each in targets))
     if len(targets) > 1:
         return f"{len(targets)} processes of {', '.join(commands)}"
-    first, *others = [*(targets[0].get("earlier_commands") or []), commands[0]]
+    earlier: list[str] = targets[0].get("earlier_commands") or []
+    first, *others = [*earlier, commands[0]]
     if len(others) > _CHAIN_SHOWN:
         return f"{first}{_EXECUTED}{len(others):,} programs in turn, the last of them {others[-1]}"
     return _EXECUTED.join([first, *others])
@@ -194,10 +195,7 @@ def loss_lines(facts: dict[str, Any], width: int) -> tuple[list[Text], list[Text
         windows = [w for w in facts["losses"] if w["class"] == name]
         if name in PARTLY:
             of = f", within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if name in NOT_REPORTED.values() and windows else ""
-            partly += [
-                Text(line, "yellow")
-                for line in _wrap(f"{_partly(name, number)} ({name}{of}).", width)
-            ]
+            partly += [Text(line, "yellow") for line in _wrap(f"{_partly(name, number)} ({name}{of}).", width)]
             continue
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
         counted, meaning = lost_words(name, number)

@@ -50,7 +50,7 @@ def test_the_last_program_is_named_and_the_one_that_executed_it(how: tuple[str, 
 
 @HOW
 def test_programs_of_any_kind_one_after_the_other(how: tuple[str, ...], programs: Path, run: Callable[..., tuple]) -> None:
-    inner = f'exec {PYTHON} -c "import os; os.execv(\'/bin/true\', [\'true\', \'x\' * 2000])"'
+    inner = f"exec {PYTHON} -c \"import os; os.execv('/bin/true', ['true', 'x' * 2000])\""
     outer = f"exec sh -c {shlex.quote(inner)}"
     directory, ended = run(["sh", "-c", outer], *how)
     assert ended.returncode == 0, ended.stderr
@@ -70,7 +70,7 @@ def test_a_child_that_executes_a_program_at_once_was_nothing_before(how: tuple[s
 
 
 def test_one_that_executes_itself_again_and_again_keeps_the_first_and_the_last_ones(programs: Path, run: Callable[..., tuple]) -> None:
-    (programs / "again.sh").write_text('[ $1 -lt 40 ] && exec sh again.sh $(($1 + 1))\nexit 0\n')
+    (programs / "again.sh").write_text("[ $1 -lt 40 ] && exec sh again.sh $(($1 + 1))\nexit 0\n")
     directory, ended = run(["sh", "again.sh", "0"], "--source", "agent")
     assert ended.returncode == 0, ended.stderr
     row = pytrace_ebpf.open(directory).processes().iloc[0]

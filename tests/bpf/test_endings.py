@@ -81,7 +81,9 @@ def test_that_the_kernel_killed_it_for_want_of_memory_is_said_first(how: tuple[s
 
 @HOW
 def test_so_it_is_of_a_program_that_was_started_and_of_its_child(how: tuple[str, ...], group: Path, run: Callable[..., tuple]) -> None:
-    program = "import os\nif pid := os.fork(): os.waitpid(pid, 0)\na = []\nwhile True: a.append(bytearray(1 << 20))"  # the child first, then its creator
+    program = (
+        "import os\nif pid := os.fork(): os.waitpid(pid, 0)\na = []\nwhile True: a.append(bytearray(1 << 20))"  # the child first, then its creator
+    )
     enters = f'echo 0 > {group}/cgroup.procs; exec "$@"'
     directory, ended = run(["sh", "-c", enters, "sh", "/usr/bin/python3.11", "-c", program], *how)
     assert ended.returncode == 128 + signal.SIGKILL

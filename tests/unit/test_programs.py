@@ -40,7 +40,9 @@ def test_a_copy_of_its_creator_was_nothing_before(ran: Ran) -> None:
 
 
 def test_what_was_too_long_is_read_where_it_is_there(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran.take_in(np.concatenate([told(9, 1, b"python", b"-c", b"pass; pass; pass", size=20), told(9, 2, b"python", b"-c", b"pass; pass; pass", size=20)]))
+    ran.take_in(
+        np.concatenate([told(9, 1, b"python", b"-c", b"pass; pass; pass", size=20), told(9, 2, b"python", b"-c", b"pass; pass; pass", size=20)])
+    )
     assert ran.executed(9, 1)["command"] == "python -c 'pass; pass' ..."
     monkeypatch.setattr(programs, "_ALIKE", 8)
     monkeypatch.setattr(programs, "command_line", lambda pid: "python -c 'pass; pass; pass'")

@@ -14,11 +14,11 @@ from rich.console import Console
 import pytrace_ebpf
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.trace.losses import LOSS_CLASSES
 from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.trace.losses import LOSS_CLASSES
 from pytrace_ebpf.view.head import LOST, cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
@@ -358,7 +358,9 @@ def test_one_of_a_kind_is_no_plural() -> None:
         assert loss_lines(facts, 200)[1][0].plain.startswith(said)
     for name in LOSS_CLASSES:
         one, several = (
-            " ".join(line.plain for lines in loss_lines({"lost": {name: number}, "losses": [], "state": "complete", "sources": []}, 2000) for line in lines)
+            " ".join(
+                line.plain for lines in loss_lines({"lost": {name: number}, "losses": [], "state": "complete", "sources": []}, 2000) for line in lines
+            )
             for number in (1, 1234)
         )
         assert name in LOST and " 1 " in one and " 1,234 " in several and one.replace(" 1 ", " 1,234 ") != several

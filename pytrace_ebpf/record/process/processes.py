@@ -352,13 +352,14 @@ class Processes(Recorder):
         if row["source"]:
             self._first_call_ns.setdefault(pid, row["start_ns"])
         row["start_ns"] = self._first_call_ns.get(pid, row["start_ns"])
-        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now, as maybe the copy of its creator that it was born
+        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now, maybe as a copy of its creator
             row["command"] = (self.processes.get(pid) or self.processes.get(row["ppid"], row))["command"]
         self.ran.seen(pid, row["command"])
         self._groups[pid] = groups_of(pid) or self._groups.get(pid) or self._groups.get(row["ppid"], "")
         early = self._ended_early.pop(pid, {})
         early |= limit_of(early, self._groups[pid])
-        self.processes[pid] = {"pid": pid, "end_ns": None} | row | NOT_KNOWN | {"earlier_commands": self.ran.earlier(pid)} | ({} if self._alive[pid] else early)
+        row |= NOT_KNOWN | {"earlier_commands": self.ran.earlier(pid)} | ({} if self._alive[pid] else early)
+        self.processes[pid] = {"pid": pid, "end_ns": None} | row
         self._changed.add(pid)
 
     def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:

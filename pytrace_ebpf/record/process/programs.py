@@ -1,9 +1,9 @@
 """Which programs each process was, one after the other: exec replaces a program, and what replaced it may have ended before anybody looks."""
 
-import os
 import shlex
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,6 @@ def _there(pid: int) -> str:
 def _file(pid: int, command: str) -> str:
     """The file of its program: of one that has ended that is its first argument, where it is a path."""
     with suppress(OSError):
-        return as_text(os.readlink(f"/proc/{pid}/exe"))
+        return as_text(str(Path(f"/proc/{pid}/exe").readlink()))
     first = command.split(" ", 1)[0]
     return first if first.startswith("/") else ""

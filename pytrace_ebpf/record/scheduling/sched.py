@@ -45,9 +45,7 @@ class SchedProbes(Scheduling):
     _needed: Collection[str] = _EXACT
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
-    def __init__(
-        self, ring_pages: int, follow: bool, learn: Callable[[np.ndarray], None] = lambda rows: None, fault_ring_bytes: int = _PAGE
-    ) -> None:
+    def __init__(self, ring_pages: int, follow: bool, learn: Callable[[np.ndarray], None] = lambda rows: None, fault_ring_bytes: int = _PAGE) -> None:
         """`learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to."""
         self.programs = self._load(ring_pages * _PAGE, fault_ring_bytes, follow)
         self._threads = self.programs.map("threads")
