@@ -110,6 +110,15 @@ struct sched_event {
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
 };
 
+/* The program that a process has become: its arguments as exec was given them, each with its zero byte. */
+struct program_event {
+    __u64 ts;    /* of its row in sched */
+    __u32 pid;
+    __u32 count; /* how many arguments there are */
+    __u32 size;  /* bytes of `words` that are known; all of them: there may be more */
+    char words[1004];
+};
+
 /* fault_event.kind */
 #define FAULT_MINOR 0    /* a page was put in place */
 #define FAULT_MAJOR 1    /* it was read from a file or from swap first */

@@ -38,6 +38,10 @@ BPF_RINGBUF_OUTPUT(alerts, RING_PAGES);
 BPF_RINGBUF_OUTPUT(faults, RING_PAGES);
 LAYOUT(fault_event);
 
+/* What began by exec, which may have ended before anybody looks. */
+BPF_RINGBUF_OUTPUT(programs, RING_PAGES);
+LAYOUT(program_event);
+
 /* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
 BPF_HASH(threads, __u32, __u32, 65536);
 
@@ -514,20 +518,54 @@ TRACEPOINT(sched_process_fork)
     return 0;
 }
 
+#define MOST_WORDS 65536
+#define PAGE 4096
+
+/* The arguments of the current process's new program, from the top of its stack: how many, their addresses, a zero, those of the environment.
+ * Without a row they are read from /proc, if it is still there. */
+static __always_inline void tell_program(__u32 pid, __u64 ts)
+{
+    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+    __u64 top = 0, first = 0, end = 0, count = 0, size;
+    struct program_event *event;
+
+    bpf_probe_read_kernel(&top, sizeof(top), &regs->sp);
+    if (bpf_probe_read_user(&count, sizeof(count), (void *)top) || !count || count > MOST_WORDS || /* a program of 32 bits has other widths */
+        bpf_probe_read_user(&first, sizeof(first), (void *)(top + 8)) ||
+        bpf_probe_read_user(&end, sizeof(end), (void *)(top + 8 * (count + 2))))
+        return;
+    size = end ? end - first : PAGE - (first & (PAGE - 1)); /* without an environment: what is sure to be there */
+    event = programs.ringbuf_reserve(sizeof(*event));
+    if (!event)
+        return;
+    if (size > sizeof(event->words))
+        size = sizeof(event->words);
+    event->ts = ts;
+    event->pid = pid;
+    event->count = count;
+    event->size = size;
+    if (bpf_probe_read_user(event->words, size, (void *)first))
+        programs.ringbuf_discard(event, BPF_RB_NO_WAKEUP);
+    else
+        programs.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
 TRACEPOINT(sched_process_exec)
 {
     __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
     struct sched_event *event;
+    __u64 ts = bpf_ktime_get_ns();
 
     if (!pid)
         return 0;
-    event = reserve(pid, tid, SCHED_EXEC, bpf_ktime_get_ns());
+    tell_program(pid, ts); /* before its row: who has that has this */
+    event = reserve(pid, tid, SCHED_EXEC, ts);
     if (event) {
         event->other = ctx->args[1]; /* the thread that called exec */
         sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     }
     gils.delete(&pid);
-    alert(bpf_ktime_get_ns());
+    alert(ts);
     return 0;
 }
 

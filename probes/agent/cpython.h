@@ -68,7 +68,6 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void *, PyInterpreterState_ThreadHead, (void *)) \
     NEEDED(void *, PyThreadState_Next, (void *)) \
     NEEDED(void *, PyThreadState_Get, (void)) \
-    NEEDED(void *, PyThreadState_Swap, (void *)) \
     NEEDED(PyObject *, PyEval_GetFrame, (void)) \
     NEEDED(void, PyEval_SetProfile, (profile_function, PyObject *)) \
     NEEDED(void, PyEval_SetTrace, (profile_function, PyObject *)) \
@@ -104,7 +103,6 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(void, Py_DecRef, (PyObject *)) \
     NEEDED(int, Py_AddPendingCall, (int (*)(void *), void *)) \
     MAYBE(int, _PyEval_AddPendingCall, (void *, int (*)(void *), void *, int)) \
-    MAYBE(int, _PyEval_SetTrace, (void *, profile_function, PyObject *)) \
     MAYBE(void, PyMem_GetAllocator, (int, struct allocator *)) \
     MAYBE(void, PyMem_SetAllocator, (int, struct allocator *)) \
     MAYBE(uint64_t, PyThreadState_GetID, (void *)) \

@@ -22,6 +22,7 @@
 /* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
 #define PROFILE_OBJECT 16
 #define TRACE 8 /* from c_profilefunc to c_tracefunc */
+#define THREAD_INTERPRETER 16 /* in PyThreadState, up to 3.11 */
 #define SUSPENDED (-1) /* 3.10 and 3.11 */
 
 static bool paused;
@@ -143,13 +144,28 @@ static bool keeps_use_tracing(void *state)
     return (py.version < 0x030b0000 ? *(int *)place : *(uint8_t *)place) == uses_tracing(profile);
 }
 
+#define TRACED_THREADS_3_8 588 /* tracing_possible: in _PyRuntime */
+#define TRACED_THREADS_3_9 68  /* in PyInterpreterState */
+
+/* Up to 3.9 the number of threads that have a trace function: where that is 0 CPython looks for none. NULL = it does not count them. */
+static int *traced_threads(void *state)
+{
+    if (py.version >= 0x030a0000)
+        return NULL;
+    return (int *)(py.version < 0x03090000 ? (char *)py.runtime + TRACED_THREADS_3_8 : (char *)pointer_at(state, THREAD_INTERPRETER) + TRACED_THREADS_3_9);
+}
+
 /* As CPython's own functions do, but without what they ask the program's audit hooks before: these may let other threads run, and one end, whose
  * state they would write to then. `hook`: 0 or TRACE. */
 static void set_hook(void *state, int hook, profile_function function)
 {
     char *profile = (char *)state + at->thread_profile;
     PyObject **object = (PyObject **)(profile + hook + PROFILE_OBJECT), *before = *object;
-    *(profile_function *)(profile + hook) = function;
+    profile_function *place = (profile_function *)(profile + hook);
+    int *count = hook == TRACE ? traced_threads(state) : NULL;
+    if (count)
+        *count += (function != NULL) - (*place != NULL);
+    *place = function;
     *object = NULL;
     if (py.version < 0x030b0000)
         *(int *)use_tracing(profile) = uses_tracing(profile);
@@ -159,20 +175,24 @@ static void set_hook(void *state, int hook, profile_function function)
         py.Py_DecRef(before);
 }
 
-/* Up to 3.9 CPython counts the threads that have a trace function, and looks for none while there are none: there it has to do it by itself, audit hooks or
- * not. 3.8 can for the current thread only. */
 static void set_trace(void *state, profile_function function)
 {
-    if (py.version >= 0x030a0000) {
-        set_hook(state, TRACE, function);
-    } else if (py._PyEval_SetTrace) {
-        if (py._PyEval_SetTrace(state, function, NULL))
-            py.PyErr_Clear();
-    } else {
-        void *self = py.PyThreadState_Swap(state);
-        py.PyEval_SetTrace(function, NULL);
-        py.PyThreadState_Swap(self);
-    }
+    set_hook(state, TRACE, function);
+}
+
+/* CPython's own function is tried on the current thread, which has none: does it count where that is expected? */
+static bool counts_traced_threads(void *state)
+{
+    if (py.version >= 0x030a0000 || !(options.lines || options.opcodes))
+        return true;
+    if (!py.runtime)
+        return false;
+    const int *count = traced_threads(state);
+    int before = *count;
+    py.PyEval_SetTrace(on_trace, NULL);
+    bool counted = *count == before + 1;
+    py.PyEval_SetTrace(NULL, NULL);
+    return counted && *count == before;
 }
 
 /* After an event: does the thread's trace function report lines to us? `frame` is innermost now, NULL = none; `what` the event. */
@@ -426,8 +446,8 @@ static const char *start(bool here)
     py.PyEval_SetProfile(on_event, NULL);
     bool known = profiled_by(self, on_event) && keeps_use_tracing(self);
     py.PyEval_SetProfile(NULL, NULL);
-    if (!known || !keeps_use_tracing(self))
-        return "This CPython does not keep its profile function where its version has it: run the program with an ordinary build.";
+    if (!known || !keeps_use_tracing(self) || !counts_traced_threads(self))
+        return "This CPython does not keep its profile and trace functions where its version has them: run the program with an ordinary build.";
     for (void *state = first_thread(); state; state = py.PyThreadState_Next(state))
         if (state != self)
             watch_thread(state, true);

@@ -135,9 +135,10 @@ def _of_recordings(recordings: dict[str, Any]) -> list[str]:
 
 def _lost(by_class: dict[str, int]) -> list[str]:
     """What was lost up to the last window, and what that means."""
-    from pytrace_ebpf.view.head import LOST
+    from pytrace_ebpf.view.head import LOST, lost_words
 
-    return [f"lost: {count:,} {LOST.get(name, name)}" for name, count in by_class.items()]
+    words = (lost_words(name, count) if name in LOST else (f"{count:,} {name}", "") for name, count in by_class.items())
+    return [f"lost: {': '.join(filter(None, each))}" for each in words]
 
 
 def _of_users(users: list[dict[str, Any]]) -> list[str]:

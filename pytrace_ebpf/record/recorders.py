@@ -47,7 +47,7 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
 
     if getattr(samples, "states_known", False):
         return Lives(processes, options.follow)
-    return SchedProbes(options.sched_ring_pages, options.follow, *([options.fault_ring_bytes] if options.faults else []))
+    return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, *([options.fault_ring_bytes] if options.faults else []))
 
 
 def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:

@@ -149,7 +149,7 @@ PROCESSES = Table(
         _PID,
         Column("ppid", "int32", "", "parent process id"),
         Column("executable", "string", "", "path of the program, as its own mount namespace sees it"),
-        Column("command", "string", "", "command line, shell-quoted"),
+        Column("command", "string", "", "command line, shell-quoted; of a process that executed another program, as by exec, that of the last one"),
         Column("python_version", "string", "", "for example 3.11.2; empty = not a Python", nullable=True),
         Column("source", "string", "", "where its function events came from: usdt, agent; sample: none came, its stacks were sampled; null = none", nullable=True),
         Column("gil_start", "int64", "", "first address of the GIL's structure; a futex from here up to gil_end is a wait for the GIL; 0 unknown"),
@@ -161,6 +161,7 @@ PROCESSES = Table(
         Column("exit_signal", "int32", "", "number of the signal that ended it; 0 none; null while it ran on, and where that is not known", True),
         Column("oom_killed", "bool", "", "the kernel killed it for want of memory; null while it ran on, and where that is not known (without eBPF)", True),
         Column("memory_limit_bytes", "int64", "bytes", "of one that was killed for want of memory: the least limit of its control groups; null for none", True),
+        Column("earlier_commands", "list of string", "", "command lines of the programs that it was before, each of which executed the next; of many the first and the last ones; null = not recorded", True),
     ),
 )
 

@@ -21,32 +21,57 @@ _PIDS_SHOWN = 8
 _RULES_SHOWN = 3
 _LEFT_OUT_SHOWN = 3
 _ENDS_SHOWN = 3
+_CHAIN_SHOWN = 3  # programs that one process executed, one after the other
+_EXECUTED = ", which executed "
 _MUCH, _LITTLE = (
     0.2,
     0.05,
 )  # of the CPU time that the program used, which of one that does little means little; of a core: a cost above both distorts the figures
-# What a loss of each class means for the reader.
+# What one and several losses of each class are, and what they mean for the reader.
 LOST = {
-    "call_ring": "function events: calls that ran meanwhile are marked in_loss",
-    "function_ring": "function names: requested again at the next call",
-    "function_map": "functions: their calls are shown as unknown",
-    "sched_ring": "scheduling events: the split of that time is unknown",
-    "sched_in": "switches to a thread that the kernel did not report: how long it had the core, or waited for it, is not known there",
-    "sched_out": "switches away from a thread that the kernel did not report: what it did is not known there",
-    "sched_waking": "wake-ups that the kernel did not report: how long the thread was blocked, and how long in the run queue, is not known there",
-    "sched_missed": "switches that the kernel did not report to the tracer: the split of that time is unknown",
-    "thread_map": "threads whose scheduling was not seen, or events of which it is not known whose they are",
-    "stack_depth": "frames too deep to be read",
-    "sample_ring": "samples, or their stacks",
-    "sample_native": "samples whose native frames are not known, or not all; their Python frames are",
-    "sample_torn": "stacks that were changing just when they were sampled, or of threads that no look met on a core: their time has no function",
-    "fault_ring": "page faults and changes of the resident memory: they are in no function's sums",
-    "opcode_table": "instructions that were not counted, for want of room or since another tool took them: there were more of them",
-    "allocation_ring": "what Python's allocators did between two events: it is in no function's sums",
-    "block_ring": "sampled blocks of malloc's: they are in no function's sums",
-    "block_map": "sampled blocks of malloc's that seem never to be freed: they were too many at a time",
-    "argument_ring": "tensors: those calls of operators have no shapes",
-}
+    "call_ring": ("function event", "function events", "calls that ran meanwhile are marked in_loss"),
+    "function_ring": ("function name", "function names", "a name is requested again at the next call"),
+    "function_map": ("function", "functions", "what cannot be named is shown as unknown"),
+    "sched_ring": ("scheduling event", "scheduling events", "the split of that time is unknown"),
+    "sched_in": ("switch to a thread", "switches to a thread", "how long the thread waited for the core, or had it, is not known there"),
+    "sched_out": ("switch away from a thread", "switches away from a thread", "what the thread did then is not known"),
+    "sched_waking": ("wake-up", "wake-ups", "how long the thread was blocked, and how long in the run queue, is not known there"),
+    "sched_missed": ("switch that the tracer missed", "switches that the tracer missed", "the split of that time is unknown"),
+    "thread_map": (
+        "thread whose scheduling was not seen, or event of an unknown thread", "threads whose scheduling was not seen, or events of unknown threads", "",
+    ),
+    "stack_depth": ("frame", "frames", "the stack was too deep to be read to its end"),
+    "sample_ring": ("sample, or its stack", "samples, or their stacks", ""),
+    "sample_native": ("sample with unknown native frames", "samples with unknown native frames", "the Python frames are known"),
+    "sample_torn": (
+        "stack that changed while it was sampled, or of a thread that no look met on a core",
+        "stacks that changed while they were sampled, or of threads that no look met on a core", "that time has no function",
+    ),
+    "fault_ring": ("page fault or change of the resident memory", "page faults and changes of the resident memory", "not in any function's sums"),
+    "opcode_table": (
+        "count of an instruction", "counts of instructions", "there was no room, or another tool took the counter; the instructions were executed more often",
+    ),
+    "allocation_ring": ("sum of what Python's allocators did between two events", "sums of what Python's allocators did between two events", "not in any function's sums"),
+    "block_ring": ("sampled block of malloc's", "sampled blocks of malloc's", "not in any function's sums"),
+    "block_map": ("sampled block of malloc's", "sampled blocks of malloc's", "too many were in use at a time, so it seems that none of these is ever freed"),
+    "value_ring": ("value that was asked for", "values that were asked for", "calls that were given or returned such lack it"),
+    "argument_ring": ("tensor", "tensors", "calls of operators that were given or returned such have no shapes"),
+}  # fmt: skip
+_EVENTS = ("event", "events", "")
+
+
+def lost_words(name: str, number: int) -> tuple[str, str]:
+    """So many losses of a class in words, and what they mean, or ""."""
+    one, several, meaning = LOST.get(name, _EVENTS)
+    return f"{number:,} {one if number == 1 else several}", meaning
+
+
+def _partly(name: str, number: int) -> str:
+    """What is missing of what is known of some."""
+    counted, meaning = lost_words(name, number)
+    if name in NOT_REPORTED.values():
+        return f"The kernel did not report {counted}: {meaning}"
+    return f"There {'is' if number == 1 else 'are'} {counted}: {meaning}"
 
 
 def _counted(facts: dict[str, Any], calls: int) -> str:
@@ -86,7 +111,7 @@ def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] =
         *wrong_lines(facts, width),
         *lost,
         *answer,
-        Text(text.fit(traced(facts), width), "bold"),
+        *(Text(text.fit(line, width), "bold") for line in _in_parts(traced(facts), width)),
         *(Text(line) for line in _in_lines(about, width)),
         *ended_else,
         *partly,
@@ -105,7 +130,18 @@ def traced(facts: dict[str, Any]) -> str:
     """What was traced: the program, or how many processes of which programs."""
     targets = facts.get("targets") or [facts["target"]]
     commands = list(dict.fromkeys(each.get("command") or each.get("executable") or "(unknown program)" for each in targets))
-    return f"{len(targets)} processes of {', '.join(commands)}" if len(targets) > 1 else commands[0]
+    if len(targets) > 1:
+        return f"{len(targets)} processes of {', '.join(commands)}"
+    earlier: list[str] = targets[0].get("earlier_commands") or []
+    first, *others = [*earlier, commands[0]]
+    if len(others) > _CHAIN_SHOWN:
+        return f"{first}{_EXECUTED}{len(others):,} programs in turn, the last of them {others[-1]}"
+    return _EXECUTED.join([first, *others])
+
+
+def _in_parts(program: str, width: int) -> list[str]:
+    """In one line where it fits, else one that executed another in a line for each."""
+    return [program] if len(program) <= width else re.split(f"(?<=,) (?={_EXECUTED.removeprefix(', ')})", program)
 
 
 def window_words(window: dict[str, Any]) -> str:
@@ -159,14 +195,11 @@ def loss_lines(facts: dict[str, Any], width: int) -> tuple[list[Text], list[Text
         windows = [w for w in facts["losses"] if w["class"] == name]
         if name in PARTLY:
             of = f", within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if name in NOT_REPORTED.values() and windows else ""
-            partly += [
-                Text(line, "yellow")
-                for line in _wrap(f"There {'is 1 of the' if number == 1 else f'are {number:,}'} {LOST[name]} ({name}{of}).", width)
-            ]
+            partly += [Text(line, "yellow") for line in _wrap(f"{_partly(name, number)} ({name}{of}).", width)]
             continue
         within = f" within {text.duration(sum(w['end_ns'] - w['start_ns'] for w in windows))}" if windows else ""
-        meaning = LOST.get(name, "events")
-        lines += [Text(line, "bold red") for line in _wrap(f"LOST {number:,}{within}: {meaning} ({name}).", width)]
+        counted, meaning = lost_words(name, number)
+        lines += [Text(line, "bold red") for line in _wrap(f"LOST {counted}{within}{f': {meaning}' if meaning else ''} ({name}).", width)]
     taken = any(source.get("threads_taken") for source in facts.get("sources", []))
     if not facts["lost"].keys() - PARTLY and facts["state"] == "complete" and not taken:
         partly.append(Text(f"Nothing {'else ' if facts['lost'] else ''}was lost{' here' if facts.get('window') else ''}.", "green"))

@@ -137,6 +137,8 @@ def deserving(table: pd.DataFrame, trace: Any) -> dict[str, Any] | None:
 
     Where threads wait for work in `threading`, `selectors` and the like there is nothing to find out.
     """
+    if table.empty:  # no sample is in Python code: its module column has no type
+        return None
     idle = table["module"].str.split(".").str[0].isin(LIBRARY) & (table["self_on_cpu_ns"] < _BUSY * table["self_ns"])
     by_module = table[~idle].set_index("module").sort_values("self_ns", ascending=False)
     whole = int(table["self_ns"].sum())

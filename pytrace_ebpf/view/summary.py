@@ -60,6 +60,13 @@ def ends(processes: pd.DataFrame) -> list[dict[str, Any]]:
     return [{k: int(v) if isinstance(v, np.integer) else v for k, v in row.items()} for row in rows.where(rows.notna(), None).to_dict("records")]
 
 
+def _with_earlier(targets: list[dict[str, Any]], processes: pd.DataFrame) -> list[dict[str, Any]]:
+    """Targets of the manifest, each with the command lines of what it was before: schema.PROCESSES' earlier_commands, [] where none are known."""
+    rows = processes.loc[processes["earlier_commands"].notna(), ["pid", "earlier_commands"]]
+    earlier = {int(pid): [str(command) for command in commands] for pid, commands in rows.itertuples(index=False)}
+    return [target | {"earlier_commands": earlier.get(target.get("pid", 0), [])} for target in targets]
+
+
 def left_out_rows(trace: Any) -> list[dict[str, Any]]:
     """analyze.functions.left_out's rows as plain ones."""
     table = left_out(trace.left_out(), trace.functions(), trace.start_ns, trace.end_ns)
@@ -163,7 +170,7 @@ def _sampled(trace: Any, period: int) -> dict[str, Any]:
 def summary(trace: Any) -> dict[str, Any]:
     """The facts that `report --json` and `info --json` share, of a pytrace_ebpf Trace; plain values, ns integers."""
     manifest = trace.manifest
-    windows = losses(trace.losses())
+    windows, processes = losses(trace.losses()), trace.processes()
     return {
         "trace": str(trace.directory),
         "format": manifest["format"],
@@ -172,8 +179,8 @@ def summary(trace: Any) -> dict[str, Any]:
         "start_ns": trace.start_ns,
         "end_ns": trace.end_ns,
         "wall_ns": trace.end_ns - trace.start_ns,
-        "target": manifest["target"],
-        "targets": manifest.get("targets", []),
+        "target": _with_earlier([manifest["target"]], processes)[0],
+        "targets": _with_earlier(manifest.get("targets", []), processes),
         **({"left_alone": manifest["left_alone"]} if manifest.get("left_alone") else {}),
         "host": manifest["host"],
         "sources": manifest["sources"],
@@ -182,9 +189,9 @@ def summary(trace: Any) -> dict[str, Any]:
         "native": manifest.get("native"),
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),
-        "processes": len(trace.processes()),
-        "ends": ends(trace.processes()),
-        "interpreters": interpreters(trace.processes(), trace.threads()),
+        "processes": len(processes),
+        "ends": ends(processes),
+        "interpreters": interpreters(processes, trace.threads()),
         "threads": int((trace.threads()["name"] != AGENT).sum()),
         "ended": manifest.get("ended"),
         "dropped": manifest.get("dropped"),

@@ -63,9 +63,13 @@ def report(trace: Path) -> str:
     return subprocess.run([*COMMAND, "report", str(trace)], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}).stdout
 
 
-def test_that_the_kernel_killed_it_for_want_of_memory_is_said_first(group: Path, attach: Callable[..., Recorder]) -> None:
+HOW = pytest.mark.parametrize("how", [("--source", "usdt"), ("--source", "agent"), ("--sample",)], ids=["usdt", "agent", "sample"])
+
+
+@HOW
+def test_that_the_kernel_killed_it_for_want_of_memory_is_said_first(how: tuple[str, ...], group: Path, attach: Callable[..., Recorder]) -> None:
     process = started(EATS, group)
-    recorder = attach(process.pid, "--source", "usdt")
+    recorder = attach(process.pid, *how)
     go(process)
     assert process.returncode == -signal.SIGKILL
     sentence = f"Process {process.pid} (python3.11) was killed by the kernel: out of memory (its control group's limit is 96 MiB)"
@@ -73,6 +77,22 @@ def test_that_the_kernel_killed_it_for_want_of_memory_is_said_first(group: Path,
     row = pytrace_ebpf.open(recorder.directory).processes().set_index("pid").loc[process.pid]
     assert (row["exit_signal"], row["oom_killed"], row["memory_limit_bytes"]) == (signal.SIGKILL, True, LIMIT)
     assert " ".join(report(recorder.directory).split()).startswith(sentence)
+
+
+@HOW
+def test_so_it_is_of_a_program_that_was_started_and_of_its_child(how: tuple[str, ...], group: Path, run: Callable[..., tuple]) -> None:
+    program = (
+        "import os\nif pid := os.fork(): os.waitpid(pid, 0)\na = []\nwhile True: a.append(bytearray(1 << 20))"  # the child first, then its creator
+    )
+    enters = f'echo 0 > {group}/cgroup.procs; exec "$@"'
+    directory, ended = run(["sh", "-c", enters, "sh", "/usr/bin/python3.11", "-c", program], *how)
+    assert ended.returncode == 128 + signal.SIGKILL
+    rows = pytrace_ebpf.open(directory).processes().sort_values("start_ns")
+    assert list(rows["oom_killed"]) == [True, True] and list(rows["memory_limit_bytes"]) == [LIMIT, LIMIT]
+    names = ", ".join(f"{pid} (python3.11)" for pid in sorted(rows["pid"]))
+    killed = f"Processes {names} were killed by the kernel: out of memory (their control group's limit is 96 MiB)"
+    assert " ".join(report(directory).split()).startswith(f"{killed}. ")
+    assert ended.stderr.splitlines()[-1] == killed
 
 
 @pytest.mark.parametrize(

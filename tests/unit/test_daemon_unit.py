@@ -49,7 +49,7 @@ def test_the_status_says_what_a_loss_means_and_where_recordings_go() -> None:
     lines = _lines(status)
     assert "waiting for clang, for 3 s" in _lines(status | {"waiting": ["waiting for clang, for 3 s"]})
     assert "0.30 % of the host's CPU, and 1.25 % what it started that is over (recordings, helpers); 100 MB of memory" in lines
-    assert "lost: 5 samples whose native frames are not known, or not all; their Python frames are" in lines and "lost: 2 unheard_of" in lines
+    assert "lost: 5 samples with unknown native frames: the Python frames are known" in lines and "lost: 2 unheard_of" in lines
     assert [line for line in lines if line.startswith("recording process 12 into /r/") and line.endswith("12, no trace yet")]
     assert "recording process 13 into /r/13: 2 traces so far, the last in /r/13-2" in lines and "\x1b" not in "".join(lines)
     assert "recordings take 3.0 MB, 1 were removed (max_bytes, max_age)" in lines and [

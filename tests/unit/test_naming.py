@@ -18,7 +18,7 @@ class World:
         self.looks: list[float] = []
         monkeypatch.setattr(naming.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(naming, "read_names", self.read)
-        monkeypatch.setattr(processes, "_comm", lambda pid, tid: "python3")
+        monkeypatch.setattr(processes, "comm_of", lambda pid, tid: "python3")
         self.known = Processes()
         self.known.targets[PID] = object()  # type: ignore[assignment]
         for tid in listed:

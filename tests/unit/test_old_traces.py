@@ -8,6 +8,8 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.schema import MANIFEST
+from pytrace_ebpf.view.head import traced
+from pytrace_ebpf.view.summary import summary
 from tests.unit.synthetic import sample
 
 
@@ -38,3 +40,13 @@ def test_an_entry_that_has_its_own_functions_line(tmp_path: Path) -> None:
     sites = trace.call_sites()
     assert sites["call_line"].isna().all()
     assert sites["calls"].sum() == len(trace.calls())
+
+
+def test_what_a_process_was_before(tmp_path: Path) -> None:
+    directory = sample(tmp_path / "trace")
+    for part in (directory / "processes").glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(["earlier_commands"]), part)
+    trace = pytrace_ebpf.open(directory)
+    assert trace.processes()["earlier_commands"].isna().all()
+    facts = summary(trace)
+    assert facts["target"]["earlier_commands"] == [] and "which executed" not in traced(facts)

@@ -14,11 +14,12 @@ from rich.console import Console
 import pytrace_ebpf
 from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.trace.losses import LOSS_CLASSES
 from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
+from pytrace_ebpf.view.head import LOST, cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20
@@ -201,7 +202,7 @@ def test_losses_and_a_cut_come_first_and_loudly(tmp_path: Path, capsys: pytest.C
     monkeypatch.setattr("pytrace_ebpf.view.summary._STALE_SEGMENTS", -1.0)
     out = shown(capsys, "report", trace)
     assert out.startswith("CUT: the tracer ended")
-    assert "LOST 1,000,000,000,000 within 4ns" in out and "sched_ring" in out and "Nothing was lost" not in out
+    assert "LOST 1,000,000,000,000 function events within 4ns: calls" in out and "sched_ring" in out and "Nothing was lost" not in out
     facts = json.loads(shown(capsys, "info", trace, "--json"))
     assert facts["state"] == "cut" and facts["lost"] == {"call_ring": 10**12, "sched_ring": 1}
 
@@ -352,5 +353,14 @@ def test_of_how_many_interpreters_calls_are_recorded_is_said(recorded: int, said
 
 def test_one_of_a_kind_is_no_plural() -> None:
     assert [plural(number, "process") for number in (0, 1, 2000)] == ["0 processes", "1 process", "2,000 processes"]
-    facts = {"lost": {"sample_native": 1}, "losses": [], "state": "complete", "sources": []}
-    assert "There is 1 of the samples whose native frames" in loss_lines(facts, 200)[1][0].plain
+    for number, said in ((1, "There is 1 sample with unknown native"), (2, "There are 2 samples with unknown native")):
+        facts = {"lost": {"sample_native": number}, "losses": [], "state": "complete", "sources": []}
+        assert loss_lines(facts, 200)[1][0].plain.startswith(said)
+    for name in LOSS_CLASSES:
+        one, several = (
+            " ".join(
+                line.plain for lines in loss_lines({"lost": {name: number}, "losses": [], "state": "complete", "sources": []}, 2000) for line in lines
+            )
+            for number in (1, 1234)
+        )
+        assert name in LOST and " 1 " in one and " 1,234 " in several and one.replace(" 1 ", " 1,234 ") != several

@@ -163,3 +163,21 @@ def test_a_trace_says_what_it_is_in_a_line(path: Path) -> None:
     said = repr(pytrace_ebpf.open(path))
     assert str(path) in said and "'python3 app.py'" in said and "269 call events, none lost" in said
     assert "\n" not in said and " at 0x" not in said
+
+
+def test_what_does_not_fit_into_memory_goes_to_a_directory_of_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = pytrace_ebpf.open(path)
+    query = "select count(*) as n, sum(length(word)) as size from (select distinct md5(range::varchar) as word from range(3000000)) cross join (select 1 from threads limit 1)"
+    whole = trace.sql(query)
+    monkeypatch.setattr(sql, "_MEMORY", "120MiB")
+    spilled = trace.sql(query)
+    assert whole["n"].tolist() == spilled["n"].tolist() == [3_000_000] and whole["size"].tolist() == spilled["size"].tolist()
+    monkeypatch.setitem(sql._CONFINED, "max_temp_directory_size", "1MiB")
+    with pytest.raises(HostError, match="or more than is free in"):
+        trace.sql(query)
+
+
+def test_a_query_that_needs_more_memory_than_there_is_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "_MEMORY", "30MiB")
+    with pytest.raises(HostError, match="this query needs more than 30MiB of memory at once"):
+        pytrace_ebpf.open(path).sql("select len(list(range)) from range(20000000)")

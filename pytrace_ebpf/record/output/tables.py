@@ -146,7 +146,7 @@ def as_they_come(table: schema.Table, columns: Columns) -> pa.Table:
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> Columns:
     """Few rows as columns of Python's objects; no column where there is no row."""
-    return {name: np.array([row[name] for row in rows], object) for name in rows[0]} if rows else {}
+    return {name: np.fromiter((row[name] for row in rows), object, len(rows)) for name in rows[0]} if rows else {}
 
 
 def length(columns: Columns) -> int:

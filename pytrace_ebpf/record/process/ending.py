@@ -1,21 +1,30 @@
 """How processes ended: exit code, signal, and whether the kernel killed them for want of memory."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from pytrace_ebpf.record.process import stat
 
 # Of `sched.state` of an exit: bits above the status that wait() gives.
 STATUS, OUT_OF_MEMORY, KNOWN, OF_AGENT = 0xFFFF, 0x10000, 0x20000, 0x40000
 NOT_KNOWN: dict[str, Any] = {"exit_code": None, "exit_signal": None, "oom_killed": None, "memory_limit_bytes": None}
 _NO_LIMIT = 1 << 60
+_EXITING = 4  # include/linux/sched.h: PF_EXITING
 _FILES = {"cgroup": "memory.limit_in_bytes", "cgroup2": "memory.max"}
 
 
-def ending(state: int) -> dict[str, Any]:
-    """The columns of a process whose exits said so, `state` of all of them joined by or; {} where nothing is known."""
-    return from_status(state & STATUS) | {"oom_killed": bool(state & OUT_OF_MEMORY)} if state & KNOWN else {}
+def ending(state: int, groups: str) -> dict[str, Any]:
+    """The columns of a process whose exits said so, `state` of all of them joined by or; {} where nothing is known. `groups`: of groups_of()."""
+    ended = from_status(state & STATUS) | {"oom_killed": bool(state & OUT_OF_MEMORY)} if state & KNOWN else {}
+    return ended | limit_of(ended, groups)
+
+
+def limit_of(ended: Mapping[str, Any], groups: str) -> dict[str, Any]:
+    """The column that one has besides which was killed for want of memory."""
+    return {"memory_limit_bytes": memory_limit(groups)} if ended.get("oom_killed") else {}
 
 
 def from_status(status: int) -> dict[str, Any]:
@@ -25,9 +34,11 @@ def from_status(status: int) -> dict[str, Any]:
 
 
 def groups_of(pid: int) -> str:
-    """The control groups that a process is in, for memory_limit(), which can be asked when it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+    """The control groups that a process is in, for memory_limit(), which can be asked when it has ended; "" for one that is ending, which says others."""
+    with suppress(OSError, IndexError):
+        groups = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+        if not int(stat.fields(Path(f"/proc/{pid}/stat").read_bytes())[stat.FLAGS]) & _EXITING:
+            return groups
     return ""
 
 

@@ -32,8 +32,11 @@ class Following:
             if kind == SchedKind.EXIT:
                 self._ended.add(row["pid"])
                 continue
+            if kind == SchedKind.FORK:
+                self._processes.ran.forked(row["pid"])
             if kind == SchedKind.EXEC:
                 self._reset(row)
+                self._processes.executed(row["pid"], row["ts"])
                 if row["pid"] != held:
                     self._adopt(row, inspect, executed=True)
             elif row["state"]:  # vfork: it is still its creator's memory, until it calls exec
@@ -73,8 +76,10 @@ class Following:
                 source, why = self._choose(target, executed)
             if source.name == "agent":
                 # A forked child has its creator's agent, a launched program its own: either starts by itself, and may have already.
-                if not self._processes.is_recorded(pid, row["ts"]):
-                    self._processes.add_python(target, None, row["ts"])
+                recorded = self._processes.is_recorded(pid, row["ts"])
+                if executed or not recorded:
+                    calls_came = recorded or (self.preloaded and executed and self._started_itself(pid))  # of this program or the one before
+                    self._processes.add_python(target, source.name if calls_came else None, row["ts"])
                 if not self.preloaded and (executed or self._processes.had_no_agent(row["other_pid"], row["ts"])):
                     self._starting[pid] = target, source, why
             else:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from pytrace_ebpf.record.cpython.thread_names import read_names
 from pytrace_ebpf.record.process.readings import Readings
@@ -75,3 +76,11 @@ class Naming:
                 self._active[pid] = active
                 self._not_before[pid] = time.monotonic() + max(_LEAST_S, _SHARE * spent_s)
                 yield pid, names
+
+
+def comm_of(pid: int, tid: int) -> str:
+    """The kernel's name of a thread; "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""

@@ -13,8 +13,9 @@ from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, memory_limit
-from pytrace_ebpf.record.process.naming import Naming
+from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, limit_of
+from pytrace_ebpf.record.process.naming import Naming, comm_of
+from pytrace_ebpf.record.process.programs import Ran
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
@@ -46,6 +47,7 @@ class Processes(Recorder):
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
         self.mains = Mains()
+        self.ran = Ran()
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
         self._ends: Counter[int] = Counter()  # what the exits of each process's threads said of its end, joined by or
@@ -140,9 +142,7 @@ class Processes(Recorder):
         if row["source"] is None or began_ns <= start_ns:  # else it is another program by now
             row |= {"source": source, "python_version": version}
             self._program_start_ns[pid] = max(start_ns, began_ns)
-        if (
-            not self._alive[pid] and self.processes[pid]["end_ns"] is None
-        ):  # none of its threads was ever seen, so that nothing else will report its end
+        if not self._alive[pid] and row["end_ns"] is None:  # none of its threads was ever seen, so that nothing else will report its end
             row["end_ns"] = self._now()
         self._changed.add(pid)
 
@@ -181,9 +181,16 @@ class Processes(Recorder):
         """A process that was just forked and is about to run this program."""
         command, executable = as_text(command), as_text(executable)
         self.processes[pid] |= {"command": command, "executable": executable}
+        self.ran.forked(pid)
         for (owner, _), thread in self.threads.items():
             if owner == pid:
                 thread["name"] = thread["comm"] = Path(executable).name[:_COMM_LENGTH]  # as exec will call it
+
+    def executed(self, pid: int, ts: int) -> None:
+        """A process became another program at `ts`."""
+        if program := self.ran.executed(pid, ts) if pid in self.processes else {}:
+            self.processes[pid] |= program
+            self._changed.add(pid)
 
     def add_threads(self, pid: int, start_ns: int) -> None:
         """Every thread that `pid` has right now."""
@@ -272,6 +279,7 @@ class Processes(Recorder):
                 self._changed.add(pid)
             if row["end_ns"] is None:
                 self.made(pid, target.interpreters())
+                self._groups[pid] = groups_of(pid) or self._groups.get(pid, "")
 
     def made(self, pid: int, interpreters: int) -> None:
         """A process has made so many, as itself says: what cannot be is not believed."""
@@ -314,6 +322,7 @@ class Processes(Recorder):
         ended = [pid for pid, row in list(self.processes.items())[1:] if row["end_ns"] is not None]
         for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
             del self.processes[pid]
+            self.ran.forget(pid)
             for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups, self.inside, self.births):
                 by_pid.pop(pid, None)
 
@@ -321,7 +330,7 @@ class Processes(Recorder):
         """The names of the living threads of `pid`, or of all."""
         for key, thread in self.threads.items() if self._names else ():
             mine = thread["end_ns"] is None and pid in (None, key[0])
-            if mine and (comm := _comm(*key)) not in ("", thread["comm"]):
+            if mine and (comm := comm_of(*key)) not in ("", thread["comm"]):
                 self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
 
     def _name_threads(self, all_: bool = False) -> None:
@@ -343,18 +352,21 @@ class Processes(Recorder):
         if row["source"]:
             self._first_call_ns.setdefault(pid, row["start_ns"])
         row["start_ns"] = self._first_call_ns.get(pid, row["start_ns"])
-        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now
-            row["command"] = self.processes.get(pid, row)["command"]
-        self._groups[pid] = groups_of(pid) or self._groups.get(pid, "")
+        if row["command"] in ("", "''"):  # of one that is becoming another program or ending right now, maybe as a copy of its creator
+            row["command"] = (self.processes.get(pid) or self.processes.get(row["ppid"], row))["command"]
+        self.ran.seen(pid, row["command"])
+        self._groups[pid] = groups_of(pid) or self._groups.get(pid) or self._groups.get(row["ppid"], "")
         early = self._ended_early.pop(pid, {})
-        self.processes[pid] = {"pid": pid, "end_ns": None} | row | NOT_KNOWN | ({} if self._alive[pid] else early)
+        early |= limit_of(early, self._groups[pid])
+        row |= NOT_KNOWN | {"earlier_commands": self.ran.earlier(pid)} | ({} if self._alive[pid] else early)
+        self.processes[pid] = {"pid": pid, "end_ns": None} | row
         self._changed.add(pid)
 
     def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:
         """`inherited`: the name that it was born with, its creator's."""
         known = self.threads.get((pid, tid))
         if known is None or known["end_ns"] is not None:
-            comm = _comm(pid, tid) or inherited
+            comm = comm_of(pid, tid) or inherited
             row = {"pid": pid, "tid": tid, "name": comm, "start_ns": start_ns, "end_ns": None, "comm": comm}
             self.threads[pid, tid] = row | {"interpreters": self._early.pop((pid, tid), "")}
             self._alive[pid] += 1
@@ -372,11 +384,9 @@ class Processes(Recorder):
         self.targets.pop(pid, None)
         self._naming.forget(pid)
         self._first_call_ns.pop(pid, None)
-        ended, groups = ending(self._ends.pop(pid, 0)), self._groups.pop(pid, "")
+        ended = ending(self._ends.pop(pid, 0), self._groups.get(pid, ""))
         if pid in self.processes:
             self.processes[pid] |= {"end_ns": ts} | ended
-            if ended.get("oom_killed"):
-                self.processes[pid]["memory_limit_bytes"] = memory_limit(groups)
             self._changed.add(pid)
         else:  # before anything else was heard of it
             self._ended_early[pid] = {"end_ns": ts} | ended
@@ -388,10 +398,3 @@ class Processes(Recorder):
         if pid in self.processes and self.processes[pid]["exit_signal"] is None:
             self.processes[pid] |= from_status(status)
             self._changed.add(pid)
-
-
-def _comm(pid: int, tid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="replace").rstrip("\n")
-    except OSError:
-        return ""

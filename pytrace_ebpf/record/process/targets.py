@@ -132,6 +132,7 @@ class Targets:
             raise found
         target = found or inspect(pid)
         choice, seen = self._sources.plan(target)
+        self._processes.ran.forget(pid)  # another process that had its number
         self._open(pid, _described(target))
         now = time.monotonic_ns()
         try:

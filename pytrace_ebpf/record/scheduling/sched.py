@@ -1,7 +1,7 @@
 """Scheduling of the traced threads: the BPF side's thread list, and each thread's state when recording began."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64
 _PAGE = 4096
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
 _CALM_INTERVAL_S, _FEW = 1.0, 20_000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
+_PROGRAMS = 16  # pages, for 63 of them: whoever starts more at once has some whose arguments are read from /proc
 _FEW_PAGES = 256  # of Lives: some 18,000 rows, one for each thread that begins or ends
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
@@ -44,12 +45,15 @@ class SchedProbes(Scheduling):
     _needed: Collection[str] = _EXACT
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
-    def __init__(self, ring_pages: int, follow: bool, fault_ring_bytes: int = _PAGE) -> None:
+    def __init__(self, ring_pages: int, follow: bool, learn: Callable[[np.ndarray], None] = lambda rows: None, fault_ring_bytes: int = _PAGE) -> None:
+        """`learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to."""
         self.programs = self._load(ring_pages * _PAGE, fault_ring_bytes, follow)
         self._threads = self.programs.map("threads")
         self._dtype = self.programs.dtype("sched_event")
         self._ring = self.programs.ring("sched", self._dtype)
         self._alerts = self.programs.ring("alerts", np.dtype("<u8"))
+        self._began = self.programs.ring("programs", self.programs.dtype("program_event"))
+        self._learn = learn
         self._holders = Holders(self.programs.map("gils"))
         self._snapshots: list[np.ndarray] = []
         self._added: set[int] = set()
@@ -60,6 +64,7 @@ class SchedProbes(Scheduling):
         self._alerts.drain(len)  # before the rows: what comes now alerts anew
         snapshots, self._snapshots = self._snapshots, []
         columns = sched_columns(np.concatenate([*snapshots, self._ring.drain(np.copy)]))
+        self._began.drain(self._learn)
         self._holders.take_in(columns)
         self._added -= set(columns["pid"][(columns["kind"] == SchedKind.EXIT) & (columns["pid"] == columns["tid"])].tolist())
         calm = len(columns["kind"]) < _FEW and not np.isin(columns["kind"], _BEGIN_OR_END).any()
@@ -134,7 +139,7 @@ class SchedProbes(Scheduling):
             **_of_ids(kernel),
             **parking.SETTINGS,
         }
-        sizes = {"sched": ring_bytes, "faults": fault_ring_bytes}
+        sizes = {"sched": ring_bytes, "faults": fault_ring_bytes, "programs": _PROGRAMS * _PAGE}
         try:
             return Programs("sched.c", settings | {"state_given": True}, sizes, self._only)
         except HostError:  # sched_switch has no such argument: Linux 5.17 or older
@@ -149,7 +154,7 @@ class Lives(SchedProbes):
     _only, _needed = (*_LIVES, "mark_victim"), _LIVES
 
     def __init__(self, processes: Processes, follow: bool) -> None:
-        super().__init__(_FEW_PAGES, follow)
+        super().__init__(_FEW_PAGES, follow, processes.ran.take_in)
         self._processes = processes
 
     def drain(self) -> Rows:
