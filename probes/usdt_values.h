@@ -173,8 +173,10 @@ int arguments_step(struct pt_regs *ctx)
     __u32 tid = pid_tgid, i;
     struct observing *of = observings.lookup(&tid);
 
-    if (!of)
+    if (!of) {
+        count_losses(LOSS_VALUE_RING, 1);
         return 0;
+    }
 #pragma clang loop unroll(disable)
     for (i = 0; i < ARGUMENTS_A_STEP; i++) {
         __u32 place = of->next;
