@@ -146,6 +146,17 @@ def target() -> Iterator[Callable[..., Target]]:
 
 
 @pytest.fixture
+def none_ignored() -> Iterator[None]:
+    """SIGHUP and SIGINT end what a test starts; it would inherit that they are ignored where the tests run under nohup or in the background."""
+    ignored = [number for number in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture
 def truth() -> Callable[..., dict[tuple[str, str, int], int]]:
     """`truth(program, *args, python=...)`: entries by (file, name, first line), counted from inside.
 

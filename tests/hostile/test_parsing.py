@@ -351,6 +351,7 @@ def test_children_whose_names_are_no_text_are_recorded(folder: Path, tmp_path: P
 
 
 @pytest.mark.bpf
+@pytest.mark.usefixtures("none_ignored")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_tracer_that_waits_for_an_answer(folder: Path, tmp_path: Path, number: signal.Signals) -> None:
     with running(folder, WAITS) as process:

@@ -186,15 +186,7 @@ def test_what_was_called_before_an_exec_is_kept(rootless: Callable[..., Run]) ->
     assert run.trace.manifest["lost"] == {}
 
 
-@pytest.fixture
-def hangup_ends() -> Iterator[None]:
-    """What is started meanwhile ends by SIGHUP; under nohup it would inherit that it is ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hangup_ends")
+@pytest.mark.usefixtures("none_ignored")
 def test_a_terminal_that_closes_ends_it_like_the_program(rootless: Callable[..., Run]) -> None:
     run = rootless(PYTHON, "-c", "def f(): print('ready', flush=True); input()\nf()", wait=False)
     assert run.process.stdout is not None
