@@ -33,7 +33,11 @@ class Loader:
 
 
 def loader(target: Target) -> Loader:
-    """Find it. Raises TargetError for a program without glibc, PermissionError where its files may not be read."""
+    """Find it.
+
+    Raises TargetError for a program without glibc or whose memory cannot be read, PermissionError where its files may not be read, ProcessLookupError
+    where it has ended.
+    """
     mappings = parse_mappings(target.process.read("maps"))
     libc = [m for m in mappings if _LIBC.search(m.path)]
     if not libc:
@@ -51,7 +55,7 @@ def loader(target: Target) -> Loader:
     return Loader(
         dlopen=dlopen,
         is_new="pthread_create" in symbols,
-        sigreturn=_sigreturn(target.memory, libc),
+        sigreturn=_sigreturn(target, libc),
         code=tuple((m.start, m.end) for m in linker if m.executable),
         locks=tuple((image, _up(end)) for image in images for end in _data_ends(target.memory, image)),
     )
@@ -136,13 +140,18 @@ def _symbols(target: Target, mappings: list[FileMapping]) -> dict[str, int]:
     return {name: bias + value for name, value in binary.symbols.items()}
 
 
-def _sigreturn(memory: Memory, libc: list[FileMapping]) -> int:
-    for mapping in (m for m in libc if m.executable):
-        for start in range(mapping.start, mapping.end, _MOST_CODE - 16):
-            found = _SIGRETURN.search(memory.read(start, min(_MOST_CODE, mapping.end - start)))
-            if found:
-                return start + found.start()
-    raise TargetError(f"the libc of process {memory.pid} is not one that an agent can be loaded with (no rt_sigreturn in it)")
+def _sigreturn(target: Target, libc: list[FileMapping]) -> int:
+    try:
+        for mapping in (m for m in libc if m.executable):
+            for start in range(mapping.start, mapping.end, _MOST_CODE - 16):
+                found = _SIGRETURN.search(target.memory.read(start, min(_MOST_CODE, mapping.end - start)))
+                if found:
+                    return start + found.start()
+    except MemoryFault as fault:
+        if not target.process.read("maps"):
+            raise ProcessLookupError(f"process {target.pid} has ended") from None
+        raise TargetError(f"the libc of process {target.pid} cannot be read, so no agent can be loaded into it: {fault}") from None
+    raise TargetError(f"the libc of process {target.pid} is not one that an agent can be loaded with (no rt_sigreturn in it)")
 
 
 def _up(address: int) -> int:
