@@ -1,6 +1,6 @@
 #!/bin/bash
 # Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux on x86-64 probes/agent/agent.so, which traces
-# a Python from inside, and probes/outside/outside.so, which samples one from outside. Nothing to do where they were built from these sources.
+# a Python from inside, and probes/remote_sampler/remote_sampler.so, which samples one from outside. Nothing to do where they were built from these sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C # one order of files
@@ -64,6 +64,6 @@ fi
 if traces && stale probes/agent/agent.so "$AGENT_SHARES"; then
     build probes/agent/agent.so "$AGENT_SHARES" -Wl,-z,lazy -Wl,-soname,agent.so
 fi
-if traces && stale probes/outside/outside.so ""; then
-    build probes/outside/outside.so ""
+if traces && stale probes/remote_sampler/remote_sampler.so ""; then
+    build probes/remote_sampler/remote_sampler.so ""
 fi

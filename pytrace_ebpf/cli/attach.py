@@ -19,8 +19,8 @@ from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, s
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.record.choice.glance import glance
 from pytrace_ebpf.record.process import descriptors
+from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
 
 NAME = "attach"
 _INSTEAD = "its stacks alone, by --rootless --sample, or all calls from its start, by pytrace-ebpf run --rootless -- COMMAND"
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     waiting.tell(recorded.say, args.quiet)
     pids = list(dict.fromkeys(pid for each in (*args.pids, *args.pid) for pid in each))
     for pid in pids:
-        glance(pid)
+        note_baseline(pid)
     descriptors.allow_all()
     recording.prepare(applies.source(args))
     if not pids and args.match is None:

@@ -35,13 +35,13 @@ def prepare(source: str = "agent") -> None:
     source  as asked for, where a running process is to be traced: the process that searches its names starts too, if they may matter
     """
     from pytrace_ebpf.record.kernel import host
-    from pytrace_ebpf.record.parsing import confined
+    from pytrace_ebpf.record.parsing import sandbox
 
     host.require_machine()
     extras.require("psutil")
-    confined.parsers.start()
+    sandbox.parsers.start()
     if source in ("auto", "usdt"):
-        confined.searcher.start()
+        sandbox.searcher.start()
     _import_numpy_alone()
     from pytrace_ebpf.record.output import ready
 

@@ -24,7 +24,7 @@ from pytrace_ebpf.daemon.door.recordings import MOST_MESSAGE
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.record.rights import asker, capabilities, user
+from pytrace_ebpf.record.rights import capabilities, requester, user
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.output.shared import Part
@@ -297,7 +297,7 @@ def _pinned(pid: int) -> "Pinned":
 def _become(message: dict[str, Any]) -> None:
     """Look at what the one who asked may look at, and write with that one's rights, from now on."""
     uid, gid, groups = message["peer"]
-    asker.record_only_for(asker.Asker(uid, gid, tuple(groups), message["within_ptrace_scope"]))
+    requester.record_only_for(requester.Requester(uid, gid, tuple(groups), message["within_ptrace_scope"]))
     if message["caller"] is not None:
         uid, gid, groups = message["caller"]
         user.serve(user.Caller(uid, gid, tuple(groups), f"user {uid}, who asked"))

@@ -108,7 +108,7 @@ static inline void add_call(const struct stretch *now, struct call *caller, stru
     struct site *site = &now->engine->sites.site[place.site];
     site->calls++;
     site->self_wall += wall - below;
-    int64_t counts = place.outermost_of_site ? wall : 0; /* without a branch, which nobody could foresee */
+    int64_t counts = place.outermost_of_site ? wall : 0; /* without a branch, which nobody could estimate_cost */
     add(&site->total, now->state, counts, counts);
 }
 

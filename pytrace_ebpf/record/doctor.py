@@ -7,8 +7,6 @@ from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
-from pytrace_ebpf.record.choice.barred import barred
-from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 from pytrace_ebpf.record.cpython import encodable
 from pytrace_ebpf.record.fits import fits, loaded
 from pytrace_ebpf.record.kernel import host, red_zone
@@ -16,6 +14,8 @@ from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.process.target import Target, inspect
+from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
+from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 
 _COMMAND_SHOWN = 200  # characters
 _SHOWN = 3  # functions
@@ -91,7 +91,7 @@ def _long_nops(target: Target) -> Iterator[Finding]:
 
 
 def _sources(target: Target) -> Iterator[Finding]:
-    seen = Seen(encodable.unencodable(target) or encodable.unencodable_path(target), barred=barred(target))
+    seen = Seen(encodable.unencodable(target) or encodable.unencodable_path(target), cannot_inject=cannot_inject(target))
     by_probes, why_probes = probes_serve(target, seen)
     by_agent, why_agent = agent_serves(target)
     yield _finding("usdt", "ok" if by_probes else "warning", why_probes)

@@ -1,14 +1,14 @@
 """The recorders of a recording, one line each: here a new stream is registered."""
 
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.recorder import Recorder
-from pytrace_ebpf.record.scheduling.neighbours import Neighbours
+from pytrace_ebpf.record.scheduling.external_threads import ExternalThreads
 from pytrace_ebpf.record.scheduling.usage import Usage
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
@@ -30,7 +30,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
-        *([Neighbours(processes)] if options.neighbours and not options.lean else []),
+        *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
     ]
 

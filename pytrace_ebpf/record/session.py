@@ -13,7 +13,6 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.rebuild.library import library
 from pytrace_ebpf.record.bell import Bell
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
@@ -21,12 +20,13 @@ from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.matching import Looking, Matching
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 from pytrace_ebpf.trace.losses import PARTLY
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Session:
         """
         self._options, self._argv, self._take, self._first = options, list(argv), take, first
         self._cut_soon = False
-        confined.parsers.start()  # it imports while BPF is compiled
+        sandbox.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
         looking = looking or (Matching(options.match) if options.match is not None else None)
@@ -301,7 +301,7 @@ class Session:
             trace.cost |= recorder.cost()
         self._targets.explain_no_calls()
         self._close_segment()
-        for reader in (confined.parsers, confined.searcher):
+        for reader in (sandbox.parsers, sandbox.searcher):
             reader.dismiss()
         trace.finish(self._facts(), end_ns)
         launched = self._targets.launched

@@ -42,15 +42,15 @@ class Recording:
         unknown: Columns = {"func_id": np.full(count, -1, np.int32), "frame": np.zeros(count, np.int64), "line": np.full(count, -1, np.int32)}
         self.emit({"ts": np.full(count, ts), "pid": pids, "tid": tids, "kind": np.full(count, CallKind.RESET, np.int8), **unknown})
 
-    def declare(self, pid: int, source: str | None, why: str, foreseen: dict[str, Any] | None = None) -> None:
+    def declare(self, pid: int, source: str | None, why: str, estimate: dict[str, Any] | None = None) -> None:
         """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts.
 
-        `foreseen`: the fields of a Foreseen, where the process was looked at beforehand.
+        `foreseen`: the fields of a CostEstimate, where the process was looked at beforehand.
         """
         if source is None:
             self.processes.clear_source(pid)
         kept = [each for each in self.chosen if each["pid"] != pid or (source and each["source"])]
-        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": foreseen} if foreseen else {})]
+        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": estimate} if estimate else {})]
         self._join_ended()
 
     def source_of(self, pid: int) -> str | None:

@@ -25,7 +25,7 @@ from tests.hostile import PYTHON, USER
 __all__ = ["watch"]  # fixture
 pytestmark = [pytest.mark.bpf, pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root here")]
 
-READER = "confined_child.py"
+READER = "sandbox_child.py"
 WAITS = f"{waiting.SAYS}the process without rights that reads what programs wrote"
 WORD = "waits_for_its_reader"
 # What execs what serves a request, after it was held up for longer than is waited silently.

@@ -19,7 +19,7 @@ from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.process.pinned import Pinned
-from pytrace_ebpf.record.rights import asker
+from pytrace_ebpf.record.rights import requester
 from tests.bpf.conftest import wait_until
 from tests.conftest import PATIENCE_S, without_rights
 from tests.doors import CONNECTS, Client, Open, Program, Service, last_answer, opened
@@ -215,11 +215,11 @@ input()
 
 
 def test_what_yama_reserves_is_roots_unless_the_configuration_says_otherwise(target: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asker, "ptrace_scope", lambda: 1)
+    monkeypatch.setattr(requester, "ptrace_scope", lambda: 1)
     pinned = Pinned(target.pid)
-    assert "kernel.yama.ptrace_scope is 1" in str(asker.why_not(pinned, asker.Asker(USER, USER, ())))
-    assert asker.why_not(pinned, asker.Asker(USER, USER, (), within_ptrace_scope=False)) is None
-    assert "another user's" in str(asker.why_not(pinned, asker.Asker(USER + 1, USER + 1, (), within_ptrace_scope=False)))
+    assert "kernel.yama.ptrace_scope is 1" in str(requester.why_not(pinned, requester.Requester(USER, USER, ())))
+    assert requester.why_not(pinned, requester.Requester(USER, USER, (), within_ptrace_scope=False)) is None
+    assert "another user's" in str(requester.why_not(pinned, requester.Requester(USER + 1, USER + 1, (), within_ptrace_scope=False)))
 
 
 # -- the socket's place --------------------------------------------------------------

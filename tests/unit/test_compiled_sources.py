@@ -13,7 +13,7 @@ from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.record.agent.library import agent_library
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 
-FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "outside/outside.so": "states.c"}
+FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "remote_sampler/remote_sampler.so": "states.c"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -20,7 +20,6 @@ from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent import library as agent
-from pytrace_ebpf.record.choice import sources
 from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
@@ -31,6 +30,7 @@ from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
+from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described

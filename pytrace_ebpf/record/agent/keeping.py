@@ -18,7 +18,7 @@ from typing import Any
 
 import pytrace_ebpf
 from pytrace_ebpf.record.agent.keeper import LONGEST, MOST_AT_A_LOOK
-from pytrace_ebpf.record.parsing.confined import Patience
+from pytrace_ebpf.record.parsing.sandbox import Patience
 from pytrace_ebpf.record.process.pinned import Descriptor
 
 _PATIENCE_S = 10.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.choice.price import PASSED_NS
+from pytrace_ebpf.record.source_selection.price import PASSED_NS
 
 _MOST_ENDED = 100  # processes whose counts are kept
 _SWITCHED_OFF = 0x030C0000  # from this version on the interpreter leaves out a function by itself

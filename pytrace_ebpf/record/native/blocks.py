@@ -17,7 +17,7 @@ from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Mapping, identity, mapped_file, parse_mappings
@@ -215,7 +215,7 @@ class Blocks(Recorder):
 def _places(file: Descriptor) -> tuple[list[Uprobe], list[Uprobe]]:
     """Where a C library allocates, and where it frees. Raises ValueError where it is none."""
     given = {"names": [*_ALLOCATING, *_FREEING]}
-    found = confined.parsers.ask("beginnings", given, [file], dict[str, int], _PATIENCE_S, ("beginnings", *identity(file)))
+    found = sandbox.parsers.ask("beginnings", given, [file], dict[str, int], _PATIENCE_S, ("beginnings", *identity(file)))
     if not found.keys() >= _NEEDED or not all(0 < offset < 1 << 62 for offset in found.values()):
         raise ValueError("it has not all of malloc's functions")
     allocating: dict[int, Uprobe] = {}

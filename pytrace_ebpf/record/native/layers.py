@@ -26,7 +26,7 @@ from pytrace_ebpf.record.native.library import Native, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
 from pytrace_ebpf.record.output.tables import Columns, call_columns, when_and_who
-from pytrace_ebpf.record.parsing.confined import UnansweredError, native_parsers
+from pytrace_ebpf.record.parsing.sandbox import UnansweredError, native_parsers
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.target import as_text, mapped_file, parse_mappings
 from pytrace_ebpf.record.recorder import Recorder, Rows

@@ -9,17 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice.choice import announced
-from pytrace_ebpf.record.choice.foresight import MOST_SHARE
-from pytrace_ebpf.record.choice.glance import glance
-from pytrace_ebpf.record.choice.no_calls import why_no_calls
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.options import Options
-from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
 from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.pinned import Ended
+from pytrace_ebpf.record.process.process_tree import children
 from pytrace_ebpf.record.process.target import (
     NotPython,
     Target,
@@ -30,6 +25,11 @@ from pytrace_ebpf.record.process.target import (
 )
 from pytrace_ebpf.record.recorder import Recorder
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.cost_estimate import MOST_SHARE
+from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.record.source_selection.no_calls import why_no_calls
+from pytrace_ebpf.record.source_selection.selection import announced
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 _DESCRIBED = ("command", "executable", "python_version")
 _MOST_NAMED = 100  # of the processes that were asked for, in the manifest
@@ -120,7 +120,7 @@ class Targets:
         while waiting:
             started = [child for child in children(waiting.pop()) if child not in found and child != os.getpid()]
             for child in started:  # so that all of them are looked at together
-                glance(child)
+                note_baseline(child)
             for child in started:
                 if isinstance(target := _inspected(child), Target):
                     found[child] = target
@@ -151,7 +151,7 @@ class Targets:
             creator = waiting.pop(0)
             found = [child for child in children(creator) if child != os.getpid()]  # a program may start its own tracer
             for child in found:  # so that all of them are looked at together
-                glance(child)
+                note_baseline(child)
             self._drain()  # children that start from now on are reported by the kernel
             for child in found:
                 if not self._is_traced(child):

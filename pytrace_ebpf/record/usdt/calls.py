@@ -8,8 +8,6 @@ from functools import partial
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice import price
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
 from pytrace_ebpf.record.cpython.functions import Code, ProbeIds, names_of_code
@@ -20,6 +18,8 @@ from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source_selection import price
+from pytrace_ebpf.record.source_selection.calibrate import FibChild
 from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.held import Held
 from pytrace_ebpf.record.usdt.objects import Objects

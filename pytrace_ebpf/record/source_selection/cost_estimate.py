@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice import glance, price
 from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.source_selection import cpu_baseline, price
 
 MOST_SHARE = 0.1  # share of its time: a program may be slowed so much without the user's consent
 _LOOK_S = 0.2
@@ -14,7 +14,7 @@ _MOST_OF_A_LOOK = 0.97  # that the probes can take: then they are all that the p
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class CostEstimate:
     """What was measured of a program, and how much its probes would slow it down."""
 
     pid: int
@@ -28,8 +28,8 @@ class Foreseen:
         return self.share <= MOST_SHARE
 
 
-def foresee(target: Target, count: Callable[[Target, float], float], ns_per_call: float | None) -> Foreseen:
-    """Look at a running process for some tenths of a second, less what has passed since the glance at it.
+def estimate_cost(target: Target, count: Callable[[Target, float], float], ns_per_call: float | None) -> CostEstimate:
+    """Look at a running process for some tenths of a second, less what has passed since the note_baseline at it.
 
     count  calls a second, by the probes, of a process over so many seconds: only asked where CPU time leaves it open, and
            not on 3.11, where counting would slow every opcode too
@@ -38,13 +38,13 @@ def foresee(target: Target, count: Callable[[Target, float], float], ns_per_call
     Raises TargetError where the process has ended.
     """
     try:
-        cpu_share = glance.cpu_share(target.process.key, _LOOK_S)
+        cpu_share = cpu_baseline.cpu_share(target.process.key, _LOOK_S)
     except OSError as error:
         raise TargetError(f"process {target.pid} ended while it was looked at ({os.strerror(error.errno or 0)})") from None
     share = price.usdt_share(cpu_share, target.python_version, ns_per_call)
     if share <= MOST_SHARE or target.python_version is None or target.python_version[:2] == (3, 11):
-        return Foreseen(target.pid, cpu_share, None, share)
+        return CostEstimate(target.pid, cpu_share, None, share)
     calls_per_s = count(target, _LOOK_S)
     taken = min(calls_per_s * (ns_per_call or 0) / 1e9, _MOST_OF_A_LOOK)
     # The count was taken with probes, which slow the program: untraced it makes the same calls in less time.
-    return Foreseen(target.pid, cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))
+    return CostEstimate(target.pid, cpu_share, calls_per_s / (1 - taken), taken / (1 - taken))

@@ -51,9 +51,9 @@ static void step_aside(void)
         sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
-EXPORT struct outside *outside_open(const struct place *place)
+EXPORT struct remote_sampler *remote_sampler_open(const struct place *place)
 {
-    struct outside *self = calloc(1, sizeof *self);
+    struct remote_sampler *self = calloc(1, sizeof *self);
 
     if (!self)
         return NULL;
@@ -67,7 +67,7 @@ EXPORT struct outside *outside_open(const struct place *place)
     return self;
 }
 
-EXPORT void outside_close(struct outside *self)
+EXPORT void remote_sampler_close(struct remote_sampler *self)
 {
     for (int i = 0; i < self->count; i++)
         let_go(&self->threads[i]);
@@ -77,14 +77,14 @@ EXPORT void outside_close(struct outside *self)
 }
 
 /* Where the GIL's locks are: [gil, gil_end); 0, 0 = unknown. */
-EXPORT void outside_gil(struct outside *self, uint64_t gil, uint64_t gil_end)
+EXPORT void remote_sampler_gil(struct remote_sampler *self, uint64_t gil, uint64_t gil_end)
 {
     self->gil = gil;
     self->gil_end = gil_end;
 }
 
 /* The threads that there are: (as the process calls it, here), in the order of the former. Returns how many that is. */
-EXPORT int outside_threads(struct outside *self, const int32_t *own, const int32_t *tids, int count)
+EXPORT int remote_sampler_threads(struct remote_sampler *self, const int32_t *own, const int32_t *tids, int count)
 {
     struct thread *threads;
 
@@ -113,7 +113,7 @@ EXPORT int outside_threads(struct outside *self, const int32_t *own, const int32
     return count;
 }
 
-static int is_known(struct outside *self, uint64_t stack)
+static int is_known(struct remote_sampler *self, uint64_t stack)
 {
     uint32_t at = stack >> 8 & (KNOWN - 1);
 
@@ -122,7 +122,7 @@ static int is_known(struct outside *self, uint64_t stack)
     return self->known[at] != 0;
 }
 
-static void know(struct outside *self, uint64_t stack)
+static void know(struct remote_sampler *self, uint64_t stack)
 {
     uint32_t at = stack >> 8 & (KNOWN - 1);
 
@@ -137,7 +137,7 @@ static void know(struct outside *self, uint64_t stack)
 }
 
 /* Reads the stack of a thread, and reports it if it is new. Returns its hash. */
-static uint64_t take_stack(struct outside *self, struct thread *thread, struct found *found)
+static uint64_t take_stack(struct remote_sampler *self, struct thread *thread, struct found *found)
 {
     struct stack_read *read = &self->read;
 
@@ -158,7 +158,7 @@ static uint64_t take_stack(struct outside *self, struct thread *thread, struct f
     return read->hash;
 }
 
-static void give(struct outside *self, struct thread *thread, struct found *found, uint64_t ts, struct sample sample)
+static void give(struct remote_sampler *self, struct thread *thread, struct found *found, uint64_t ts, struct sample sample)
 {
     if (found->sample_count == found->sample_room) {
         found->lost++;
@@ -172,7 +172,7 @@ static void give(struct outside *self, struct thread *thread, struct found *foun
 
 /* Ends the open interval off the core. Found at n looks it counts at most the time before these: so what is between two looks counts by its share of
  * them, as it should. */
-static void end_interval(struct outside *self, struct thread *thread, struct found *found, uint64_t ts)
+static void end_interval(struct remote_sampler *self, struct thread *thread, struct found *found, uint64_t ts)
 {
     uint64_t length = thread->off_ns < thread->off_windows_ns ? thread->off_ns : thread->off_windows_ns;
 
@@ -182,7 +182,7 @@ static void end_interval(struct outside *self, struct thread *thread, struct fou
 }
 
 /* Gives the credit of a thread that will not be looked at again: to what it was met at last. */
-static void give_rest(struct outside *self, struct thread *thread, struct found *found, uint64_t ts)
+static void give_rest(struct remote_sampler *self, struct thread *thread, struct found *found, uint64_t ts)
 {
     struct sample sample = {.state = ON_CORE, .stack = thread->met_stack ? thread->met_stack : TORN, .opcode = thread->met_stack ? thread->met_opcode : NO_OPCODE};
 
@@ -190,7 +190,7 @@ static void give_rest(struct outside *self, struct thread *thread, struct found 
         give(self, thread, found, ts, sample);
 }
 
-static void take_running(struct outside *self, struct thread *thread, struct found *found, uint64_t now, uint64_t window)
+static void take_running(struct remote_sampler *self, struct thread *thread, struct found *found, uint64_t now, uint64_t window)
 {
     uint64_t period = self->place.period_ns, count = thread->credit_ns / period, most = window / period + MOST_SAMPLES, began, before, after;
     struct sample sample = {.state = ON_CORE, .is_new = 1}, met;
@@ -228,7 +228,7 @@ static void take_running(struct outside *self, struct thread *thread, struct fou
     }
 }
 
-static void take_waiting(struct outside *self, struct thread *thread, struct found *found, uint16_t state, uint64_t off, uint64_t window)
+static void take_waiting(struct remote_sampler *self, struct thread *thread, struct found *found, uint16_t state, uint64_t off, uint64_t window)
 {
     thread->off_stack = take_stack(self, thread, found);
     thread->off_opcode = self->read.opcode;
@@ -239,7 +239,7 @@ static void take_waiting(struct outside *self, struct thread *thread, struct fou
 }
 
 /* Looks at one thread. */
-static void look_at(struct outside *self, struct thread *thread, struct found *found, uint64_t now)
+static void look_at(struct remote_sampler *self, struct thread *thread, struct found *found, uint64_t now)
 {
     const struct state *at = thread->state >= 0 ? &self->states[thread->state] : NULL;
     int stands = (at ? at->innermost : 0) == thread->innermost && (at ? at->position : 0) == thread->position;
@@ -283,7 +283,7 @@ static void look_at(struct outside *self, struct thread *thread, struct found *f
 }
 
 /* The program that was looked at is gone, and what has its place by now may have been read: forget the stacks of this look. */
-static void forget_new(struct outside *self, struct found *found, const struct found *before)
+static void forget_new(struct remote_sampler *self, struct found *found, const struct found *before)
 {
     struct sample *samples = (struct sample *)found->samples;
     uint32_t kept = before->sample_count;
@@ -302,7 +302,7 @@ static void forget_new(struct outside *self, struct found *found, const struct f
 
 /* Looks at all threads, or as many as there is time for. Returns 1; 0 where the program that was to be looked at is gone. `strangers`: how many thread
  * states belong to no thread that is known. */
-EXPORT int outside_look(struct outside *self, struct found *found, uint64_t most_ns, int *strangers)
+EXPORT int remote_sampler_look(struct remote_sampler *self, struct found *found, uint64_t most_ns, int *strangers)
 {
     struct found before = *found;
     uint64_t began = now_ns();
@@ -335,7 +335,7 @@ EXPORT int outside_look(struct outside *self, struct found *found, uint64_t most
 }
 
 /* Gives the intervals that are still open, of at least a period: nobody will see their ends. `ended`: the threads have, some time after the last look. */
-EXPORT void outside_finish(struct outside *self, struct found *found, int ended)
+EXPORT void remote_sampler_finish(struct remote_sampler *self, struct found *found, int ended)
 {
     uint64_t now = now_ns();
 
@@ -362,7 +362,7 @@ EXPORT void outside_finish(struct outside *self, struct found *found, int ended)
 #define LINE_OF_FRAME(type, name) LINE(frame, type, name)
 #define LINE_OF_FOUND(type, name) LINE(found, type, name)
 
-EXPORT const char *outside_layout(void)
+EXPORT const char *remote_sampler_layout(void)
 {
     static char text[4096];
     size_t at = 0;

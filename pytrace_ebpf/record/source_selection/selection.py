@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice.foresight import Foreseen
 from pytrace_ebpf.record.cpython.layout import known_versions
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.sampling import source as sampled
+from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate
 
 FUNCTION_PROBES = ("function__entry", "function__return")
 
@@ -20,8 +20,8 @@ class Seen:
     """What was seen of a process before a source is chosen for it."""
 
     unencodable: str = ""  # a name at which the probes' own code would raise, quoted
-    foreseen: Foreseen | None = None  # what the probes would cost it
-    barred: str = ""  # why the agent must not be injected
+    estimate: CostEstimate | None = None  # what the probes would cost it
+    cannot_inject: str = ""  # why the agent must not be injected
     too_small: str = ""  # why there is no memory for it
 
 
@@ -101,23 +101,23 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
         raise TargetError(f"{why_probes}; use --source agent" if by_agent else why_probes)
     if wish == "agent" or (launched and by_agent):
         if by_agent:
-            return Choice("agent", why_agent, f"{seen.barred}: it is injected nevertheless, as requested" if seen.barred else "")
+            return Choice("agent", why_agent, f"{seen.cannot_inject}: it is injected nevertheless, as requested" if seen.cannot_inject else "")
         raise TargetError(f"{why_agent}; use --source usdt" if by_probes else why_agent)
     if alone:
         only = f"only the agent records what {alone} asks for"
-        if by_agent and not seen.barred:
+        if by_agent and not seen.cannot_inject:
             return Choice("agent", only)
-        raise TargetError(f"{only}, and {seen.barred}; --source agent injects it nevertheless" if by_agent else f"{only}, and {why_agent}")
-    if bounded and by_agent and not seen.barred:
+        raise TargetError(f"{only}, and {seen.cannot_inject}; --source agent injects it nevertheless" if by_agent else f"{only}, and {why_agent}")
+    if bounded and by_agent and not seen.cannot_inject:
         return Choice("agent", f"{why_agent}, which leaves a bounded cost more to spend")
-    if by_probes and (launched or seen.foreseen is None or seen.foreseen.is_cheap):
+    if by_probes and (launched or seen.estimate is None or seen.estimate.is_cheap):
         return Choice("usdt", why_probes)
-    if by_agent and not seen.barred:
-        return Choice("agent", _cost_sentence(target, seen.foreseen) if by_probes and seen.foreseen else f"{why_probes}, but {why_agent}")
+    if by_agent and not seen.cannot_inject:
+        return Choice("agent", _cost_sentence(target, seen.estimate) if by_probes and seen.estimate else f"{why_probes}, but {why_agent}")
     if by_probes:
-        return Choice("usdt", why_probes, f"{_slowing(seen)}, and the agent cannot be used: {seen.barred or why_agent}")
+        return Choice("usdt", why_probes, f"{_slowing(seen)}, and the agent cannot be used: {seen.cannot_inject or why_agent}")
     if by_agent:
-        raise TargetError(f"{why_probes}, and {seen.barred}; --source agent injects the agent nevertheless")
+        raise TargetError(f"{why_probes}, and {seen.cannot_inject}; --source agent injects the agent nevertheless")
     raise TargetError(f"{why_probes}, and {why_agent}")
 
 
@@ -129,16 +129,16 @@ def announced(target: Target, choice: Choice, seen: Seen, price: Price, bound: f
     parts = [f"{choice.source}: {choice.why}"]
     if choice.source == sampled.NAME:
         return parts[0]
-    ns, foreseen = price(choice.source, target), seen.foreseen
+    ns, estimate = price(choice.source, target), seen.estimate
     if ns is not None:
         share = None
-        if foreseen is not None and choice.source == "usdt":
-            share = foreseen.share
-        elif foreseen is not None and foreseen.calls_per_s is not None:
-            share = foreseen.calls_per_s * ns / 1e9
+        if estimate is not None and choice.source == "usdt":
+            share = estimate.share
+        elif estimate is not None and estimate.calls_per_s is not None:
+            share = estimate.calls_per_s * ns / 1e9
         parts.append(
             f"about {_duration(ns)} a call"
-            + (f", foreseen to take {percent(share)} of a core" + _whose(target, foreseen) if share is not None else "")
+            + (f", expected to take {percent(share)} of a core" + _whose(target, estimate) if share is not None else "")
         )
     other, way = ("agent", "inside") if choice.source == "usdt" else ("usdt", "outside")
     serves = agent_serves(target)[0] if other == "agent" else probes_serve(target, seen)[0]
@@ -149,9 +149,9 @@ def announced(target: Target, choice: Choice, seen: Seen, price: Price, bound: f
     return "; ".join(parts)
 
 
-def _whose(target: Target, foreseen: Foreseen | None) -> str:
+def _whose(target: Target, estimate: CostEstimate | None) -> str:
     """Where the cost of another process of the family, the busiest, decides."""
-    return f" in process {foreseen.pid}, the busiest that belongs to it" if foreseen and foreseen.pid != target.pid else ""
+    return f" in process {estimate.pid}, the busiest that belongs to it" if estimate and estimate.pid != target.pid else ""
 
 
 def percent(share: float) -> str:
@@ -159,14 +159,14 @@ def percent(share: float) -> str:
     return "under 1 %" if share < 0.01 else f"{share * 100:,.0f} %"
 
 
-def _cost_sentence(target: Target, foreseen: Foreseen) -> str:
-    return f"the probes, which trace from outside, would cost about {percent(foreseen.share)} of a core{_whose(target, foreseen)}"
+def _cost_sentence(target: Target, estimate: CostEstimate) -> str:
+    return f"the probes, which trace from outside, would cost about {percent(estimate.share)} of a core{_whose(target, estimate)}"
 
 
 def _slowing(seen: Seen) -> str:
-    if seen.foreseen is None or seen.foreseen.is_cheap:
+    if seen.estimate is None or seen.estimate.is_cheap:
         return ""
-    return f"tracing will cost about {percent(seen.foreseen.share)} of a core"
+    return f"tracing will cost about {percent(seen.estimate.share)} of a core"
 
 
 def _duration(ns: float) -> str:

@@ -6,7 +6,7 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process.target import Target, living_threads
 
 
-def barred(target: Target) -> str:
+def cannot_inject(target: Target) -> str:
     """The reason, one sentence; "" where the agent can be injected safely."""
     # Imported here: a launched program waits for all imports and does not need these.
     from pytrace_ebpf.record.agent.inject.library import loader

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.record.kernel import kept
+from pytrace_ebpf.record.kernel import program_cache
 from tests.conftest import without_rights
 from tests.hostile import USER, as_user, needs_root
 
@@ -38,7 +38,7 @@ for attempt in tries():
 @pytest.fixture
 def root(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the place of /, with the directories on the way as a system has them."""
-    monkeypatch.setattr(kept, "_ROOT", public_path)
+    monkeypatch.setattr(program_cache, "_ROOT", public_path)
     (public_path / "var" / "cache").mkdir(parents=True)
     return public_path
 
@@ -46,9 +46,9 @@ def root(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def folder(root: Path) -> Path:
     """The directory, with PROGRAM kept in it."""
-    kept.keep(KEY, PROGRAM)
-    assert kept.load(KEY) == PROGRAM
-    return root / kept._FOLDER
+    program_cache.keep(KEY, PROGRAM)
+    assert program_cache.load(KEY) == PROGRAM
+    return root / program_cache._FOLDER
 
 
 def test_another_user_can_change_nothing(folder: Path, root: Path) -> None:
@@ -58,7 +58,7 @@ def test_another_user_can_change_nothing(folder: Path, root: Path) -> None:
     (theirs / "planted").write_bytes(PLANTED)
     os.chown(theirs / "planted", USER, USER)
     as_user(ATTACK, folder, KEY, theirs / "planted")
-    assert kept.load(KEY) == PROGRAM
+    assert program_cache.load(KEY) == PROGRAM
 
 
 def planted_by_user(file: Path) -> None:
@@ -115,20 +115,20 @@ def endless(file: Path) -> None:
 )
 def test_what_is_not_as_root_left_it_is_not_used_and_is_replaced(folder: Path, harm: Callable[[Path], None]) -> None:
     harm(folder / KEY)
-    assert kept.load(KEY) is None
-    kept.keep(KEY, PROGRAM)
-    assert kept.load(KEY) == PROGRAM
+    assert program_cache.load(KEY) is None
+    program_cache.keep(KEY, PROGRAM)
+    assert program_cache.load(KEY) == PROGRAM
 
 
-@pytest.mark.parametrize("which", ["var/cache", "var/cache/pytrace-ebpf", kept._FOLDER])
+@pytest.mark.parametrize("which", ["var/cache", "var/cache/pytrace-ebpf", program_cache._FOLDER])
 @pytest.mark.parametrize("harm", ["belongs to the user", "all may write"])
 def test_a_directory_that_others_can_change_is_not_used(folder: Path, root: Path, which: str, harm: str) -> None:
     if harm == "belongs to the user":
         os.chown(root / which, USER, USER)
     else:
         (root / which).chmod(0o777)
-    assert kept.load(KEY) is None
-    kept.keep("1" * 64, PROGRAM)
+    assert program_cache.load(KEY) is None
+    program_cache.keep("1" * 64, PROGRAM)
     assert [file.name for file in folder.iterdir()] == [KEY]
 
 
@@ -136,11 +136,11 @@ def test_a_directory_that_the_user_made_first_is_not_used(root: Path) -> None:
     (root / "var" / "cache").chmod(0o1777)
     as_user(
         "import os, sys; os.makedirs(sys.argv[1], 0o755); open(sys.argv[1] + '/' + sys.argv[2], 'wb').write(bytes.fromhex(sys.argv[3]))",
-        root / kept._FOLDER, KEY, PLANTED.hex(),
+        root / program_cache._FOLDER, KEY, PLANTED.hex(),
     )  # fmt: skip
-    assert kept.load(KEY) is None
-    kept.keep(KEY, PROGRAM)
-    assert (root / kept._FOLDER / KEY).read_bytes() == PLANTED
+    assert program_cache.load(KEY) is None
+    program_cache.keep(KEY, PROGRAM)
+    assert (root / program_cache._FOLDER / KEY).read_bytes() == PLANTED
 
 
 def test_a_directory_that_is_the_users_link_is_not_used(root: Path) -> None:
@@ -149,15 +149,15 @@ def test_a_directory_that_is_the_users_link_is_not_used(root: Path) -> None:
     theirs.mkdir()
     os.chown(theirs, USER, USER)
     as_user("import os, sys; os.symlink(sys.argv[1], sys.argv[2])", theirs, root / "var" / "cache" / "pytrace-ebpf")
-    kept.keep(KEY, PROGRAM)
-    assert kept.load(KEY) is None
+    program_cache.keep(KEY, PROGRAM)
+    assert program_cache.load(KEY) is None
     assert list(theirs.iterdir()) == []
 
 
 def test_without_root_nothing_is_kept_or_loaded(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pytrace_ebpf.record.kernel import kept; kept._ROOT = Path(sys.argv[1]);"
-        "kept.keep('1' * 64, b''); sys.exit(kept.load(sys.argv[2]) is not None)"
+        "import sys; from pathlib import Path; from pytrace_ebpf.record.kernel import program_cache; program_cache._ROOT = Path(sys.argv[1]);"
+        "program_cache.keep('1' * 64, b''); sys.exit(program_cache.load(sys.argv[2]) is not None)"
     )
     root = folder.parents[3]
     subprocess.run(without_rights(USER, "-c", code, str(root), KEY), check=True, cwd="/")
@@ -166,7 +166,7 @@ def test_without_root_nothing_is_kept_or_loaded(folder: Path) -> None:
 
 def test_only_the_newest_are_kept(folder: Path) -> None:
     for number in range(40):
-        kept.keep(f"{number:064}", PROGRAM)
+        program_cache.keep(f"{number:064}", PROGRAM)
         os.utime(folder / f"{number:064}", ns=(number, number))
     assert len(list(folder.iterdir())) <= 32
-    assert kept.load(f"{39:064}") == PROGRAM
+    assert program_cache.load(f"{39:064}") == PROGRAM

@@ -15,11 +15,11 @@ import pytest
 
 from pytrace_ebpf.record.cpython.layout import Layout, layout_for
 from pytrace_ebpf.record.process.pinned import Descriptor
-from pytrace_ebpf.record.sampling.outside import Outside
+from pytrace_ebpf.record.sampling.remote_sampler import RemoteSampler
 from tests.conftest import PATIENCE_S, REPOSITORY
 
 pytestmark = pytest.mark.skipif(
-    not (REPOSITORY / "probes/outside/outside.so").exists(), reason="outside.so is not built: run scripts/build-libraries.sh"
+    not (REPOSITORY / "probes/remote_sampler/remote_sampler.so").exists(), reason="remote_sampler.so is not built: run scripts/build-libraries.sh"
 )
 
 VERSIONS = [(3, minor) for minor in range(8, 16)]
@@ -66,7 +66,7 @@ def layout_of(version: tuple[int, int]) -> Layout:
 
 def look(target: Any, version: tuple[int, int], address: int, times: int = 30) -> tuple[np.ndarray, list[Any], dict[str, int]]:
     layout = layout_of(version)
-    outside = Outside(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
+    outside = RemoteSampler(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
     samples, stacks, patient_until = list[np.ndarray](), list[Any](), time.monotonic() + PATIENCE_S
     while times > 0 or (not any(map(len, samples)) and time.monotonic() < patient_until):  # the process has to get a core first
         began, times = time.thread_time(), times - 1
@@ -150,7 +150,7 @@ def test_a_ring_of_threads_and_one_of_frames(forged: Callable[..., tuple[Any, in
 def test_a_process_that_has_ended_is_said_to_have(forged: Callable[..., tuple[Any, int]]) -> None:
     target, address = forged(lambda address: bytes(BYTES))
     layout = layout_of((3, 11))
-    outside = Outside(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
+    outside = RemoteSampler(target, layout, address + MAIN - layout.runtime_main_interpreter, PERIOD_NS)
     samples = np.zeros(0)
     while not len(samples):
         outside.look()
@@ -174,7 +174,7 @@ def test_threads_that_begin_and_end_while_it_looks() -> None:
     target = inspect(os.getpid())
     if target.layout is None or target.runtime is None:
         pytest.skip(f"{sys.version} is not known")
-    outside = Outside(target, target.layout, target.runtime, PERIOD_NS)
+    outside = RemoteSampler(target, target.layout, target.runtime, PERIOD_NS)
     end = time.monotonic() + 1
     while time.monotonic() < end:
         threads = [threading.Thread(target=time.sleep, args=(random.random() / 100,)) for _ in range(20)]

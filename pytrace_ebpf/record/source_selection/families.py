@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 
-from pytrace_ebpf.record.choice.foresight import Foreseen
+from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate
 
 _MOST = 1 << 12  # processes that are remembered: a service may start any number of them
 
 
 class Families:
-    """Who belongs to whom, and what was foreseen, or measured since, of the dearest of them."""
+    """Who belongs to whom, and what was expected, or measured since, of the dearest of them."""
 
     def __init__(self) -> None:
         self._head: dict[int, int] = {}  # process -> whom its family is known by
-        self._busiest: dict[int, Foreseen] = {}  # by that
+        self._busiest: dict[int, CostEstimate] = {}  # by that
 
     def join(self, parents: Iterable[tuple[int, int]]) -> None:
         """Take in processes, (pid, ppid), that are looked at together, in any order."""
@@ -27,13 +27,13 @@ class Families:
         for head in self._busiest.keys() - self._head.values():
             del self._busiest[head]
 
-    def note(self, foreseen: Foreseen) -> None:
-        """Take in what was foreseen or measured of a process."""
-        head = self._head.setdefault(foreseen.pid, foreseen.pid)
-        if head not in self._busiest or self._busiest[head].share < foreseen.share:
-            self._busiest[head] = foreseen
+    def note(self, estimate: CostEstimate) -> None:
+        """Take in what was expected or measured of a process."""
+        head = self._head.setdefault(estimate.pid, estimate.pid)
+        if head not in self._busiest or self._busiest[head].share < estimate.share:
+            self._busiest[head] = estimate
 
-    def busiest(self, pid: int) -> Foreseen | None:
+    def busiest(self, pid: int) -> CostEstimate | None:
         """What is known of the dearest process of the family of `pid`; None where none was looked at."""
         return self._busiest.get(self._head.get(pid, pid))
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "outside.h"
+#include "remote_sampler.h"
 
 #define AT_ONCE 512       /* pieces of memory in one system call; the kernel takes 1,024 */
 #define HEADS (2 * FRAMES) /* of Python frames, and of entries from C between them */

@@ -1,6 +1,6 @@
 """A file of probes/, compiled: the maps and structs that it declares, and the instructions of its programs.
 
-A pure value. bcc and clang make it, in a process of their own (compile_child.py); what root compiled is kept (kept.py).
+A pure value. bcc and clang make it, in a process of their own (compile_child.py); what root compiled is kept (program_cache.py).
 """
 
 import base64
@@ -18,7 +18,7 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.record.kernel import host, kept
+from pytrace_ebpf.record.kernel import host, program_cache
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory, whole
 
 _CHILD = Path(__file__).with_name("compile_child.py")
@@ -49,10 +49,10 @@ def compiled(source: str) -> Compiled:
     """A file of probes/ for this host. Raises HostError where the headers or bcc refuse, with the first line of what they said."""
     text = whole(probes_directory(), source)
     key = _key(text)
-    content = kept.load(key)
+    content = program_cache.load(key)
     if content is None:
         content = _compile(source, text)
-        kept.keep(key, content)
+        program_cache.keep(key, content)
     return _parsed(content)
 
 

@@ -1,6 +1,6 @@
 """Asks a process without rights to parse what a target wrote, and believes nothing of the answer but its shape.
 
-confined_child.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
+sandbox_child.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
 whole memory and environment of the tracer: that takes 0.05 s of CPU, while the tracer itself imports; a request and
 its answer take 0.1 ms. What comes back is JSON, of a bounded size and within a time, else the process
 is killed and a new one asked the next time.
@@ -33,7 +33,7 @@ from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import shares
 from pytrace_ebpf.record.process.memory import HasFileno
 
-_CHILD = Path(__file__).with_name("confined_child.py")
+_CHILD = Path(__file__).with_name("sandbox_child.py")
 _MOST_ANSWER = 32 << 20  # bytes
 _FAILURES, _MOST_KNOWN = 3, 4096  # failures after which a target is not tried again; targets whose failures are counted
 _STARTS_S, _LONGER = 60.0, 10  # until it has to have started; so many times as long is waited at most for an answer that waits for a core
@@ -48,7 +48,7 @@ class UnansweredError(ValueError):
     """There is no answer: it did not come in time, was malformed, or the question is no longer asked after repeated failures."""
 
 
-class Confined:
+class Sandbox:
     """One such process, started when it is first asked, or by start(), and again where it ended."""
 
     def __init__(self, module: str, *packages: str) -> None:
@@ -248,24 +248,24 @@ class PerThread:
 
     def __init__(self, *words: str) -> None:
         self._words, self._own = words, threading.local()
-        self._shared = Confined(*words)
+        self._shared = Sandbox(*words)
 
-    def use_own(self) -> Confined:
+    def use_own(self) -> Sandbox:
         """Ask one of its own in this thread from now on; whoever calls this closes it."""
         self.use(own := self.new())
         return own
 
-    def new(self) -> Confined:
+    def new(self) -> Sandbox:
         """One more of the same; whoever calls this closes it."""
-        return Confined(*self._words)
+        return Sandbox(*self._words)
 
-    def use(self, own: Confined) -> None:
+    def use(self, own: Sandbox) -> None:
         """Ask that one in this thread from now on."""
-        self._own.confined = own
+        self._own.sandbox = own
 
-    def of_this_thread(self) -> Confined:
+    def of_this_thread(self) -> Sandbox:
         """The one that this thread asks."""
-        found: Confined = getattr(self._own, "confined", self._shared)
+        found: Sandbox = getattr(self._own, "sandbox", self._shared)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -274,4 +274,4 @@ class PerThread:
 
 parsers = PerThread("pytrace_ebpf.record.parsing.parsers", "capstone")
 native_parsers = PerThread("pytrace_ebpf.record.native.parsers", "capstone", "cxxfilt")
-searcher = Confined("pytrace_ebpf.record.cpython.encodable")  # by itself: NumPy takes longer to import than all that `parsers` needs
+searcher = Sandbox("pytrace_ebpf.record.cpython.encodable")  # by itself: NumPy takes longer to import than all that `parsers` needs

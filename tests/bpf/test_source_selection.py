@@ -34,7 +34,7 @@ def chosen(recorder: Recorder) -> dict[str, Any]:
 def test_an_idle_program_is_traced_by_its_probes(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     recorder = attach(target("sleeper", "--wait", python=python).pid)
     assert " by usdt: " in recorder.first
-    assert " µs a call, foreseen to take " in recorder.first
+    assert " µs a call, expected to take " in recorder.first
     assert "--source agent: " in recorder.first
     source = chosen(recorder)
     assert source["source"] == "usdt"

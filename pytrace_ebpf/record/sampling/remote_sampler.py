@@ -1,4 +1,4 @@
-"""One process whose threads are looked at from outside, by the library probes/outside; outside.h says what everything is."""
+"""One process whose threads are looked at from outside, by the library probes/remote_sampler; remote_sampler.h says what everything is."""
 
 import ctypes
 from functools import cache
@@ -32,8 +32,13 @@ class Library:
             library = compiled.load(path)
         except OSError as error:
             raise HostError(f"what samples without eBPF is not built ({error}); run `make` in the source, or reinstall pytrace-ebpf") from error
-        self.open, self.close = library.outside_open, library.outside_close
-        self.gil, self.threads, self.look, self.finish = library.outside_gil, library.outside_threads, library.outside_look, library.outside_finish
+        self.open, self.close = library.remote_sampler_open, library.remote_sampler_close
+        self.gil, self.threads, self.look, self.finish = (
+            library.remote_sampler_gil,
+            library.remote_sampler_threads,
+            library.remote_sampler_look,
+            library.remote_sampler_finish,
+        )
         pointer = ctypes.c_void_p
         self.open.argtypes, self.open.restype = [pointer], pointer
         self.close.argtypes, self.close.restype = [pointer], None
@@ -41,18 +46,18 @@ class Library:
         self.threads.argtypes, self.threads.restype = [pointer, pointer, pointer, ctypes.c_int], ctypes.c_int
         self.look.argtypes, self.look.restype = [pointer, pointer, ctypes.c_uint64, pointer], ctypes.c_int
         self.finish.argtypes, self.finish.restype = [pointer, pointer, ctypes.c_int], None
-        library.outside_layout.restype = ctypes.c_char_p
-        self.dtypes = dtypes_of(library.outside_layout().decode())
+        library.remote_sampler_layout.restype = ctypes.c_char_p
+        self.dtypes = dtypes_of(library.remote_sampler_layout().decode())
 
 
 @cache
 def library() -> Library:
     """The library, loaded once. Raises HostError."""
-    return Library(probes_directory() / "outside" / "outside.so")
+    return Library(probes_directory() / "remote_sampler" / "remote_sampler.so")
 
 
-class Outside:
-    """The threads of one program, looked at about once a period: samples and stacks as outside.h has them."""
+class RemoteSampler:
+    """The threads of one program, looked at about once a period: samples and stacks as remote_sampler.h has them."""
 
     def __init__(self, target: Target, layout: Layout, runtime: int, period_ns: int) -> None:
         """Raises OSError where the process has ended, or may not be looked into."""

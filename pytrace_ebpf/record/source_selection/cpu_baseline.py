@@ -15,7 +15,7 @@ _MOST_KNOWN = 1 << 12
 _glances: dict[tuple[int, str], tuple[int, int]] = {}  # by number and start, which make a process: ns, ns of CPU
 
 
-def glance(pid: int) -> None:
+def note_baseline(pid: int) -> None:
     """Note the CPU time of a process; nothing happens where it does not exist."""
     if len(_glances) == _MOST_KNOWN:
         _glances.clear()
@@ -25,7 +25,7 @@ def glance(pid: int) -> None:
 
 
 def cpu_share(key: tuple[int, str], seconds: float) -> float:
-    """Cores that all threads of a process, Pinned.key, used together since glance(), or over so many seconds. Raises OSError where it has ended."""
+    """Cores that all threads of a process, Pinned.key, used together since note_baseline(), or over so many seconds. Raises OSError where it has ended."""
     pid, _ = key
     began_ns, before_ns = _glances.pop(key) if key in _glances else _now(pid)
     time.sleep(max(0.0, seconds - (time.monotonic_ns() - began_ns) / 1e9))

@@ -16,7 +16,7 @@
 static int kept; /* files that are open, of all processes */
 
 /* Reads a file of a thread. Opening it takes most of the time, so it is kept open while there are not too many. */
-static ssize_t take_file(struct outside *self, struct thread *thread, struct kept *file, const char *name, char *text, size_t size)
+static ssize_t take_file(struct remote_sampler *self, struct thread *thread, struct kept *file, const char *name, char *text, size_t size)
 {
     int fd = file->fd;
     char path[40];
@@ -57,7 +57,7 @@ void let_go(struct thread *thread)
 }
 
 /* Its time on a core up to this moment, as `schedstat` does not have it of a thread that has one, and 1 more; 0 = nobody says. */
-uint64_t take_clock(const struct outside *self, struct thread *thread)
+uint64_t take_clock(const struct remote_sampler *self, struct thread *thread)
 {
     struct perf_event_attr clock = {.type = PERF_TYPE_SOFTWARE, .size = sizeof clock, .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1, .exclude_hv = 1};
     uint64_t spent;
@@ -70,7 +70,7 @@ uint64_t take_clock(const struct outside *self, struct thread *thread)
 }
 
 /* Its CPU time and its time in the run queue; and from `stat` its state. 0 = it is gone. */
-int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state)
+int take_times(struct remote_sampler *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state)
 {
     unsigned long long user, system;
     char text[1024], *fields, letter;
@@ -94,7 +94,7 @@ int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64
 }
 
 /* Whether it runs (or waits for a core), or what it waits for. `state`: what `stat` said, where that was read. */
-uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state)
+uint16_t take_state(struct remote_sampler *self, struct thread *thread, uint16_t state)
 {
     char text[256], *rest;
     uint64_t address;

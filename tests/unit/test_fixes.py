@@ -11,7 +11,7 @@ import pytest
 
 from pytrace_ebpf.cli import doctor as command
 from pytrace_ebpf.errors import HostError, UsageError
-from pytrace_ebpf.record.kernel import distributions, headers, host, mending
+from pytrace_ebpf.record.kernel import distributions, fixes, headers, host
 from pytrace_ebpf.record.kernel.distributions import Distribution, distribution
 from pytrace_ebpf.record.kernel.host import FIX, Finding
 
@@ -27,10 +27,10 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str]
     """A host of that distribution and kernel, without any headers."""
 
     def is_now(name: str, release: str) -> None:
-        monkeypatch.setattr(mending, "PACKED_HEADERS", tmp_path / "none")
+        monkeypatch.setattr(fixes, "PACKED_HEADERS", tmp_path / "none")
         monkeypatch.setattr(headers, "trees", lambda: [])
-        monkeypatch.setattr(mending, "distribution", lambda: distribution({"ID": name}))
-        monkeypatch.setattr(mending.platform, "release", lambda: release)
+        monkeypatch.setattr(fixes, "distribution", lambda: distribution({"ID": name}))
+        monkeypatch.setattr(fixes.platform, "release", lambda: release)
 
     return is_now
 
@@ -66,7 +66,7 @@ def test_a_distribution_is_known_by_its_name_or_by_what_it_is_like(said: dict[st
 )
 def test_what_is_installed_where(bare: Callable[[str, str], None], name: str, release: str, commands: list[str]) -> None:
     bare(name, release)
-    steps = [str(step) for step in mending.plan([BCC, HEADERS, TRACEFS, UNMENDABLE]) if step.commands and step.needed]
+    steps = [str(step) for step in fixes.plan([BCC, HEADERS, TRACEFS, UNMENDABLE]) if step.commands and step.needed]
     for step, wanted in zip(steps, [*commands, MOUNT], strict=True):
         for part in wanted.split("*"):
             assert part.strip() in step
@@ -74,7 +74,7 @@ def test_what_is_installed_where(bare: Callable[[str, str], None], name: str, re
 
 def test_the_one_command_for_a_shell_goes_on_where_lists_cannot_be_had(bare: Callable[[str, str], None]) -> None:
     bare("debian", "6.1.0")
-    one = mending.as_one_command(mending.plan([BCC, HEADERS, TRACEFS]))
+    one = fixes.as_one_command(fixes.plan([BCC, HEADERS, TRACEFS]))
     assert one.startswith("sudo sh -c 'apt-get -q update; apt-get ") and one.endswith(f"; }} && {MOUNT}'")
     assert "linux-headers-6.1.0 || " in one
 
@@ -82,8 +82,8 @@ def test_the_one_command_for_a_shell_goes_on_where_lists_cannot_be_had(bare: Cal
 def test_an_unknown_distribution_is_not_guessed_at_and_what_needs_no_packages_is_mended_there(bare: Callable[[str, str], None]) -> None:
     bare("void", "6.1.0")
     with pytest.raises(HostError, match="none of Debian, Ubuntu, Fedora, Arch and Alpine"):
-        mending.plan([BCC, TRACEFS])
-    assert [str(step) for step in mending.plan([TRACEFS])] == [MOUNT]
+        fixes.plan([BCC, TRACEFS])
+    assert [str(step) for step in fixes.plan([TRACEFS])] == [MOUNT]
 
 
 @pytest.mark.parametrize("parts", [["linux-headers-6.1.0-9-amd64"], ["linux-headers-6.1.0-9-common", "linux-headers-6.1.0-9-amd64"]])
@@ -116,10 +116,10 @@ def test_a_program_that_others_can_change_is_not_run(tmp_path: Path, which: str,
     make(folder / "apt-get", "")
     folder.chmod(0o755)
     (folder / "apt-get").chmod(0o755)
-    assert mending.program("apt-get", [str(folder)], os.getuid()) == folder / "apt-get"
+    assert fixes.program("apt-get", [str(folder)], os.getuid()) == folder / "apt-get"
     (folder / "apt-get" if which == "program" else folder).chmod(mode)
     with pytest.raises(HostError, match="others than root can change"):
-        mending.program("apt-get", [str(folder)], os.getuid())
+        fixes.program("apt-get", [str(folder)], os.getuid())
 
 
 def test_a_link_to_what_others_can_change_is_not_followed(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_link_to_what_others_can_change_is_not_followed(tmp_path: Path) -> Non
     (tmp_path / "bin").mkdir(mode=0o755)
     (tmp_path / "bin" / "apt-get").symlink_to(tmp_path / "theirs" / "apt-get")
     with pytest.raises(HostError, match="can change"):
-        mending.program("apt-get", [str(tmp_path / "bin")], os.getuid())
+        fixes.program("apt-get", [str(tmp_path / "bin")], os.getuid())
 
 
 def test_nothing_of_the_callers_environment_reaches_what_is_run(
@@ -138,7 +138,7 @@ def test_nothing_of_the_callers_environment_reaches_what_is_run(
     (tmp_path / "env").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_PRELOAD", "/nowhere.so")
-    mending.carry_out([mending.Step((("false",), ("env", "--", "env")))], lambda line: None)
+    fixes.carry_out([fixes.Step((("false",), ("env", "--", "env")))], lambda line: None)
     seen = capfd.readouterr()
     assert "DEBIAN_FRONTEND=noninteractive" in seen.err and not seen.out
     assert "LD_PRELOAD" not in seen.err and "forged" not in seen.err and str(tmp_path) not in seen.err
@@ -146,9 +146,9 @@ def test_nothing_of_the_callers_environment_reaches_what_is_run(
 
 def test_the_first_step_that_fails_ends_it_unless_it_may() -> None:
     begun: list[str] = []
-    steps = [mending.Step((("false",),), needed=False), mending.Step((("false",),)), mending.Step((("true",),))]
+    steps = [fixes.Step((("false",),), needed=False), fixes.Step((("false",),)), fixes.Step((("true",),))]
     with pytest.raises(HostError, match="false failed"):
-        mending.carry_out(steps, begun.append)
+        fixes.carry_out(steps, begun.append)
     assert begun == ["false", "false"]
 
 

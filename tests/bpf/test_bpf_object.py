@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import compiled, kept
+from pytrace_ebpf.record.kernel import bpf_object, program_cache
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.libc import libc
 
@@ -17,7 +17,7 @@ _PR_CAPBSET_DROP, _CAP_SYSLOG = 24, 34
 @pytest.fixture
 def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One element for each time that clang ran; nothing is kept at first."""
-    monkeypatch.setattr(kept, "_ROOT", tmp_path)
+    monkeypatch.setattr(program_cache, "_ROOT", tmp_path)
     (tmp_path / "var" / "cache").mkdir(parents=True)
     ran: list[int] = []
     run = subprocess.run
@@ -31,37 +31,37 @@ def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_file_is_compiled_once(compilations: list[int]) -> None:
-    first = compiled.compiled("empty.c")
+    first = bpf_object.compiled("empty.c")
     assert set(first.programs) == {"function_entry", "function_return", "function_never"}
-    assert compiled.compiled("empty.c") == first
+    assert bpf_object.compiled("empty.c") == first
     assert len(compilations) == 1
 
 
 def test_a_damaged_result_is_compiled_again(compilations: list[int], tmp_path: Path) -> None:
-    first = compiled.compiled("empty.c")
-    (file,) = (tmp_path / kept._FOLDER).iterdir()
+    first = bpf_object.compiled("empty.c")
+    (file,) = (tmp_path / program_cache._FOLDER).iterdir()
     file.write_bytes(file.read_bytes()[:-10])
-    assert compiled.compiled("empty.c") == first
-    assert compiled.compiled("empty.c") == first
+    assert bpf_object.compiled("empty.c") == first
+    assert bpf_object.compiled("empty.c") == first
     assert len(compilations) == 2
 
 
 def test_a_changed_include_is_compiled_again(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    monkeypatch.setattr(bpf_object, "probes_directory", lambda: tmp_path)
     for value in (1, 2, 1):
         (tmp_path / "included.h").write_text(f"#define VALUE {value}\n")
         (tmp_path / "new.c").write_text('#include "included.h"\nint program(void *ctx)\n{\n    return VALUE;\n}\n')
-        (code,) = compiled.compiled("new.c").programs.values()
+        (code,) = bpf_object.compiled("new.c").programs.values()
         assert code[4] == value  # of r0 = VALUE
     assert len(compilations) == 2
 
 
 def test_an_error_of_clang_is_one_sentence_and_is_not_kept(compilations: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    monkeypatch.setattr(bpf_object, "probes_directory", lambda: tmp_path)
     (tmp_path / "wrong.c").write_text("int program(void *ctx)\n{\n    return nothing_of_the_kind;\n}\n")
     for _ in range(2):
         with pytest.raises(HostError, match=r"refuse wrong\.c \(wrong\.c:3:12: error: .*nothing_of_the_kind"):
-            compiled.compiled("wrong.c")
+            bpf_object.compiled("wrong.c")
     assert len(compilations) == 2
 
 
@@ -80,11 +80,11 @@ def test_a_process_is_read_as_one_by_who_is_not_shown_the_kernels_symbols(
     monkeypatch.setattr(
         subprocess, "run", lambda *args, **more: run(*args, **more, preexec_fn=lambda: libc.prctl(_PR_CAPBSET_DROP, _CAP_SYSLOG, 0, 0, 0))
     )
-    programs = compiled.compiled(source).programs
+    programs = bpf_object.compiled(source).programs
     assert not helpers(programs) & {4, 45}
     (tmp_path / "generic.c").write_text(
         "int program(void *ctx)\n{\n    int taken;\n    bpf_probe_read_user(&taken, sizeof(taken), ctx);\n    return taken;\n}\n"
     )
-    monkeypatch.setattr(compiled, "probes_directory", lambda: tmp_path)
+    monkeypatch.setattr(bpf_object, "probes_directory", lambda: tmp_path)
     with pytest.raises(HostError, match=r"bcc made bpf_probe_read\(\) of a read of a process's memory"):
-        compiled.compiled("generic.c")
+        bpf_object.compiled("generic.c")

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice.barred import barred, filtered, too_small
-from pytrace_ebpf.record.choice.changing import change
-from pytrace_ebpf.record.choice.choice import Choice, Seen, agent_serves, choose, truthful
-from pytrace_ebpf.record.choice.families import Families
-from pytrace_ebpf.record.choice.foresight import Foreseen, foresee
 from pytrace_ebpf.record.cost.prices import Prices
 from pytrace_ebpf.record.cpython import encodable
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.target import Target, its_own_doing
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import source as sampled
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source_selection.changing import change
+from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate, estimate_cost
+from pytrace_ebpf.record.source_selection.families import Families
+from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject, filtered, too_small
+from pytrace_ebpf.record.source_selection.selection import Choice, Seen, agent_serves, choose, truthful
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 if TYPE_CHECKING:  # slow to import, and usually only one of them is used
@@ -53,7 +53,7 @@ class Sources(Recorder):
         self._measuring: dict[str, Future[None]] = {}  # by source
         self._dear: dict[int, tuple[int, float]] = {}  # processes to change, with the one for which, and the share of a core that it took
         self.unchangeable: set[int] = set()  # processes that must go on with probes, however dear
-        self._planned: dict[int, tuple[Target, CallSource, str, Foreseen | None]] = {}
+        self._planned: dict[int, tuple[Target, CallSource, str, CostEstimate | None]] = {}
         self._held: dict[int, tuple[Target, CallSource, str]] = {}
         self._began_s, self._busy = 0.0, False
         self.drained: list[Columns] = []  # events, of the last drain()
@@ -91,7 +91,7 @@ class Sources(Recorder):
         with ThreadPoolExecutor(1) as beside:  # what will be needed in any case is loaded while the process is measured
             preparing = beside.submit(self._make(wish).prepare, target) if wish == "usdt" and truthful(target)[0] else None
             seen = self._looked.pop(target.process.key, None) or self._look(target, wish)
-            seen = replace(seen, foreseen=self._families.busiest(target.pid) or seen.foreseen)
+            seen = replace(seen, estimate=self._families.busiest(target.pid) or seen.estimate)
             self._seen = self._seen or seen
             choice = choose(target, wish, launched=False, seen=seen, bounded=self._bounded, alone=self._alone)
             source = self._make(choice.source)
@@ -102,7 +102,7 @@ class Sources(Recorder):
             self._learn_price(choice.source)
         if remark := source.remark(target.pid):
             choice = replace(choice, why=f"{choice.why}; {remark}")
-        self._planned[target.pid] = target, source, choice.why, seen.foreseen
+        self._planned[target.pid] = target, source, choice.why, seen.estimate
         return choice, seen
 
     def _look(self, target: Target, wish: str) -> Seen:
@@ -112,15 +112,15 @@ class Sources(Recorder):
 
     def _look_for_all(self, target: Target, wish: str) -> Seen:
         if wish == "agent":
-            return Seen(barred=filtered(target.pid))
+            return Seen(cannot_inject=filtered(target.pid))
         if truthful(target)[0] and not self._alone:
             unencodable = encodable.unencodable(target) or encodable.unencodable_path(target)
-            foreseen = None if unencodable else foresee(target, self._count, self.price("usdt", target))
-            if foreseen:
-                self._families.note(foreseen)
-            return Seen(unencodable, foreseen, barred(target))
-        confined.searcher.dismiss()  # it may have been started for this process
-        return Seen(barred=barred(target))
+            estimate = None if unencodable else estimate_cost(target, self._count, self.price("usdt", target))
+            if estimate:
+                self._families.note(estimate)
+            return Seen(unencodable, estimate, cannot_inject(target))
+        sandbox.searcher.dismiss()  # it may have been started for this process
+        return Seen(cannot_inject=cannot_inject(target))
 
     def plan_held(self, target: Target) -> None:
         """Choose a source for a program that stands at its first instruction and prepare that; add() begins with it then. Raises TargetError."""
@@ -137,8 +137,8 @@ class Sources(Recorder):
                 source.begin(target)
             self._recording.declare(pid, source.name, why)
         elif planned := self._planned.pop(pid, None):
-            target, source, why, foreseen = planned
-            self._recording.declare(pid, source.name, why, asdict(foreseen) if foreseen else None)
+            target, source, why, estimate = planned
+            self._recording.declare(pid, source.name, why, asdict(estimate) if estimate else None)
             with its_own_doing(pid):
                 source.attach(target)
 
@@ -159,7 +159,7 @@ class Sources(Recorder):
         if not self._seen.unencodable and self._options.source != "agent" and truthful(target)[0]:
             self._seen = replace(self._seen, unencodable=encodable.unencodable_path(target))
         self._families.join([(target.pid, target.ppid)])
-        seen = replace(self._seen, barred=keep_out, foreseen=self._families.busiest(target.pid))
+        seen = replace(self._seen, cannot_inject=keep_out, estimate=self._families.busiest(target.pid))
         choice = choose(target, self._options.source, self._launches, seen, self._bounded, self._alone)
         return self._make(choice.source), choice.why
 
@@ -266,15 +266,15 @@ class Sources(Recorder):
 
     # -- changed while it records ----------------------------------------------------
 
-    def foreseen(self, pid: int) -> float | None:
-        """Cores that the probes were foreseen to take in a process, or in the busiest of its family; None where that was not looked at."""
+    def estimate(self, pid: int) -> float | None:
+        """Cores that the probes were expected to take in a process, or in the busiest of its family; None where that was not looked at."""
         busiest = self._families.busiest(pid)
         return busiest.share if busiest else None
 
     def too_dear(self, pid: int, share: float) -> None:
-        """The probes take this share of a core in a process, by measurement: more than was foreseen. Its family changes to the agent as soon as may be."""
+        """The probes take this share of a core in a process, by measurement: more than was expected. Its family changes to the agent as soon as may be."""
         before = self._families.busiest(pid)
-        self._families.note(Foreseen(pid, share, None, share) if before is None else replace(before, pid=pid, share=max(share, before.share)))
+        self._families.note(CostEstimate(pid, share, None, share) if before is None else replace(before, pid=pid, share=max(share, before.share)))
         if self._options.source == "auto":
             self._dear |= {other: (pid, share) for other in self._families.of(pid) if self._recording.source_of(other) == "usdt"}
 
@@ -286,9 +286,9 @@ class Sources(Recorder):
             if target is None:
                 continue
             why = (
-                f"the probes took {share * 100:,.0f} % of a core" + (f" in process {busiest}" if busiest != pid else "") + ", more than was foreseen"
+                f"the probes took {share * 100:,.0f} % of a core" + (f" in process {busiest}" if busiest != pid else "") + ", more than was expected"
             )
-            keep = barred(target) or ("" if agent_serves(target)[0] else agent_serves(target)[1])
+            keep = cannot_inject(target) or ("" if agent_serves(target)[0] else agent_serves(target)[1])
             if not keep:
                 try:
                     with its_own_doing(pid):

@@ -9,7 +9,7 @@ static int by_own(const void *one, const void *other)
     return ((const struct thread *)one)->own - ((const struct thread *)other)->own;
 }
 
-struct thread *thread_of(struct outside *self, int32_t own)
+struct thread *thread_of(struct remote_sampler *self, int32_t own)
 {
     struct thread wanted = {.own = own};
 
@@ -25,7 +25,7 @@ static uint64_t u64(const char *bytes, int32_t offset)
 }
 
 /* Whether all thread states that were known are there still, and no others; they are read. */
-static int are_the_same(struct outside *self, uint64_t head)
+static int are_the_same(struct remote_sampler *self, uint64_t head)
 {
     int count = self->states_count;
 
@@ -41,7 +41,7 @@ static int are_the_same(struct outside *self, uint64_t head)
 }
 
 /* The threads that are to be looked at this time; whether the list of thread states is, too. */
-static int choose(struct outside *self)
+static int choose(struct remote_sampler *self)
 {
     int many = self->count > FEW;
 
@@ -51,12 +51,12 @@ static int choose(struct outside *self)
 }
 
 /* Whether a thread state is the one that its thread used last, of those that it has in several interpreters. */
-static int is_used(const struct outside *self, int at)
+static int is_used(const struct remote_sampler *self, int at)
 {
     return self->place.thread_status == ABSENT || u64(self->state_bytes[at], self->place.thread_status) & LAST_USED;
 }
 
-static void list_states(struct outside *self)
+static void list_states(struct remote_sampler *self)
 {
     const struct place *place = &self->place;
     uint64_t interpreter = 0, next, head;
@@ -81,7 +81,7 @@ static void list_states(struct outside *self)
 }
 
 /* Whose each thread state is. */
-void name_states(struct outside *self)
+void name_states(struct remote_sampler *self)
 {
     static const int32_t places[] = {0x2d0, 0x30}; /* where struct pthread keeps the thread id: glibc, musl (x86-64) */
     const struct place *place = &self->place;
@@ -110,7 +110,7 @@ void name_states(struct outside *self)
 }
 
 /* Reads a word at an offset from what was read before; 0 where there is none. */
-static void read_words(struct outside *self, int count, int32_t offset)
+static void read_words(struct remote_sampler *self, int count, int32_t offset)
 {
     for (int i = 0; i < count; i++)
         self->from[i] = self->words[i] ? self->words[i] + offset : 0;
@@ -120,7 +120,7 @@ static void read_words(struct outside *self, int count, int32_t offset)
 }
 
 /* The innermost frame of each thread that is due, and the instruction that it is at. */
-static void find_innermost(struct outside *self)
+static void find_innermost(struct remote_sampler *self)
 {
     int count = 0, at = 0;
 
@@ -140,7 +140,7 @@ static void find_innermost(struct outside *self)
 }
 
 /* Finds where the threads are that are to be looked at. */
-void find_states(struct outside *self)
+void find_states(struct remote_sampler *self)
 {
     if (choose(self)) {
         list_states(self);

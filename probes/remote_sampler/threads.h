@@ -2,7 +2,7 @@
 #ifndef PYTRACE_THREADS_H
 #define PYTRACE_THREADS_H
 
-#include "outside.h"
+#include "remote_sampler.h"
 
 #define MOST_STATES 4096
 #define MOST_INTERPRETERS 4096
@@ -35,7 +35,7 @@ struct state {
     int32_t own; /* the thread that has it; 0 = unknown */
 };
 
-struct outside {
+struct remote_sampler {
     struct place place;
     struct reader *reader;
     uint64_t gil, gil_end;
@@ -55,14 +55,14 @@ struct outside {
 };
 
 /* states.c */
-struct thread *thread_of(struct outside *self, int32_t own);
-void find_states(struct outside *self);
-void name_states(struct outside *self);
+struct thread *thread_of(struct remote_sampler *self, int32_t own);
+void find_states(struct remote_sampler *self);
+void name_states(struct remote_sampler *self);
 
 /* kernel.c */
-int take_times(struct outside *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state);
-uint16_t take_state(struct outside *self, struct thread *thread, uint16_t state);
-uint64_t take_clock(const struct outside *self, struct thread *thread);
+int take_times(struct remote_sampler *self, struct thread *thread, uint64_t *on, uint64_t *queued, uint16_t *state);
+uint16_t take_state(struct remote_sampler *self, struct thread *thread, uint16_t state);
+uint64_t take_clock(const struct remote_sampler *self, struct thread *thread);
 void let_go(struct thread *thread);
 
 #endif

@@ -1,6 +1,6 @@
 /* Samples the threads of a process from outside, with no more rights than its owner has: nobody is stopped, nothing is written there.
  *
- * User space opens one `struct outside` for each process and has it looked at a period apart. What the kernel says of a thread (its CPU
+ * User space opens one `struct remote_sampler` for each process and has it looked at a period apart. What the kernel says of a thread (its CPU
  * time, the system call that it is in) is read from /proc, its Python frames by process_vm_readv. Whatever is read there is the
  * process's to choose: addresses are tried, never followed in this process, and each walk has an end.
  */

@@ -1,4 +1,4 @@
-"""The process that parses what a target wrote: run by itself as `confined_child.py SOCKET MODULE PATH...`, PATH as in sys.path.
+"""The process that parses what a target wrote: run by itself as `sandbox_child.py SOCKET MODULE PATH...`, PATH as in sys.path.
 
 It imports MODULE, gives up every right that it has, and then answers requests over the socket by the functions in
 MODULE.TASKS. An attacker who takes it over by a flaw in a parser has a process that can read the descriptors of

@@ -14,7 +14,7 @@ from pytrace_ebpf.trace.schema import SchedKind
 _MOST_KNOWN = 1 << 16  # then they are met anew
 
 
-class Neighbours(Recorder):
+class ExternalThreads(Recorder):
     """Rows of the `neighbours` table: each thread once, read from /proc soon after it was first met."""
 
     def __init__(self, processes: Processes) -> None:
