@@ -371,7 +371,7 @@ class Samples(Recorder):
             return
         left = {tid: self._stays.since_ns(pid, tid, sampled.since_ns) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
-        sampled.off_cpu = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
+        sampled.off_cpu = {tid: known for tid, known in sampled.off_cpu.items() if left.get(tid) == known[0]}
         stacks = off_cpu.stacks_of(sampled.target, self._frame) if left.keys() - sampled.off_cpu.keys() else {}
         program = self._known[sampled.number]
         for tid in left.keys() - sampled.off_cpu.keys():
