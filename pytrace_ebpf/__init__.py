@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from pytrace_ebpf.own import OwnRecording
+    from pytrace_ebpf.self_recording import SelfRecording
     from pytrace_ebpf.trace.reader import Trace
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ def _derive(module: str, trace: Trace, into: Path) -> Any:
     return importlib.import_module(f"pytrace_ebpf.analyze.{module}").derive(trace, into)
 
 
-def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> OwnRecording:
+def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> SelfRecording:
     """A recording of this process, as a context manager; its `trace` is what was recorded meanwhile.
 
     As root of every call, else of sampled stacks, unless `options`, words of `pytrace-ebpf attach`, say otherwise; with `--daemon` of every call by the
@@ -51,9 +51,9 @@ def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> Ow
     """
     from pathlib import Path
 
-    from pytrace_ebpf.own import OwnRecording
+    from pytrace_ebpf.self_recording import SelfRecording
 
-    return OwnRecording(Path(directory), options)
+    return SelfRecording(Path(directory), options)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -21,7 +21,7 @@ sources() {
 stale() { [ ! -e "$1" ] || [ "$SCRIPT" -nt "$1" ] || ! grep -aqF "$(sources "$1" "$2" | head -n 1)" "$1"; }
 
 # build LIBRARY SHARED FLAGS...: compile all C of its folder, linked in one part: the old names that probes/agent/build.h gives hold for all of it.
-# The library tells what it was built from, and pytrace_ebpf/compiled.py loads no other.
+# The library tells what it was built from, and pytrace_ebpf/native_library.py loads no other.
 build() {
     local library=$1 folder from
     from=$(sources "$1" "$2")

@@ -68,7 +68,7 @@ directory below `TMPDIR` for as long as the reader lives. `sums/` is derived as 
 for each event, the state of what rebuilds the calls and the sums of those that ended since the one before. From it a trace that
 grew is read on, and a window of a trace begun (`pytrace_ebpf/analyze/rebuilt/checkpoints.py`). So is `settled/`: of `calls/`, `waits/`, `tasks/`, `requests/`, `values/`,
 `operators/`, `lines/` and `memory/` of a trace that is still recorded, what goes on after its last segment, so that they too are derived of the new segments alone once it
-has grown (`pytrace_ebpf/analyze/rebuilt/growing.py`). So is `gil/`, who held the GIL by what each segment
+has grown (`pytrace_ebpf/analyze/rebuilt/incremental.py`). So is `gil/`, who held the GIL by what each segment
 shows, and `cores/`, the sums of the report by core, of which the same holds. Only the version that wrote them reads them.
 
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of

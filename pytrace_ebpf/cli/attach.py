@@ -15,7 +15,7 @@ import signal
 import time
 from dataclasses import replace
 
-from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
+from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import waiting
@@ -53,15 +53,15 @@ def run(args: argparse.Namespace) -> int:
     for pid in pids:
         note_baseline(pid)
     descriptors.allow_all()
-    recording.prepare(applies.source(args))
+    recording.prepare(option_rules.source(args))
     if not pids and args.match is None:
         raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
-    applies.to_recording(args)
-    if args.rootless and applies.source(args) != "sample":
+    option_rules.to_recording(args)
+    if args.rootless and option_rules.source(args) != "sample":
         raise UsageError(_ALL_CALLS)
     with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped, snapping.snap_requests(args) as asked:
         options = replace(
-            recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=applies.may_leave_out(args)
+            recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=option_rules.may_leave_out(args)
         )
         session = recording.new_session(options, _INSTEAD)
         stopped.wake = session.wake

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf import amounts, extras
-from pytrace_ebpf.cli import applies, when
+from pytrace_ebpf import extras, units
+from pytrace_ebpf.cli import option_rules, when
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
@@ -164,7 +164,7 @@ def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
     asked = Options(
         args.output,
-        applies.source(args),
+        option_rules.source(args),
         not args.no_follow,
         filters=Filters(
             tuple(args.include),
@@ -250,7 +250,7 @@ def _layers(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> int:
-    if not (size := amounts.size(text)):
+    if not (size := units.size(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
     return size
 
@@ -267,7 +267,7 @@ _LEAST_KEPT = 1 << 20
 
 def _keep(text: str) -> Keep:
     """A time like 30m, or a size like 2GiB, whose B is needed: 30M and 30m would be too much alike."""
-    if (seconds := amounts.seconds(text)) is not None:
+    if (seconds := units.seconds(text)) is not None:
         if seconds:
             return Keep(seconds=seconds)
     elif text.endswith("B") and (size := _size(text)):

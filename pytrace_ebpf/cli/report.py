@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
-from pytrace_ebpf.cli import applies, window
+from pytrace_ebpf.cli import option_rules, window
 from pytrace_ebpf.cli.reading import answer, damage_reported, rights
 from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import Screen, ascii_only, console
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.errors and args.by not in (None, "errors"):
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"
-    applies.to_answer(applies.REPORT, args, "by")
+    option_rules.to_answer(option_rules.REPORT, args, "by")
     if args.html and args.compensate:
         raise UsageError("--compensate has no effect on the page of --html, which shows what was recorded; leave one of them out.")
     facts, table = answer(args.trace, lambda trace: _answered(window.windowed(trace, args), args))

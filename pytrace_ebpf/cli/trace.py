@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.cli import applies, attach, recorded, recording, stopping
-from pytrace_ebpf.daemon.door import protocol
-from pytrace_ebpf.daemon.door.peer import Peer
+from pytrace_ebpf.cli import attach, option_rules, recorded, recording, stopping
+from pytrace_ebpf.daemon.api import protocol
+from pytrace_ebpf.daemon.api.peer import Peer
 from pytrace_ebpf.errors import HostError, TargetError, UsageError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.output.directory import Output
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot go together, or not with `trace`."""
-    applies.to_recording(args)
+    option_rules.to_recording(args)
     if given := [name for name in _HELD if getattr(args, name)]:
         raise UsageError(f"trace writes what it records; --{given[0]} is an option of pytrace-ebpf attach.")
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytrace_ebpf
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
 from pytrace_ebpf.record import waiting
@@ -26,6 +25,7 @@ from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
 
 if TYPE_CHECKING:

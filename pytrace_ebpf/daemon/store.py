@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.daemon.kept import Kept, name_of
+from pytrace_ebpf.daemon.retention import Retention, name_of
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.late import pa, pc
+from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.output.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.output.writer import Writer
@@ -27,7 +27,7 @@ _PLENTY = 1 << 62
 class Store:
     """The traces of a daemon's directory while it samples. Memory is bounded by the functions and processes that are known, and one window."""
 
-    def __init__(self, hours: Kept, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
+    def __init__(self, hours: Retention, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
         self._hours, self._argv, self._options, self._window_s = hours, argv, dict(options), window_s
         self._functions = FUNCTIONS.arrow.empty_table()
         self._processes: dict[int, dict[str, Any]] = {}

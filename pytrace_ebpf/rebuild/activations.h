@@ -1,4 +1,4 @@
-/* The stack of a thread's frames: what activations.c and plain.c do with it in the same way. */
+/* The stack of a thread's frames: what activations.c and fast_path.c do with it in the same way. */
 #ifndef PYTRACE_ACTIVATIONS_H
 #define PYTRACE_ACTIVATIONS_H
 

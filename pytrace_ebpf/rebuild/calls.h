@@ -1,4 +1,4 @@
-/* A call on the stack: what calls.c and plain.c do with it in the same way. */
+/* A call on the stack: what calls.c and fast_path.c do with it in the same way. */
 #ifndef PYTRACE_CALLS_H
 #define PYTRACE_CALLS_H
 

@@ -265,7 +265,7 @@ static bool take_some(struct engine *engine, size_t most)
         most -= end - engine->at;
         while (engine->at < end) {
             if (!engine->ahead)
-                engine->at = plain_take(engine, engine->current, engine->at, end);
+                engine->at = fast_path(engine, engine->current, engine->at, end);
             if (engine->at < end && !take_row(engine, engine->current, engine->at++))
                 return false;
         }

@@ -12,21 +12,21 @@
  *     sites.c        calls as sums by where they were called from
  *     lines.c        lines as sums
  *     window.c       a window of the recording: the part of each call that lies within it
- *     moments.c      the innermost call at moments that are asked for
+ *     innermost_at.c      the innermost call at moments that are asked for
  *     charges.c      what is charged to calls: page faults, bytes
  *     cores.c        which function was on which core
  *     edges.c        begins and ends as they happen
  *     written.c      these as a file has them
  *     paths.c        the paths that they come to
  *     events.c       the order in which events are processed, and what a loss of some does to it
- *     plain.c        the same for most events, where nothing else happens, faster
+ *     fast_path.c        the same for most events, where nothing else happens, faster
  *     scheduling.c   a segment's scheduling by thread
  *     threads.c      the threads of a recording
  *     places.c       where something of a thread lies
  *     engine.c       what an engine is given and asked for: exported functions
  *     checkpoint.c   all of this as bytes, between two segments
  *     rebase.c       the same once the trace's beginning is gone
- *     near.c         which events show that the GIL went from one thread to another
+ *     gil_handoffs.c         which events show that the GIL went from one thread to another
  *     stacks.c       which calls are open, and no more: for the recorder
  *     triggers.c     whether something happened that a recording waits for, for the recorder
  *     decode.c       an agent's events, for the recorder
@@ -324,7 +324,7 @@ struct thread {
     int64_t edge;           /* the next event at or after this moment may cross the window's edge */
     struct moment from, to; /* these edges */
     int64_t entered_before; /* calls that ended before the window */
-    size_t asked, asked_end; /* its next moment, see moments.c */
+    size_t asked, asked_end; /* its next moment, see innermost_at.c */
     size_t charge, charge_end; /* and its next charge, see charges.c */
     int64_t level;             /* charges.c */
     int64_t asked_ns;          /* the earlier one of them */
@@ -352,7 +352,7 @@ struct end {
 };
 
 /* `line`: that it was called from, -1 unknown. */
-size_t plain_take(struct engine *engine, struct thread *thread, size_t row, size_t end); /* plain.c */
+size_t fast_path(struct engine *engine, struct thread *thread, size_t row, size_t end); /* fast_path.c */
 bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags);
 bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
 bool calls_stamp(struct engine *engine, struct thread *thread);
@@ -367,7 +367,7 @@ bool calls_site(struct engine *engine, const struct call *caller, int32_t line, 
 uint8_t calls_unknown(const struct split *split);
 void calls_own(const struct call *call, struct ended *ended);
 
-/* --- window.c, moments.c --- */
+/* --- window.c, innermost_at.c --- */
 
 void window_open(const struct engine *engine, struct thread *thread);
 void window_stamp(const struct engine *engine, struct thread *thread, int64_t ts);

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.rebuild.library import CONDITION, HIT, OF_FUNCTION, Events, Switches, columns, library
 from pytrace_ebpf.rebuild.stacks import listed
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
@@ -16,6 +15,7 @@ from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.process.target import Target, inspect
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
 from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
+from pytrace_ebpf.units import plural
 
 _COMMAND_SHOWN = 200  # characters
 _SHOWN = 3  # functions

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.trace.losses import NOT_REPORTED, PARTLY
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended, text
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 
 _ALONE = "To see it alone add: "

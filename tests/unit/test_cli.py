@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pytest
 
 from pytrace_ebpf import __version__
-from pytrace_ebpf.cli import applies, export, main, recording
+from pytrace_ebpf.cli import export, main, option_rules, recording
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
 from pytrace_ebpf.record.filters import REDACTED, Observed
@@ -128,7 +128,7 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
     parser = argparse.ArgumentParser()
     recording.add_common_arguments(parser)
     args = parser.parse_args(["--args", "shop", "--args", "*/cart.py", *(word for name in redact for word in ("--redact", name))])
-    applies.to_recording(args)
+    option_rules.to_recording(args)
     asked = recording.options(args)
     assert (asked.source, asked.observed) == ("agent", Observed(("shop", "*/cart.py"), names))
     assert recording.options(parser.parse_args([])).source == "auto" and not recording.options(parser.parse_args([])).observed
@@ -137,13 +137,13 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
 VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"], "html": ["page.html"]}
 
 
-@pytest.mark.parametrize("option", applies.REPORT)
+@pytest.mark.parametrize("option", option_rules.REPORT)
 @pytest.mark.parametrize("by", BY)
 def test_an_option_of_report_without_effect_is_refused(
     sampled: Path, by: str, option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fits = by in applies.REPORT[option]
+    fits = by in option_rules.REPORT[option]
     assert run("report", str(sampled), "--by", by, f"--{option}", *VALUES.get(option, [])) == (0 if fits else 2)
     assert (f"--{option} has no effect with --by {by}, only with" in capsys.readouterr().err) == (not fits)
 

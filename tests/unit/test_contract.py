@@ -181,7 +181,7 @@ def test_frames_of_samples() -> None:
 
 
 def test_places_of_threads_that_are_sampled() -> None:
-    assert numbers(PROBES / "away.h")["PLACES"] == stays._PLACES
+    assert numbers(PROBES / "off_cpu.h")["PLACES"] == stays._PLACES
     (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "sampled.h"))
     assert int(mix, 16) == lines._MIX
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import write_trace
 from test_calls_properties import SCENARIOS, seeds, story
-from test_growing import read_of, told_early
+from test_incremental import read_of, told_early
 from test_long_recordings import functions, work
 from test_sums_properties import LOST, program
 from test_windows import trace_tree

@@ -17,9 +17,9 @@ from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error, with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
-from pytrace_ebpf.cli.applies import source, to_recording
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main, parser
+from pytrace_ebpf.cli.option_rules import source, to_recording
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command

@@ -69,7 +69,7 @@ threads = [threading.Thread(target=ready.make_ready) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 import sys
-from pytrace_ebpf.late import pa, pq, psutil
+from pytrace_ebpf.lazy_imports import pa, pq, psutil
 assert pa.table is sys.modules["pyarrow"].table and pq.write_table is sys.modules["pyarrow.parquet"].write_table
 assert psutil.Process is sys.modules["psutil"].Process
 """)

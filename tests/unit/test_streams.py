@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf import amounts
+from pytrace_ebpf import units
 from pytrace_ebpf.cli import main
 from tests.conftest import PATIENCE_S, REPOSITORY
 from tests.unit.synthetic import sample
@@ -111,7 +111,7 @@ def test_too_little_memory_is_no_damage(trace: Path) -> None:
 @pytest.mark.parametrize("digits", [40, 400, 4000])
 def test_an_amount_beyond_all_bounds_is_none(digits: int) -> None:
     number = "9" * digits
-    assert amounts.size(f"{number}T") == 0 and amounts.seconds(f"{number}d") is None
+    assert units.size(f"{number}T") == 0 and units.seconds(f"{number}d") is None
     for words in (("attach", "1", "--max-size", f"{number}T"), ("attach", "1", "--keep", f"{number}d"), ("attach", "1", "--ring-mib", number),
                   ("attach", "1", "--max-depth", number), ("attach", "1", "--duration", number * 2)):  # fmt: skip
         assert main.main(words) == 2

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -23,6 +22,7 @@ from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Mapping, identity, mapped_file, parse_mappings
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.units import plural
 
 _RING_BYTES = 32 << 20  # 500,000 changes
 _MOST_BLOCKS = 1 << 19  # that are known at a time; with the usual sampling they are 256 GiB

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import nearest_names
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
@@ -32,6 +31,7 @@ from pytrace_ebpf.record.process.target import as_text, mapped_file, parse_mappi
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.layers import NUMBERS
+from pytrace_ebpf.units import plural
 
 _RINGS = {"calls": (16 << 20, "call_event"), "arguments": (64 << 20, "tensors_event"), "errors": (1 << 20, "error_event")}
 _MOST = 8192  # functions

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready
 from pytrace_ebpf.record.output.collect import Collector, counted

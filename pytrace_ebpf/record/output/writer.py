@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, UsageError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output.directory import Handed, Output
 from pytrace_ebpf.record.output.events_part import write_events

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pytrace_ebpf.late import psutil
+from pytrace_ebpf.lazy_imports import psutil
 from pytrace_ebpf.record.process import stat
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf import compiled
+from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.agent.library import dtypes_of
 from pytrace_ebpf.record.cpython.frames import HEAD_BEFORE_MAIN
@@ -29,7 +29,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         """Raises HostError where it is missing or cannot be loaded."""
         try:
-            library = compiled.load(path)
+            library = native_library.load(path)
         except OSError as error:
             raise HostError(f"what samples without eBPF is not built ({error}); run `make` in the source, or reinstall pytrace-ebpf") from error
         self.open, self.close = library.remote_sampler_open, library.remote_sampler_close

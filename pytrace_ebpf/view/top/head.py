@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.trace.snapshot import TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW
 from pytrace_ebpf.view.top.choice import VIEWS, Choice

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.daemon.door import listener, protocol
-from pytrace_ebpf.daemon.door.listener import Door
-from pytrace_ebpf.daemon.door.permission import Permission
+from pytrace_ebpf.daemon.api import listener, protocol
+from pytrace_ebpf.daemon.api.listener import Listener
+from pytrace_ebpf.daemon.api.permission import Permission
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.rights import requester
 from tests.bpf.conftest import wait_until
 from tests.conftest import PATIENCE_S, without_rights
-from tests.doors import CONNECTS, Client, Open, Program, Service, last_answer, opened
+from tests.daemon_api import CONNECTS, Client, Open, Program, Service, last_answer, opened
 from tests.hostile import USER, as_user, needs_root
 
 pytestmark = needs_root
@@ -114,7 +114,7 @@ def test_who_is_not_named_asks_in_vain_and_a_recording_that_ends_at_once_is_repo
     program = f"{CONNECTS}\nprint(json.dumps(trace(os.open(sys.argv[3], os.O_RDONLY))))"
     answer = last_answer(as_user(program, daemon.socket, 1, daemon.home))
     assert answer["code"] == 4 and "ended before its time" in answer["say"]
-    daemon.door.permission = Permission()
+    daemon.api.permission = Permission()
     answer = last_answer(as_user(program, daemon.socket, 1, daemon.home))
     assert answer["code"] == 3 and "lets root alone ask" in answer["say"]
 
@@ -164,7 +164,7 @@ def test_who_joins_with_such_a_directory_harms_no_recording(recording: Open, tar
         client.begun()
         words = "words=['trace', '--pid', sys.argv[2], '--source', 'agent']"
         said = as_user(f"{CONNECTS}\nprint(json.dumps(trace(os.open('/etc', os.O_RDONLY), {words})))", recording.socket, target.pid)
-        assert last_answer(said)["code"] == 2 and len(recording.door.recordings()) == 1
+        assert last_answer(said)["code"] == 2 and len(recording.api.recordings()) == 1
         target.turn()
         client.stop()
         assert pytrace_ebpf.open(client.trace).manifest["events"]["call"] >= 2000
@@ -209,7 +209,7 @@ input()
     ) as silent:
         assert silent.stdout and silent.stdout.readline() == "ready\n"
         wait_until(lambda: (recording.home / "trace" / "manifest.json").exists())
-        wait_until(lambda: recording.door.recordings() == [])
+        wait_until(lambda: recording.api.recordings() == [])
         assert json.loads((recording.home / "trace" / "manifest.json").read_text())["state"] == "complete"
         silent.kill()
 
@@ -235,17 +235,17 @@ def test_a_place_that_others_can_change_is_refused(public_path: Path, how: str) 
         folder.chmod(0o777 if how == "writable" else 0o755)
         os.chown(folder, USER if how == "another's" else 0, 0)
     with pytest.raises(HostError, match="others can change"):
-        Door(folder / "daemon.sock", Permission(), Service(), ENDS).open()
+        Listener(folder / "daemon.sock", Permission(), Service(), ENDS).open()
 
 
 def test_what_is_left_of_a_killed_daemon_is_replaced_and_a_living_one_is_not(daemon: Open) -> None:
     assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o666 and stat.S_IMODE(daemon.socket.parent.stat().st_mode) == 0o755
     with pytest.raises(HostError, match="already"):
-        Door(daemon.socket, Permission(), Service(), ENDS).open()
+        Listener(daemon.socket, Permission(), Service(), ENDS).open()
     left = daemon.socket.with_name("left.sock")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
-    second = Door(left, Permission(), Service(), ENDS)
+    second = Listener(left, Permission(), Service(), ENDS)
     second.open()
     second.close()
     assert not left.exists()

@@ -1,4 +1,4 @@
-"""The process that records for those who asked the daemon: run by it as `serving.py SOCKET`, for one traced process and one user.
+"""The process that records for those who asked the daemon: run by it as `recorder_worker.py SOCKET`, for one traced process and one user.
 
 It gives up what it does not need before it looks at anything, reads what was asked for, and looks at the process with no more rights than who
 asked has over it. Requests that ask for the same join the recording. It ends with the last of them, or when the daemon lets go.
@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytrace_ebpf.cli import applies, main, recording, trace
-from pytrace_ebpf.daemon.door import protocol
-from pytrace_ebpf.daemon.door.peer import Presence, readable
-from pytrace_ebpf.daemon.door.recordings import MOST_MESSAGE
+from pytrace_ebpf.cli import main, option_rules, recording, trace
+from pytrace_ebpf.daemon.api import protocol
+from pytrace_ebpf.daemon.api.peer import Presence, readable
+from pytrace_ebpf.daemon.api.recordings import MOST_MESSAGE
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytrace_ebpf.record.process.pinned import Pinned
     from pytrace_ebpf.record.session import Session, Status
 
-COMMAND = (sys.executable, "-m", "pytrace_ebpf.cli.serving")
+COMMAND = (sys.executable, "-m", "pytrace_ebpf.cli.recorder_worker")
 _TOGETHER = 16  # requests that share a recording
 _ANSWER_S = 0.5
 _OWN = ("pid", "duration", "output", "quiet", "socket", "words", "run_command", "of_command")  # of a request: others may differ in these
@@ -112,8 +112,8 @@ class Request:
 
 def _refuse_what_is_roots(args: argparse.Namespace, longest_s: float, allowed: list[str]) -> None:
     for name in vars(args):
-        option = applies.flag(name)[2:]
-        if name not in ("pid", "socket", "words", "run_command", "of_command") and option not in allowed and applies.given(args, name):
+        option = option_rules.flag(name)[2:]
+        if name not in ("pid", "socket", "words", "run_command", "of_command") and option not in allowed and option_rules.given(args, name):
             raise UsageError(f"the daemon's configuration does not let users give --{option} ([requests] options)")
     if args.duration > longest_s:
         raise UsageError(f"the daemon's configuration lets users trace {longest_s:g} s at most ([requests] longest_s); give a shorter --duration")
@@ -150,7 +150,7 @@ class Serving:
     def _record(self, first: Request) -> None:
         _become(first.message)
         first.read()
-        recording.prepare(applies.source(first.args))
+        recording.prepare(option_rules.source(first.args))
         from pytrace_ebpf.record.session import Session
 
         self._pinned = _pinned(first.args.pid)

@@ -1,4 +1,4 @@
-"""A daemon's door for tests, and programs of a user without rights that come to it."""
+"""A daemon's API for tests, and programs of a user without rights that come to it."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.cli import serving
-from pytrace_ebpf.daemon.door.listener import Door
-from pytrace_ebpf.daemon.door.permission import Permission
+from pytrace_ebpf.cli import recorder_worker
+from pytrace_ebpf.daemon.api.listener import Listener
+from pytrace_ebpf.daemon.api.permission import Permission
 from tests.conftest import PATIENCE_S, REPOSITORY, without_rights
 from tests.hostile import PYTHON, USER
 
@@ -57,27 +57,27 @@ class Service:
 
 @dataclass
 class Open:
-    """An open door, a directory of the user's, and what the daemon was asked for."""
+    """An open API, a directory of the user's, and what the daemon was asked for."""
 
-    door: Door
+    api: Listener
     socket: Path
     home: Path
     service: Service
 
 
 @contextmanager
-def opened(folder: Path, permission: Permission, command: Sequence[str] = serving.COMMAND) -> Iterator[Open]:
-    """A door with its socket in `folder`, which every user comes to."""
+def opened(folder: Path, permission: Permission, command: Sequence[str] = recorder_worker.COMMAND) -> Iterator[Open]:
+    """An API with its socket in `folder`, which every user comes to."""
     home = folder / "home"
     home.mkdir()
     os.chown(home, USER, USER)
     service = Service()
-    door = Door(folder / "run" / "daemon.sock", permission, service, command)
-    door.open()
+    api = Listener(folder / "run" / "daemon.sock", permission, service, command)
+    api.open()
     try:
-        yield Open(door, folder / "run" / "daemon.sock", home, service)
+        yield Open(api, folder / "run" / "daemon.sock", home, service)
     finally:
-        door.close()
+        api.close()
 
 
 class Program:

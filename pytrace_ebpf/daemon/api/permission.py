@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytrace_ebpf.daemon.door.peer import Peer
+from pytrace_ebpf.daemon.api.peer import Peer
 from pytrace_ebpf.errors import TargetError, UsageError
 
 EVERYBODY = "*"

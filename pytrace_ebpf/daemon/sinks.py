@@ -22,7 +22,7 @@ from pytrace_ebpf.view.services import service
 _WINDOWS = 6  # that wait for a server
 
 
-class Outlets:
+class Sinks:
     """Those of a configuration, until close()."""
 
     def __init__(self, configuration: Configuration, say: Callable[[str], None]) -> None:

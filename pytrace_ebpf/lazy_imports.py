@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 else:
 
-    class _Late:
+    class _Lazy:
         """Stands for a module until something of it is asked for."""
 
         def __init__(self, name: str) -> None:
@@ -24,6 +24,6 @@ else:
             setattr(self, name, value)
             return value
 
-    pa, pc, pq, psutil = map(_Late, ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "psutil"))
+    pa, pc, pq, psutil = map(_Lazy, ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "psutil"))
 
 __all__ = ["pa", "pc", "pq", "psutil"]

@@ -15,25 +15,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from pytrace_ebpf.daemon.door import protocol
-from pytrace_ebpf.daemon.door.peer import Peer
-from pytrace_ebpf.daemon.door.permission import Permission
-from pytrace_ebpf.daemon.door.recordings import ENDING_S, Recordings
+from pytrace_ebpf.daemon.api import protocol
+from pytrace_ebpf.daemon.api.peer import Peer
+from pytrace_ebpf.daemon.api.permission import Permission
+from pytrace_ebpf.daemon.api.recordings import ENDING_S, Recordings
 from pytrace_ebpf.daemon.service import Service
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 
-_WAITING = 1024  # connections that the kernel keeps for us; a user who floods the door fills this, too, for as long as it takes to turn them away
+_WAITING = 1024  # connections that the kernel keeps for us; a user who floods the socket fills this, too, for as long as it takes to turn them away
 _OF_ONE, _OF_USERS, _OF_ROOT = 8, 64, 32  # connections at a time
 _REQUEST_S, _ANSWER_S = 5.0, 5.0
 _STARTING_S = 60.0  # in which a recording begins; what takes longer hangs
 _MOST_WORDS, _MOST_OUTPUT = 1000, 4096  # of a command line; characters of a path
 
 
-class Door:
+class Listener:
     """A socket, from open() to close(). `permission` may be replaced meanwhile."""
 
     def __init__(self, path: Path, permission: Permission, service: Service, command: Sequence[str]) -> None:
-        """`command`: words that start a process that records (cli/serving.py)."""
+        """`command`: words that start a process that records (cli/recorder_worker.py)."""
         self.permission = permission
         self._path, self._service = path, service
         self._recordings = Recordings(command)
@@ -63,7 +63,7 @@ class Door:
         before, self._listener, self._at = self._listener, listener, _file_of(self._path)
         if before is not None:
             _hang_up(before)
-        threading.Thread(target=self._accept, args=(listener,), name="door", daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener,), name="api", daemon=True).start()
 
     @property
     def is_open(self) -> bool:

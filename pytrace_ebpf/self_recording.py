@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf import itself
+from pytrace_ebpf import self_command
 from pytrace_ebpf.errors import HostError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _DAEMON = "--daemon"
 _BY_DAEMON = ("trace", "--duration", "60s")  # what a daemon allows unless its configuration says otherwise; a later --duration counts
 
 
-class OwnRecording:
+class SelfRecording:
     """All threads of this process, from begin() to end(); also a context manager.
 
     Root records every call, by the agent, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise: `--daemon` has the daemon
@@ -45,7 +45,7 @@ class OwnRecording:
         """Start the recorder, and return when it records. Raises HostError with what it says where it does not."""
         # A file without a name: beside the trace others might have put a link there.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - end() closes it
-        command = itself.command(*self._by, "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
+        command = self_command.command(*self._by, "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
         recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
         until = time.monotonic() + _WITHIN_S
         while os.pread(self._log.fileno(), len(_BEGUN[0]), 0) not in _BEGUN:
@@ -73,7 +73,7 @@ class OwnRecording:
 
         return pytrace_ebpf.open(self.directory).window(self.start_ns, self.end_ns or None, os.getpid())
 
-    def __enter__(self) -> "OwnRecording":
+    def __enter__(self) -> "SelfRecording":
         self.begin()
         return self
 

@@ -10,7 +10,7 @@ from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
 
-class Rider:
+class PassObserver:
     """One that goes along: it takes what it needs, and leaves the rest as it is here."""
 
     def begin(self, engines: Shards) -> None:
@@ -30,19 +30,19 @@ class Rider:
         """They have taken all of it, and have finished."""
 
 
-_RIDERS: WeakKeyDictionary[Trace, Rider] = WeakKeyDictionary()
+_OBSERVERS: WeakKeyDictionary[Trace, PassObserver] = WeakKeyDictionary()
 
 
 @contextmanager
-def riding(trace: Trace, rider: Rider) -> Iterator[None]:
-    """Have `rider` go along, if waits are derived meanwhile."""
-    _RIDERS[trace] = rider
+def observing(trace: Trace, observer: PassObserver) -> Iterator[None]:
+    """Have `observer` go along, if waits are derived meanwhile."""
+    _OBSERVERS[trace] = observer
     try:
         yield
     finally:
-        del _RIDERS[trace]
+        del _OBSERVERS[trace]
 
 
-def rider_of(trace: Trace) -> Rider | None:
+def observer_of(trace: Trace) -> PassObserver | None:
     """Who goes along with the pass over `trace`, if anybody does."""
-    return _RIDERS.get(trace)
+    return _OBSERVERS.get(trace)

@@ -210,7 +210,7 @@ static inline bool finish(struct stretch *now, size_t row)
 }
 
 /* Take the events from `row` on, up to `end`, as long as they are plain. Returns which one is not. */
-size_t plain_take(struct engine *engine, struct thread *thread, size_t row, size_t end)
+size_t fast_path(struct engine *engine, struct thread *thread, size_t row, size_t end)
 {
     struct edges *edges = &engine->edges;
     if (!is_plain(engine, thread) || (engine->wants_edges && !room(&edges->edge, &edges->capacity, edges->count + (end - row), sizeof *edges->edge)))

@@ -1,4 +1,4 @@
-"""What the engine does by the stretch (rebuild/plain.c) is what it does event by event, as where all calls have rows."""
+"""What the engine does by the stretch (rebuild/fast_path.c) is what it does event by event, as where all calls have rows."""
 
 import random
 import tempfile

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from pytrace_ebpf.daemon.configuration import Configuration, load
-from pytrace_ebpf.daemon.outlets import Outlets
+from pytrace_ebpf.daemon.sinks import Sinks
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.trace.schema import FUNCTIONS, PROFILE
@@ -78,7 +78,7 @@ def test_files_of_headers_that_are_refused(tmp_path: Path, made: str) -> None:
     assert "push 1: " in str(error.value) and "s3cret" not in str(error.value) and "\n" not in str(error.value)
 
 
-def window(outlets: Outlets, pids: tuple[int, ...] = (7, 9)) -> None:
+def window(sinks: Sinks, pids: tuple[int, ...] = (7, 9)) -> None:
     rows = ROWS[ROWS["pid"].isin(pids)]
     now = time.monotonic_ns()
     filled = {name: rows.get(name, 0) for name in PROFILE.arrow.names} | {"start_ns": now - 10 * SECOND, "end_ns": now}
@@ -87,7 +87,7 @@ def window(outlets: Outlets, pids: tuple[int, ...] = (7, 9)) -> None:
     processes: dict[int, dict[str, Any]] = {
         pid: {"pid": pid, "command": f"python3 s{pid}.py", "executable": "/usr/bin/python3", "python_version": "3.11.2"} for pid in pids
     }
-    outlets.take(Closed(now - 10 * SECOND, now, {}, {"sampling": {"period_ns": 100}}), table, functions, processes)
+    sinks.take(Closed(now - 10 * SECOND, now, {}, {"sampling": {"period_ns": 100}}), table, functions, processes)
 
 
 def test_windows_come_to_every_server_and_to_prometheus(tmp_path: Path, receiver: Receiver) -> None:
@@ -96,39 +96,39 @@ def test_windows_come_to_every_server_and_to_prometheus(tmp_path: Path, receiver
         port = free.getsockname()[1]
     said: list[str] = []
     text = f'metrics_port = {port}\n[[push]]\nkind = "otlp"\nurl = "{receiver.url}"\n[[push]]\nkind = "pyroscope"\nurl = "{receiver.url}"\n'
-    outlets = Outlets(configured(tmp_path, text), said.append)
+    sinks = Sinks(configured(tmp_path, text), said.append)
     try:
-        window(outlets)
+        window(sinks)
         for _ in range(3):
             receiver.wait()
         assert sorted(path.partition("?")[0] for path, *_ in receiver.taken) == ["/ingest", "/ingest", "/v1development/profiles"]
         ends = time.monotonic() + PATIENCE_S
-        while sum(each["sent"] for each in outlets.status()["push"]) < 3 and time.monotonic() < ends:
+        while sum(each["sent"] for each in sinks.status()["push"]) < 3 and time.monotonic() < ends:
             time.sleep(0.01)
-        outlets.publish(STATUS | outlets.status())
-        assert outlets._port and not said
-        status, kind, body = ask(outlets._port)
+        sinks.publish(STATUS | sinks.status())
+        assert sinks._port and not said
+        status, kind, body = ask(sinks._port)
         found = read(body)
         assert status == 200 and kind == CONTENT_TYPE
         assert found["pytrace_ebpf_asyncio_loop_held_seconds_total"] == {labels(pid="7", service="s7.py"): pytest.approx(360e-9)}
         server = receiver.url
         assert found["pytrace_ebpf_push_sent_total"] == {labels(push="1", server=server): 1, labels(push="2", server=server): 2}
-        window(outlets, (9,))  # 7 has ended
-        outlets.publish(STATUS)
-        samples = read(ask(outlets._port)[2])["pytrace_ebpf_process_samples_total"]
+        window(sinks, (9,))  # 7 has ended
+        sinks.publish(STATUS)
+        samples = read(ask(sinks._port)[2])["pytrace_ebpf_process_samples_total"]
         assert samples == {labels(pid="9", service="s9.py"): 18}
     finally:
-        outlets.close()
+        sinks.close()
     assert platform.node().encode() in b"".join(gzip.decompress(body) for path, _, body in receiver.taken if "/v1" in path)
 
 
 def test_a_port_that_is_taken_is_said_and_the_rest_goes_on(tmp_path: Path, receiver: Receiver) -> None:
     said: list[str] = []
-    outlets = Outlets(
+    sinks = Sinks(
         configured(tmp_path, f'metrics_port = {receiver.server_address[1]}\n[[push]]\nkind = "otlp"\nurl = "{receiver.url}"\n'), said.append
     )
-    window(outlets)
-    outlets.publish(STATUS)
+    window(sinks)
+    sinks.publish(STATUS)
     receiver.wait()
-    assert len(said) == 1 and "choose another port" in said[0] and outlets.status()["metrics_port"] is None
-    outlets.close()
+    assert len(said) == 1 and "choose another port" in said[0] and sinks.status()["metrics_port"] is None
+    sinks.close()

@@ -137,7 +137,7 @@ static bool add_runs(struct runs *all, const struct acts *acts, uint8_t *mark)
 
 /* Set `mark` of each of a segment's events, in `count` pieces one after the other, that shows who has the GIL and is next to another thread's, or to one of the
  * `moments`, which ascend. Sets some more: the ends of each thread's in a piece, and where they are out of order. false: there was not enough memory. */
-OFFERED bool rebuild_near(const struct acts *pieces, size_t count, const int64_t *moments, size_t moment_count, uint8_t *mark)
+OFFERED bool rebuild_gil_handoffs(const struct acts *pieces, size_t count, const int64_t *moments, size_t moment_count, uint8_t *mark)
 {
     struct runs all = {.last_ns = INT64_MIN};
     bool fine = !moment_count || add(&all, (struct run){0, moment_count, moments, NULL});

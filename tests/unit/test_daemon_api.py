@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pytrace_ebpf.cli import main, serving, trace
-from pytrace_ebpf.daemon.door import protocol
-from pytrace_ebpf.daemon.door.listener import Door
-from pytrace_ebpf.daemon.door.peer import Peer, Presence
-from pytrace_ebpf.daemon.door.permission import USERS_OPTIONS, Permission
+from pytrace_ebpf.cli import main, recorder_worker, trace
+from pytrace_ebpf.daemon.api import protocol
+from pytrace_ebpf.daemon.api.listener import Listener
+from pytrace_ebpf.daemon.api.peer import Peer, Presence
+from pytrace_ebpf.daemon.api.permission import USERS_OPTIONS, Permission
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.record.rights import capabilities
 from tests.conftest import REPOSITORY
-from tests.doors import Service
+from tests.daemon_api import Service
 
 # Options of `trace` that users are not given: what they hold or take is the host's.
 ROOTS_OPTIONS = {"ring-mib", "keep"}
@@ -156,12 +156,12 @@ def test_each_option_is_users_or_roots() -> None:
     assert options == set(USERS_OPTIONS) | ROOTS_OPTIONS | WITHOUT_EFFECT | NOT_OF_TRACE
 
 
-def request(*words: str, user: bool = True) -> serving.Request:
+def request(*words: str, user: bool = True) -> recorder_worker.Request:
     limits = {"longest_s": 60.0, "options": USERS_OPTIONS} if user else {}
     connection, other = socket.socketpair()
     other.close()
     message = {"id": 1, "pid": 7, "words": ["trace", "--pid", "7", *words], **limits}
-    return serving.Request(message, [connection.detach(), os.open("/", os.O_PATH)])
+    return recorder_worker.Request(message, [connection.detach(), os.open("/", os.O_PATH)])
 
 
 @pytest.mark.parametrize("words", [("--ring-mib", "64"), ("--keep", "10s"), ("--duration", "61"), ("--when", "snap"), ("--redact", "x")])
@@ -213,19 +213,19 @@ def test_the_unit_leaves_the_daemon_the_capabilities_that_it_keeps() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="the socket's folder is to be ours alone")
 def test_a_socket_that_was_removed_is_made_again_and_nothing_else_is_removed(tmp_path: Path) -> None:
     place = tmp_path / "run" / "daemon.sock"
-    door = Door(place, Permission(), Service(), ["false"])
+    listener = Listener(place, Permission(), Service(), ["false"])
     try:
-        door.open()
+        listener.open()
         place.unlink()
-        assert not door.is_open
-        door.open()
-        assert door.is_open
+        assert not listener.is_open
+        listener.open()
+        assert listener.is_open
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(place))
         place.unlink()
         place.write_text("precious")
         with pytest.raises(HostError, match="something else is there; remove it"):
-            door.open()
+            listener.open()
     finally:
-        door.close()
+        listener.close()
     assert place.read_text() == "precious"

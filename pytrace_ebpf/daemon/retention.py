@@ -45,7 +45,7 @@ class Clock:
         return self._began_s + time.clock_gettime(time.CLOCK_BOOTTIME) - self._booted_s
 
 
-class Kept:
+class Retention:
     """The directory, made where it is not there, mode 0700, held by its descriptor."""
 
     def __init__(self, path: Path, names: re.Pattern[str], max_bytes: int, max_age_s: float, clock: Clock | None = None) -> None:
