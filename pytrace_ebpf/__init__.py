@@ -47,7 +47,7 @@ def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> Se
     """A recording of this process, as a context manager; its `trace` is what was recorded meanwhile.
 
     As root of every call, else of sampled stacks, unless `options`, words of `pytrace-ebpf attach`, say otherwise; with `--daemon` of every call by the
-    daemon, and `options` are words of `pytrace-ebpf trace`. Raises errors.HostError where nothing can be recorded.
+    daemon, and `options` are words of `pytrace-ebpf request`. Raises errors.HostError where nothing can be recorded.
     """
     from pathlib import Path
 

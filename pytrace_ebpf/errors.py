@@ -38,4 +38,4 @@ class TraceError(PytraceError):
 
 
 class DroppedError(TraceError):
-    """A running recording dropped what was to be read (`--keep`): the trace is whole, and can be opened again."""
+    """A running recording dropped what was to be read (`--retain`): the trace is whole, and can be opened again."""

@@ -22,18 +22,18 @@ _SAMPLED = ("--rootless", "--sample", "999")  # without privileges
 _SOURCES = ("--so", "--sa", "--ro")  # --source, --sample, --rootless: where its calls come from, or that none are recorded
 _AGENT = ("--source", "agent")  # nothing has to be kept out of a process that asks for it, and it costs a tenth
 _DAEMON = "--daemon"
-_BY_DAEMON = ("trace", "--duration", "60s")  # what a daemon allows unless its configuration says otherwise; a later --duration counts
+_BY_DAEMON = ("request", "--duration", "60s")  # what a daemon allows unless its configuration says otherwise; a later --duration counts
 
 
 class SelfRecording:
     """All threads of this process, from begin() to end(); also a context manager.
 
     Root records every call, by the agent, others samples of the stacks (`attach --rootless --sample`), unless `options` say otherwise: `--daemon` has the daemon
-    record every call (`trace`), without root. The recorder is another process: it ends when this one does, however that ends, and then its trace is whole.
+    record every call (`request`), without root. The recorder is another process: it ends when this one does, however that ends, and then its trace is whole.
     """
 
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
-        """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`, or `--daemon` and those of `trace`."""
+        """`directory`: of the trace, new or empty; `options`: further words of `pytrace-ebpf attach`, or `--daemon` and those of `request`."""
         self.directory = directory
         self.start_ns = self.end_ns = 0
         self._by = _BY_DAEMON if _DAEMON in options else ("attach",)

@@ -78,7 +78,7 @@ SHOWN: dict[str, dict[str, str]] = {
 
 CONSTANTS: tuple[tuple[str, str, str, float], ...] = (
     ("README.md", r"stacks, (\d+) times a second", "cli.recording.HZ", 1),
-    ("docs/notebook.md", r"sampled (\d+) times a second", "own._SAMPLED", 1),
+    ("docs/notebook.md", r"sampled (\d+) times a second", "self_recording._SAMPLED", 1),
     ("docs/exports.md", r"more than (\d+) MB", "view.export.small.MOST", 1e6),
     ("docs/flight-recorder.md", r"up to (\d+) times; the first condition", "rebuild.triggers.MOST_CONDITIONS", 1),
     ("docs/flight-recorder.md", r"Without a size it is (\d+) GiB", "record.flight.held._MOST", 2**30),

@@ -39,12 +39,12 @@ out. Left out are free texts, which nobody seeks by their order, and in `calls/`
 would take 40 ns a call. Pages of `events` have their own bounds of `ts` and `kind`; of other columns mostly those of the whole row
 group stand there. Which id joins what: [joins.md](joins.md).
 
-With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
+With `--retain` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
 length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins
 there, as any trace of a running program does; `functions` has all that were ever seen. The manifest's `start_ns` stays that of the
 recording, and its `dropped` counts `segments` and `bytes`; to a reader `start_ns` is that of the first segment.
 
-With `--when` what is recorded is held in memory, and a trace of it is written when something happens ([flight-recorder.md](flight-recorder.md)). It
+With `--trigger` what is recorded is held in memory, and a trace of it is written when something happens ([flight-recorder.md](flight-recorder.md)). It
 begins likewise, and its `start_ns` is where it does; its `events` and `lost` count what is in it. The manifest's `trigger` says what set it off:
 `condition`, `ts` (when it came true), `pid`, `tid`, `func_id` and `name` (MODULE.QUALNAME) of the call, -1 and empty for none; `start_ns`
 and `end_ns` of the call, no `end_ns` while it went on, or of the time in which the thread waited `waited_ns`; `count`, how often it came true within

@@ -118,12 +118,12 @@ class Program:
 
 
 class Client:
-    """`pytrace-ebpf trace`, run by the user without rights, or by root."""
+    """`pytrace-ebpf request`, run by the user without rights, or by root."""
 
     def __init__(self, where: Open, pid: int, name: str, *options: str, root: bool = False, within: Sequence[str] = ()) -> None:
         """`within`: words before root's command."""
         self.trace = where.home / name
-        words = ["-m", "pytrace_ebpf", "trace", "--socket", str(where.socket), "--pid", str(pid), "-o", str(self.trace), *options]
+        words = ["-m", "pytrace_ebpf", "request", "--socket", str(where.socket), "--pid", str(pid), "-o", str(self.trace), *options]
         command = [*within, sys.executable, *words] if root else without_rights(USER, *words)
         self.process = subprocess.Popen(command, cwd=REPOSITORY if root else "/", stderr=subprocess.PIPE, text=True)
 
@@ -171,7 +171,7 @@ def last(connection):
         said = [json.loads(line) for line in lines]
     return said[-1] if said else None
 def trace(directory, **more):
-    request = {"do": "trace", "pid": int(sys.argv[2]), "words": ["trace", "--pid", sys.argv[2]], "output": "trace", **more}
+    request = {"do": "trace", "pid": int(sys.argv[2]), "words": ["request", "--pid", sys.argv[2]], "output": "trace", **more}
     return ask(connected(), json.dumps(request) + "\\n", *([directory] if directory is not None else []))
 """
 

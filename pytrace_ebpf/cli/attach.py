@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
                 recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
+                summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
             session.finish()

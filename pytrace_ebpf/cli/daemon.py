@@ -183,7 +183,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append("nothing was summed yet: a window is written when it is over, where something was sampled in it")
     lines += _of_recordings(status["recordings"])
     if status.get("requests"):
-        lines.append(f"{plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf trace")
+        lines.append(f"{plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf request")
     if status["windows_not_written"]:
         now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
         lines.append(f"{plural(status['windows_not_written'], 'window')} could not be written{now}")

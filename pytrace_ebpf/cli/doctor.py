@@ -28,7 +28,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     parser.add_argument("-p", "--pid", type=int, metavar="PID", help="also look at this process")
-    help_ = "with --pid: which of the functions that it has loaded this fits, as a pattern of --args, --lines-of and --when call"
+    help_ = "with --pid: which of the functions that it has loaded this fits, as a pattern of --args, --lines-of and --trigger call"
     parser.add_argument("--args", action="append", default=[], metavar="PATTERN", help=help_)
     parser.add_argument("--include", action="append", default=[], metavar="PATTERN", help="with --pid: the same of --include and --exclude")
     parser.add_argument("--json", action="store_true", help="print JSON")

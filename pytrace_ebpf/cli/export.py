@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help=f"folded, callgrind: sum what takes less of all time as {small.OTHER_NAME} (all is written up to {size(small.MOST)}, else from 0.1%% on)",
     )
-    window.add_arguments(parser, "--until")
+    window.add_arguments(parser)
 
 
 def _share(word: str) -> float:

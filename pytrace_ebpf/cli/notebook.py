@@ -54,7 +54,7 @@ def _trace_cell(shell: Any, line: str, cell: str) -> Any:
         ran = shell.run_cell(cell)
     trace = shell.user_ns[_TRACE] = own.trace
     first, last = (f"{max(0, ns - trace.whole.start_ns) / 1e9:.6f}" for ns in (own.start_ns, own.end_ns))
-    args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--to", last, "--top", _TOP])
+    args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--until", last, "--top", _TOP])
     screen = Screen(width=_WIDTH, highlight=False, emoji=False, markup=False, force_jupyter=False)
     facts = report.show(args, screen)
     _show(trace, facts)

@@ -50,6 +50,8 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
     ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
 )
+# What --request takes, the same in every command.
+REQUEST = "these functions answer requests too: QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
 
@@ -82,10 +84,10 @@ def to_recording(args: argparse.Namespace) -> None:
 def _of_flight(args: argparse.Namespace) -> None:
     """Raise UsageError for conditions that this recording could not judge."""
     for name in ("after", "every", "traces"):
-        if getattr(args, name) is not None and not args.when:
-            raise UsageError(f"--{name} has no effect without --when; leave it out.")
-    for condition in args.when:
-        said = f"--when '{condition.text}' cannot go with "
+        if getattr(args, name) is not None and not args.trigger:
+            raise UsageError(f"--{name} has no effect without --trigger; leave it out.")
+    for condition in args.trigger:
+        said = f"--trigger '{condition.text}' cannot go with "
         if condition.word in OF_CALLS and source(args) == "sample":
             raise UsageError(f"{said}--sample without --source: no call is recorded; leave one of them out.")
         if condition.word in OF_CALLS and given(args, "budget"):
@@ -97,17 +99,17 @@ def _of_flight(args: argparse.Namespace) -> None:
 
 
 def source(args: argparse.Namespace) -> str:
-    """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --when raises the agent: it alone can, or for less."""
+    """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --trigger raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or ("sample" if given(args, "sample") else "auto")
-    agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.when)
+    agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
     asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes")) or any(
-        condition.word in OF_CALLS for condition in args.when
+        condition.word in OF_CALLS for condition in args.trigger
     )
     return source(args) == "auto" and not asks
 
@@ -115,6 +117,11 @@ def may_leave_out(args: argparse.Namespace) -> bool:
 def given(args: argparse.Namespace, name: str) -> bool:
     """Whether the command line has this option; empty, false and 0 are defaults."""
     return bool(getattr(args, name, None))
+
+
+def also(parser: argparse.ArgumentParser, option: argparse.Action, *earlier: str) -> None:
+    """Take `option` by the names that it had `earlier`, too: help, completion and messages have the new one alone."""
+    parser._option_string_actions.update(dict.fromkeys(earlier, option))
 
 
 def flag(name: str) -> str:

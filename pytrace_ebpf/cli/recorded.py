@@ -90,7 +90,7 @@ def cheaper(args: argparse.Namespace) -> str:
     """What to do where this recording costs much."""
     if option_rules.source(args) == "sample":
         return "a lower --sample rate costs less"
-    return BUDGET if not any(condition.word in OF_CALLS for condition in args.when) else "--include and --exclude leave calls out"
+    return BUDGET if not any(condition.word in OF_CALLS for condition in args.trigger) else "--include and --exclude leave calls out"
 
 
 def is_dear(status: "Status") -> bool:

@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytrace_ebpf.cli import main, option_rules, recording, trace
+from pytrace_ebpf.cli import main, option_rules, recording
+from pytrace_ebpf.cli import request as of_request
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.peer import Presence, readable
 from pytrace_ebpf.daemon.api.recordings import MOST_MESSAGE
@@ -58,12 +59,12 @@ class Request:
     def read(self) -> None:
         """Take in what is asked for. Raises UsageError."""
         try:
-            self.args = args = main.parser(["trace"]).parse_args(self.message["words"])
+            self.args = args = main.parser([of_request.NAME]).parse_args(main.renamed(self.message["words"]))
         except SystemExit:  # --help, --version
             raise UsageError("what is asked for is no trace") from None
-        if getattr(args, "run_command", None) is not trace.run or args.pid != self.message["pid"]:
+        if getattr(args, "run_command", None) is not of_request.run or args.pid != self.message["pid"]:
             raise UsageError("what is asked for is no trace of that process")
-        trace.check(args)
+        of_request.check(args)
         if args.output is not None and args.output != Path(self.message.get("output", args.output)):
             raise UsageError("--output has no effect with another directory than the one that was handed over; leave it out")
         if (longest := self.message.get("longest_s")) is not None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytrace_ebpf import extras, units
-from pytrace_ebpf.cli import option_rules, when
-from pytrace_ebpf.cli.requests import REQUEST
+from pytrace_ebpf.cli import option_rules, trigger
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
@@ -95,12 +94,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-size", type=_size, metavar="SIZE",
         help="end the recording when the trace has this size, for example 500M or 20GiB (half of what is free on its disk)",
     )  # fmt: skip
-    parser.add_argument(
-        "--keep", type=_keep, metavar="TIME|SIZE",
+    retain = parser.add_argument(
+        "--retain", type=_keep, metavar="TIME|SIZE",
         help="drop what is older while it records: keep the last 30m (s, m, h, d), or at most 2GiB",
     )  # fmt: skip
-    when.add_arguments(parser)
-    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=REQUEST)
+    option_rules.also(parser, retain, "--keep")
+    trigger.add_arguments(parser)
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUEST)
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
 
@@ -180,14 +180,14 @@ def options(args: argparse.Namespace) -> Options:
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
         max_size=args.max_size,
-        keep=args.keep,
+        keep=args.retain,
         sample=args.sample,
-        switches=args.switches or any(condition.word in OF_SHARES for condition in args.when),
+        switches=args.switches or any(condition.word in OF_SHARES for condition in args.trigger),
         faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
         memory=args.memory,
         native_memory=args.native_memory,
         requests=tuple(args.request),
-        flight=when.flight(args),
+        flight=trigger.flight(args),
         budget=args.budget,
     )
     if args.ring_mib is not None:

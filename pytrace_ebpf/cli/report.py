@@ -15,7 +15,6 @@ import pandas as pd
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.cli import option_rules, window
 from pytrace_ebpf.cli.reading import answer, damage_reported, rights
-from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import Screen, ascii_only, console
 from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
     )
-    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + REQUEST)
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + option_rules.REQUEST)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with all of it, too: timeline, flame graph, functions, waits, GIL, cores, requests"
     )
-    window.add_arguments(parser, "--to", "--until")
+    option_rules.also(parser, window.add_arguments(parser), "--to")
     parser.add_argument(
         "--compensate",
         action="store_true",

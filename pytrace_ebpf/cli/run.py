@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
             with (
                 recorded.progress(args.quiet, f"tracing process {pid} until it ends", recorded.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
+                summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(stop, look)
             code = session.finish()

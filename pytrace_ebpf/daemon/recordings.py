@@ -28,7 +28,7 @@ _TIDY_S = 60.0
 class _Recording:
     child: "subprocess.Popen[bytes]"
     output: Path
-    traces: list[Path] = field(default_factory=list)  # those that there are by now: none at first where it has --when
+    traces: list[Path] = field(default_factory=list)  # those that there are by now: none at first where it has --trigger
     is_ending: bool = False  # it was told to: a second signal would end it at once
 
     def news(self) -> list[Path]:

@@ -18,7 +18,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     scheduling = _scheduling(options, processes, samples)
     asked = patterns_of(options.filters, options.observed) if not options.lean else []
     if options.flight and not options.layers and not options.filters.c_calls:  # else they may be of C functions
-        asked += [("--when", condition.pattern) for condition in options.flight.conditions if condition.pattern]
+        asked += [("--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern]
     return [
         processes,
         recording.functions,

@@ -126,7 +126,7 @@ def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callab
 
     def looked_at() -> bool:
         samples.drain()
-        return bool(samples._sampled[process.pid].away)
+        return bool(samples._sampled[process.pid].off_cpu)
 
     def sampled() -> bool:
         samples.drain()

@@ -162,7 +162,7 @@ def test_who_joins_with_such_a_directory_harms_no_recording(recording: Open, tar
     client = Client(recording, target.pid, "trace", "--source", "agent", "--duration", "50")
     try:
         client.begun()
-        words = "words=['trace', '--pid', sys.argv[2], '--source', 'agent']"
+        words = "words=['request', '--pid', sys.argv[2], '--source', 'agent']"
         said = as_user(f"{CONNECTS}\nprint(json.dumps(trace(os.open('/etc', os.O_RDONLY), {words})))", recording.socket, target.pid)
         assert last_answer(said)["code"] == 2 and len(recording.api.recordings()) == 1
         target.turn()
@@ -176,11 +176,11 @@ def test_a_user_is_nobody_else_and_gives_only_options_of_users(recording: Open, 
     """Who names an owner of the trace, or another directory than the one that he handed over, is refused; the words are read by the daemon, whatever the client made of them."""
     program = f"""{CONNECTS}
 def words(*more):
-    return {{"words": ["trace", "--pid", sys.argv[2], "--duration", "1", *more]}}
+    return {{"words": ["request", "--pid", sys.argv[2], "--duration", "1", *more]}}
 def made(name):
     os.mkdir(sys.argv[3] + "/" + name)
     return os.open(sys.argv[3] + "/" + name, os.O_RDONLY)
-for at, more in enumerate([words("--ring-mib", "1024"), words("--when", "snap"), words("--help"), {{"words": ["doctor"]}}, {{"words": ["trace", "--pid", "1"]}}]):
+for at, more in enumerate([words("--ring-mib", "1024"), words("--trigger", "snap"), words("--help"), {{"words": ["doctor"]}}, {{"words": ["request", "--pid", "1"]}}]):
     print(json.dumps(trace(made(str(at)), **more)["code"]))
 print(json.dumps(trace(made("forged"), caller=[0, 0, [0]], **words("--source", "agent"))["code"]))
 print(json.dumps(trace(made("itself"), caller=[os.getuid(), os.getgid(), []], **words("--source", "agent"))["code"]))
@@ -198,7 +198,7 @@ def test_who_reads_no_answer_harms_nobody_and_ends_in_time(recording: Open, targ
 os.mkdir(sys.argv[3] + "/trace")
 connection = connected()
 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-request = {{"do": "trace", "pid": int(sys.argv[2]), "words": ["trace", "--pid", sys.argv[2], "--duration", "1", "--source", "agent"], "output": "t"}}
+request = {{"do": "trace", "pid": int(sys.argv[2]), "words": ["request", "--pid", sys.argv[2], "--duration", "1", "--source", "agent"], "output": "t"}}
 socket.send_fds(connection, [json.dumps(request).encode() + b"\\n"], [os.open(sys.argv[3] + "/trace", os.O_RDONLY)])
 print("ready", flush=True)
 input()
@@ -258,7 +258,7 @@ def test_who_poses_as_the_daemon_is_sent_nothing(public_path: Path) -> None:
     poses = "import socket, sys\nwith socket.socket(socket.AF_UNIX) as s:\n s.bind(sys.argv[1]); s.listen(); print('ready', flush=True); print(s.accept()[0].recv(9), flush=True)"
     with subprocess.Popen(without_rights(USER, "-c", poses, str(home / "sock")), stdout=subprocess.PIPE, text=True, cwd="/") as posing:
         assert posing.stdout and posing.stdout.readline() == "ready\n"
-        words = [sys.executable, "-m", "pytrace_ebpf", "trace", "--socket", str(home / "sock"), "--pid", "1", "-o", str(public_path / "trace")]
+        words = [sys.executable, "-m", "pytrace_ebpf", "request", "--socket", str(home / "sock"), "--pid", "1", "-o", str(public_path / "trace")]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.returncode == 4 and "neither root nor you" in ended.stderr and ended.stderr.count("\n") == 1
         assert posing.stdout.readline() == "b''\n" and not (public_path / "trace").exists()

@@ -14,7 +14,7 @@ import pytest
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.waits import off_core
-from pytrace_ebpf.cli import when
+from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
@@ -310,7 +310,7 @@ def test_what_a_flight_recorder_waits_for() -> None:
     assert {name: c[name] for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")} == {
         name: getattr(triggers, name) for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")
     }
-    assert c["CONDITIONS"] == triggers.MOST_CONDITIONS == when._MOST
+    assert c["CONDITIONS"] == triggers.MOST_CONDITIONS == trigger._MOST
     states = numbers(REBUILD / "rebuild.h")
     assert (states["RUNQ"], states["GIL"]) == (triggers.RUNQ, triggers.GIL)
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytrace_ebpf.cli import main, recorder_worker, trace
+from pytrace_ebpf.cli import main, recorder_worker
+from pytrace_ebpf.cli.request import add_arguments
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.listener import Listener
 from pytrace_ebpf.daemon.api.peer import Peer, Presence
@@ -22,10 +23,10 @@ from pytrace_ebpf.record.rights import capabilities
 from tests.conftest import REPOSITORY
 from tests.daemon_api import Service
 
-# Options of `trace` that users are not given: what they hold or take is the host's.
-ROOTS_OPTIONS = {"ring-mib", "keep"}
+# Options of `request` that users are not given: what they hold or take is the host's.
+ROOTS_OPTIONS = {"ring-mib", "retain"}
 WITHOUT_EFFECT = {"pid", "socket", "help"}
-NOT_OF_TRACE = {"when", "after", "every", "traces"}
+NOT_OF_REQUEST = {"trigger", "after", "every", "traces"}
 
 
 @pytest.fixture
@@ -151,20 +152,20 @@ def test_a_wrong_configuration_is_one_sentence(table: dict[str, Any], said: str)
 def test_each_option_is_users_or_roots() -> None:
     """A new one has to be decided about."""
     parser = argparse.ArgumentParser()
-    trace.add_arguments(parser)
+    add_arguments(parser)
     options = {max(action.option_strings, key=len).removeprefix("--") for action in parser._actions}
-    assert options == set(USERS_OPTIONS) | ROOTS_OPTIONS | WITHOUT_EFFECT | NOT_OF_TRACE
+    assert options == set(USERS_OPTIONS) | ROOTS_OPTIONS | WITHOUT_EFFECT | NOT_OF_REQUEST
 
 
 def request(*words: str, user: bool = True) -> recorder_worker.Request:
     limits = {"longest_s": 60.0, "options": USERS_OPTIONS} if user else {}
     connection, other = socket.socketpair()
     other.close()
-    message = {"id": 1, "pid": 7, "words": ["trace", "--pid", "7", *words], **limits}
+    message = {"id": 1, "pid": 7, "words": ["request", "--pid", "7", *words], **limits}
     return recorder_worker.Request(message, [connection.detach(), os.open("/", os.O_PATH)])
 
 
-@pytest.mark.parametrize("words", [("--ring-mib", "64"), ("--keep", "10s"), ("--duration", "61"), ("--when", "snap"), ("--redact", "x")])
+@pytest.mark.parametrize("words", [("--ring-mib", "64"), ("--retain", "10s"), ("--duration", "61"), ("--trigger", "snap"), ("--redact", "x")])
 def test_users_are_refused_what_is_roots(words: tuple[str, ...]) -> None:
     asked = request(*words)
     with pytest.raises(UsageError):
@@ -186,8 +187,8 @@ def test_who_asks_for_the_same_shares_a_recording_whatever_its_place_and_length(
         each.close()
 
 
-@pytest.mark.parametrize("words", [["trace", "--pid", "8"], ["doctor"], ["trace", "--help"], ["--version"], [], ["trace"]])
-def test_words_that_are_no_such_trace_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["request", "--pid", "8"], ["doctor"], ["request", "--help"], ["--version"], [], ["request"]])
+def test_words_that_are_no_such_request_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     asked = request()
     asked.message["words"] = words
     with pytest.raises(UsageError):
@@ -196,7 +197,7 @@ def test_words_that_are_no_such_trace_are_refused(words: list[str], capsys: pyte
 
 
 def test_where_no_daemon_runs_a_sentence_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["trace", "--pid", "7", "--socket", str(tmp_path / "none"), "-o", str(tmp_path / "trace")]
+    words = ["request", "--pid", "7", "--socket", str(tmp_path / "none"), "-o", str(tmp_path / "trace")]
     assert main.main(words) == 4 and not (tmp_path / "trace").exists()
     said = capsys.readouterr().err
     assert said.startswith("pytrace-ebpf: no daemon runs at") and "sudo pytrace-ebpf attach --pid 7" in said and said.count("\n") == 1

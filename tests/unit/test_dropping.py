@@ -1,4 +1,4 @@
-"""Sums of a recording that drops old segments (`--keep`): states from before are gone on from, and what comes of it is what one derivation gives."""
+"""Sums of a recording that drops old segments (`--retain`): states from before are gone on from, and what comes of it is what one derivation gives."""
 
 import json
 import random

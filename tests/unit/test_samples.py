@@ -106,7 +106,7 @@ def test_a_sample_stands_for_the_ticks_that_did_not_come(tmp_path: Path, capsys:
 
 def test_a_window_has_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = sampled(tmp_path)
-    facts = report(trace, capsys, "--from", "10ms", "--to", "20ms")
+    facts = report(trace, capsys, "--from", "10ms", "--until", "20ms")
     assert facts["sampled"]["samples"] == 10
     assert report(trace, capsys, "--tid", "8")["sampled"]["samples"] == 53
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.cli import recorder_worker, top, trace
+from pytrace_ebpf.cli import recorder_worker, request, top
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.daemon import Daemon
@@ -41,7 +41,7 @@ def test_the_daemon_says_it_once_a_minute_and_its_status_while_it_lasts(tmp_path
 @pytest.mark.parametrize(("quiet", "printed"), [(False, [CLANG, FREED]), (True, [FREED])])
 def test_trace_prints_what_the_daemon_says_of_it(quiet: bool, printed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     answers = [{"waiting": CLANG}, {"begun": [], "said": []}, {"waiting": FREED}, {"code": 0}]
-    assert list(trace._told(iter(answers), quiet)) == [answers[1], answers[3]]
+    assert list(request._told(iter(answers), quiet)) == [answers[1], answers[3]]
     assert capsys.readouterr().err.splitlines() == printed
 
 

@@ -3,7 +3,7 @@
 A segment is settled once it was read while the trace went on: what its parts hold no later one changes. What was open at its end, in
 the engine and in whatever else follows the events, is kept beside them as a state to go on from.
 
-Where a recording has dropped its first segments (`--keep`) such a table is derived anew from what is left, while the sums of calls are not (sums.py): a
+Where a recording has dropped its first segments (`--retain`) such a table is derived anew from what is left, while the sums of calls are not (sums.py): a
 call_id counts from the beginning of the trace, so each row would have to be read and written again, and writing is most of what deriving it takes.
 """
 

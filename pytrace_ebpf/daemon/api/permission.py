@@ -25,7 +25,7 @@ class Permission:
     users                 who may trace processes of his own: names, ids, "@group", or "*" for everybody
     longest_s             how long a user's recording may last
     at_once, in_all       requests of one user, and of all users together, that are served at a time
-    options               of `trace`, those that users may give
+    options               of `request`, those that users may give
     within_ptrace_scope   kernel.yama.ptrace_scope holds for them: where it is not 0, root alone may trace
     """
 

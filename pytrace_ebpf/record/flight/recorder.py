@@ -79,7 +79,7 @@ class FlightRecorder:
         self._held.add(segment)
         if self._held.is_short and not self._was_short:
             self._was_short = True
-            self._said.append("what is held has reached its bound of memory, so it is less than --keep asks for; --include PATTERN records less")
+            self._said.append("what is held has reached its bound of memory, so it is less than --retain asks for; --include PATTERN records less")
         if self._writing is not None:
             self._writing.take([segment], facts)
         asked, self._asked = self._asked, []
@@ -143,7 +143,7 @@ class FlightRecorder:
         if not self._begun:
             self._said.append("nothing set it off: no trace was written")
         for condition in self._watch.never_met():
-            self._said.append(f"no function that fits --when '{condition.text}' was called")
+            self._said.append(f"no function that fits --trigger '{condition.text}' was called")
 
     def abandon(self) -> None:
         """Nothing was recorded."""

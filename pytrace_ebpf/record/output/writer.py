@@ -17,8 +17,8 @@ from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output.directory import Handed, Output
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.record.output.journal import Journal
-from pytrace_ebpf.record.output.keeping import Group, Groups
 from pytrace_ebpf.record.output.merging import SmallParts
+from pytrace_ebpf.record.output.retention import Group, Groups
 from pytrace_ebpf.record.rights.user import become_caller
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.sealed import Summed, sealed_manifest

@@ -1,4 +1,4 @@
-"""`--keep`: a recording that goes on drops what is older, and what is left is a whole trace, also when the tracer was killed."""
+"""`--retain`: a recording that goes on drops what is older, and what is left is a whole trace, also when the tracer was killed."""
 
 import json
 import random
@@ -72,14 +72,14 @@ def check(trace: Trace) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subprocess.Popen[bytes], attach: Callable[..., Recorder]) -> None:
-    recorder = attach(service.pid, "--source", source, "--keep", "3s")
+    recorder = attach(service.pid, "--source", source, "--retain", "3s")
     wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).segments) > 0)
     assert service.stdin is not None
     service.stdin.write(b"later\n")
     service.stdin.flush()
     wait_until(lambda: dropped(recorder.directory) >= 4)
     report = subprocess.run([*COMMAND, "report", str(recorder.directory)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert report.returncode == 0 or "was dropped meanwhile by the running recording (--keep): try again" in report.stderr
+    assert report.returncode == 0 or "was dropped meanwhile by the running recording (--retain): try again" in report.stderr
     trace = pytrace_ebpf.open(recorder.stop())
     check(trace)
     made = trace.calls().merge(trace.functions(), on="func_id")
@@ -88,7 +88,7 @@ def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subp
     assert len(lines) == 2 and set(lines.dropna()) == (called_from if source == "agent" else set())
     assert 2.5e9 < trace.end_ns - trace.start_ns < 30e9 and "at_first" in set(trace.functions()["name"])
     said = subprocess.run([*COMMAND, "info", str(trace.directory)], capture_output=True, text=True, check=True).stdout
-    assert "dropped" in said and "--keep" in said
+    assert "dropped" in said and "--retain" in said
     facts = json.loads(subprocess.run([*COMMAND, "info", "--json", str(trace.directory)], capture_output=True, text=True, check=True).stdout)
     assert facts["dropped"]["segments"] >= 4 and facts["dropped"]["wall_ns"] > 3e9
     for table in ("events", "sched", "usage"):
@@ -96,7 +96,7 @@ def test_what_is_left_of_a_recording_is_a_whole_trace(source: str, service: subp
 
 
 def test_a_tracer_killed_while_it_drops_leaves_a_whole_trace(service: subprocess.Popen[bytes], attach: Callable[..., Recorder]) -> None:
-    recorder = attach(service.pid, "--source", "usdt", "--keep", "2s")
+    recorder = attach(service.pid, "--source", "usdt", "--retain", "2s")
     wait_until(lambda: dropped(recorder.directory) >= 2)
     moments = random.Random(1)
     wait_until(lambda: moments.random() < 0.02)

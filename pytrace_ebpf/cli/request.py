@@ -1,7 +1,7 @@
 """Have the daemon trace a running process, without root where its configuration lets you; Ctrl-C stops and finishes the trace.
 
-    pytrace-ebpf trace --pid 1234
-    pytrace-ebpf trace --pid 1234 --duration 30s -o slow
+    pytrace-ebpf request --pid 1234
+    pytrace-ebpf request --pid 1234 --duration 30s -o slow
 
 Root may trace every process, others those that they could debug: their own, unless set-user-id. The options are those of attach. The trace
 is yours, made in your directory with your rights. Requests for one process with the same options share its probes.
@@ -24,14 +24,14 @@ from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller, caller
 
-NAME = "trace"
+NAME = "request"
 _DURATION_S = 5.0
 _CONNECTING_S, _LOOK_S = 10.0, 0.2
-_HELD = ("when", "after", "every", "traces")
+_HELD = ("trigger", "after", "every", "traces")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `trace`."""
+    """Options of `request`."""
     parser.add_argument("-p", "--pid", type=int, required=True, metavar="PID", help="process to trace")
     parser.add_argument(
         "--duration", type=attach.duration, default=_DURATION_S, metavar="S", help=f"stop after S seconds, or 90s, 1m30s ({_DURATION_S:g}s)"
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that cannot go together, or not with `trace`."""
+    """Raise UsageError for options that cannot go together, or not with `request`."""
     option_rules.to_recording(args)
     if given := [name for name in _HELD if getattr(args, name)]:
-        raise UsageError(f"trace writes what it records; --{given[0]} is an option of pytrace-ebpf attach.")
+        raise UsageError(f"request writes what it records; --{given[0]} is an option of pytrace-ebpf attach.")
 
 
 def run(args: argparse.Namespace) -> int:

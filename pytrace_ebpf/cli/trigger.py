@@ -12,6 +12,7 @@ import argparse
 import difflib
 import re
 
+from pytrace_ebpf.cli import option_rules
 from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import SNAP, WORDS, Condition, Flight
@@ -31,25 +32,26 @@ class _Wrong(Exception):  # noqa: N818 - a sentence, with where
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of a flight recorder."""
-    parser.add_argument(
-        "--when", type=condition, action="append", default=[], metavar="CONDITION",
-        help="hold what is recorded in memory, the last 10s or what --keep says, and write a trace only when this comes true: "
+    held = parser.add_argument(
+        "--trigger", type=condition, action="append", default=[], metavar="CONDITION",
+        help="hold what is recorded in memory, the last 10s or what --retain says, and write a trace only when this comes true: "
         "'call FUNCTION > 200ms', 'raises FUNCTION', 'loop > 100ms', 'gil > 30%%', 'runq > 50%% over 5s', or snap: only when pytrace-ebpf snap or "
         "SIGUSR2 asks for it. FUNCTION as of --args. May be given several times (docs/flight-recorder.md)",
     )  # fmt: skip
-    parser.add_argument("--after", type=_seconds, metavar="TIME", help=f"of --when: how long a trace goes on after what set it off ({AFTER_S:g}s)")
+    option_rules.also(parser, held, "--when")
+    parser.add_argument("--after", type=_seconds, metavar="TIME", help=f"of --trigger: how long a trace goes on after what set it off ({AFTER_S:g}s)")
     parser.add_argument(
-        "--every", type=_seconds, metavar="TIME", help=f"of --when: begin a trace this long after the last one at the soonest ({EVERY_S:g}s)"
+        "--every", type=_seconds, metavar="TIME", help=f"of --trigger: begin a trace this long after the last one at the soonest ({EVERY_S:g}s)"
     )
-    parser.add_argument("--traces", type=_count, metavar="N", help=f"of --when: end the recording after N traces ({TRACES})")
+    parser.add_argument("--traces", type=_count, metavar="N", help=f"of --trigger: end the recording after N traces ({TRACES})")
 
 
 def flight(args: argparse.Namespace) -> Flight | None:
     """What the command line asks for; None where it is no flight recorder. Raises UsageError."""
-    if len(args.when) > _MOST:
-        raise UsageError(f"--when is given {len(args.when)} times; {_MOST} conditions are the most.")
+    if len(args.trigger) > _MOST:
+        raise UsageError(f"--trigger is given {len(args.trigger)} times; {_MOST} conditions are the most.")
     times = (AFTER_S if args.after is None else args.after, EVERY_S if args.every is None else args.every)
-    return Flight(tuple(args.when), *times, args.traces or TRACES) if args.when else None
+    return Flight(tuple(args.trigger), *times, args.traces or TRACES) if args.trigger else None
 
 
 def condition(text: str) -> Condition:
