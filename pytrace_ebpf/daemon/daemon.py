@@ -196,7 +196,7 @@ class Daemon:
     def _take(self, closed: Closed) -> None:
         """Sum a window, and store it."""
         if self._samples is None:
-            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"])
+            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.metadata["sampling"])
         for row in closed.tables["losses"].to_pylist() if "losses" in closed.tables else ():
             self._lost[row["class"]] += row["count"]
         samples = self._samples.take(closed.tables, closed.end_ns)

@@ -45,7 +45,7 @@ class Sinks:
             for pid in [pid for pid in self._totals.times if pid >= 0 and pid not in processes]:
                 self._totals.ended(pid)
         if self._push and len(rows):
-            host, period = platform.node(), int(closed.facts["sampling"]["period_ns"])
+            host, period = platform.node(), int(closed.metadata["sampling"]["period_ns"])
             resources = {pid: resource(pid, row["command"], row["executable"], row["python_version"], host) for pid, row in processes.items()}
             span = Span(time.time_ns() - (time.monotonic_ns() - closed.start_ns), closed.end_ns - closed.start_ns, period)
             for kind, push in self._push:

@@ -57,7 +57,7 @@ class Store:
             except (PytraceError, OSError) as error:
                 self._fail(str(error))
         self._forget(closed)
-        self._forget_functions(closed.facts.get("forgotten", ()))
+        self._forget_functions(closed.metadata.get("forgotten", ()))
 
     def _segment(self, closed: Closed, tables: dict[str, pa.Table]) -> None:
         hour = name_of(time.time())
@@ -74,7 +74,7 @@ class Store:
         self._counts.update(
             sample=int(profile["samples"].to_numpy().sum() + profile["off_samples"].to_numpy().sum()), function=len(tables["functions"])
         )
-        self._writer.segment(closed.start_ns, closed.end_ns, tables, self._news(closed.facts))
+        self._writer.segment(closed.start_ns, closed.end_ns, tables, self._news(closed.metadata))
         self._handed, self.windows, self.why_not = self._handed + 1, self.windows + 1, None
         if self._writer.failed:
             self._close_hour()
@@ -84,10 +84,10 @@ class Store:
         self._hours.tidy({self._writer.directory.name}, self._writer.size)
 
     def _begin_hour(self, hour: str, closed: Closed) -> None:
-        manifest = new_manifest(closed.start_ns, closed.facts["target"], self._argv, self._options)
+        manifest = new_manifest(closed.start_ns, closed.metadata["target"], self._argv, self._options)
         self._clock, self._counts, self._lost, self._written = manifest["clock"], Counter(), Counter(), set()
         self._fresh = set(self._processes)
-        self._writer = Writer(self._hours.path / hour, manifest | self._news(closed.facts), _PLENTY, another=True)
+        self._writer = Writer(self._hours.path / hour, manifest | self._news(closed.metadata), _PLENTY, another=True)
         self._hour = hour
         self._hours.forget_sizes()
 

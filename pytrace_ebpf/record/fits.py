@@ -79,6 +79,6 @@ class Fits(Recorder):
         said, self._said = self._said, []
         return said
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `patterns`."""
         return {"patterns": list(self._found.values())} if self._found else {}

@@ -112,9 +112,9 @@ class Session:
         with self._nothing_left_behind():
             return self._targets.launch(command)
 
-    def _open(self, facts: Mapping[str, Any]) -> None:
+    def _open(self, metadata: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = self._new_trace({**self._facts(), **facts})
+            self._trace = self._new_trace({**self._metadata(), **metadata})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ class Session:
             self.abandon()
             raise
 
-    def _new_trace(self, facts: Mapping[str, Any]) -> "Trace":
+    def _new_trace(self, metadata: Mapping[str, Any]) -> "Trace":
         # What is seldom asked for takes long to import.
         if self._take is not None:
             from pytrace_ebpf.record.live.sink import Live
@@ -135,12 +135,12 @@ class Session:
         if self._first is not None:
             from pytrace_ebpf.record.output.shared import Shared
 
-            return Shared(facts, self._first)
+            return Shared(metadata, self._first)
         if self._options.flight is None:
-            return Recorded(self._options, self._argv, facts)
+            return Recorded(self._options, self._argv, metadata)
         from pytrace_ebpf.record.flight.recorder import FlightRecorder
 
-        return FlightRecorder(self._options, self._argv, facts)
+        return FlightRecorder(self._options, self._argv, metadata)
 
     # -- recording -----------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Session:
             if due and trace.collector.can_cut:
                 self._cut_soon = False
                 self._close_segment()
-                trace.cut(self._facts())
+                trace.cut(self._metadata())
                 self._targets.let_go_of_ended()
                 next_cut = time.monotonic() + max(self._segment_s(trace.seconds), _PACES * self._cost.pace_s)
             if time.monotonic() >= next_shown:
@@ -265,7 +265,7 @@ class Session:
             for name, batches in rows.items():
                 drained.setdefault(name, []).extend(batches)
         for recorder in self._recorders:
-            recorder.see(drained)
+            recorder.observe(drained)
         owed = [ns for recorder in self._recorders if (ns := recorder.owed_ns) is not None]
         # Rows that come after their segment was closed have unknown times. Whoever fakes an arena holds it up for so long and no longer.
         collector.drained_ns = max(collector.drained_ns, min([began_ns, *owed]), began_ns - _OWED_NS)
@@ -279,11 +279,11 @@ class Session:
         for recorder in self._recorders:
             self._written().collector.add(recorder.cut(), recorder)
 
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
         for recorder in self._recorders:
-            facts |= recorder.facts()
-        return facts | (self._targets.facts() if self._trace is not None else {})
+            metadata |= recorder.metadata()
+        return metadata | (self._targets.metadata() if self._trace is not None else {})
 
     # -- end -----------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Session:
         self._close_segment()
         for reader in (sandbox.parsers, sandbox.searcher):
             reader.dismiss()
-        trace.finish(self._facts(), end_ns)
+        trace.finish(self._metadata(), end_ns)
         launched = self._targets.launched
         return launched.exit_code if launched and launched.status is not None else None
 

@@ -25,7 +25,7 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordings]:
-    monkeypatch.setattr(module.itself, "command", lambda *words: ["env", "--default-signal=INT", "/bin/sh", "-c", ATTACH, *words])
+    monkeypatch.setattr(module.self_command, "command", lambda *words: ["env", "--default-signal=INT", "/bin/sh", "-c", ATTACH, *words])
     recordings = Recordings(Configuration(recordings=tmp_path / "r", max_recordings=1, max_bytes=5 * SIZE // 2), Clock())
     yield recordings
     recordings.close()

@@ -130,9 +130,9 @@ def test_a_user_has_so_many_functions_at_a_time_and_those_that_nobody_holds_are_
     functions.hold([5, 100])
     functions.release(own[:100])
     functions.forget()
-    assert functions.facts() == {"forgotten": []}  # the segment that is closed may refer to them
+    assert functions.metadata() == {"forgotten": []}  # the segment that is closed may refer to them
     functions.forget()
-    assert functions.facts() == {"forgotten": [number for number in range(100) if number != 5]}
+    assert functions.metadata() == {"forgotten": [number for number in range(100) if number != 5]}
     assert len(functions) == 2 and name(functions, 5, 1) == 5 and name(functions, 6, 1) == 101
 
 

@@ -69,7 +69,7 @@ class Cost(Recorder):
             self._began_s = self._first_s = self._accounts.approached_s
         self._accounts.add(pid)
 
-    def see(self, _drained: Rows) -> None:
+    def observe(self, _drained: Rows) -> None:
         """Count the events of the sources, and decide from time to time."""
         self._count(self._sources.drained)
         seconds = time.monotonic() - self._began_s

@@ -118,7 +118,7 @@ class Blocks(Recorder):
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `native_memory`."""
         return {"native_memory": {"sample_bytes": self._sample_bytes}}
 

@@ -124,19 +124,19 @@ class NativeLayers(Recorder):
         self._read, self._unknown = self._read + seen, self._unknown + odd
         return {"events": [calls], "arguments": [arguments], "errors": [errors]}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `native`."""
         functions: Counter[str] = Counter()
         for (library, _), count in self._probed.items():
             functions[library] += count
-        facts = {
+        metadata = {
             "layers": list(self._layers),
             "functions": dict(functions),
             "tensors_read": self._read,
             "tensors_unknown": self._unknown,
             "missing": list(self.missing()),
         }
-        return {"native": facts}
+        return {"native": metadata}
 
     def missing(self) -> tuple[str, ...]:
         """What was asked for and is not in the trace so far, a sentence each."""

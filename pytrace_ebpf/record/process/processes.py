@@ -67,7 +67,7 @@ class Processes(Recorder):
     def _now(self) -> int:
         return time.monotonic_ns() if self.last_ns is None else self.last_ns
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Learn from rows of `sched`; where nothing reports what begins and ends, look."""
         for columns in drained.get("sched", ()):
             self.learn(columns)

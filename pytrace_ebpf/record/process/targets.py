@@ -88,7 +88,7 @@ class Targets:
                 continue
             self._attach_children(pid)
         if not begun and self._matching and self._matching.patient:
-            self._opens(self.facts())
+            self._opens(self.metadata())
         elif not begun and len(refused) == 1:
             raise refused[0][1]
         elif not begun:
@@ -221,7 +221,7 @@ class Targets:
 
     def _open(self, pid: int, described: dict[str, Any]) -> None:
         self._asked[pid] = {"pid": pid} | described
-        self._opens(self.facts())
+        self._opens(self.metadata())
 
     # -- followed ------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Targets:
         """The processes that were asked for, or that fitted a pattern."""
         return set(self._asked)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `target`, the first one, and `targets`, all that were asked for."""
         for pid, described in self._asked.items():
             if row := self._processes.processes.get(pid):
@@ -297,7 +297,7 @@ class Targets:
         asked = list(self._asked.values())[:_MOST_NAMED]
         if self._matching is not None:  # there may come any number of them
             self._asked = {each["pid"]: each for each in asked}
-        left_alone = self._matching.shares.facts() if self._matching is not None else {}
+        left_alone = self._matching.shares.metadata() if self._matching is not None else {}
         return {
             "target": dict(asked[0]) if asked else {"pid": 0},
             "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked],

@@ -163,7 +163,7 @@ class RootlessSamples(Recorder):
             self.interval_s = _INTERVAL_S if new else min(max(2 * self.interval_s, _INTERVAL_S), _CALM_S)
         return {}
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Find what is to be sampled too: nobody else may report it."""
         if not self._stop.is_set():
             self._finding.look()
@@ -187,7 +187,7 @@ class RootlessSamples(Recorder):
             total = sum((Counter(each.outside.losses) for each in self._sampled.values()), Counter(self._lost))
         return np.array([total[name] for name in LOSS_CLASSES], np.int64)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 1 = samples say what these waited for."""
         return {"sampling": {"period_ns": self._period_ns, "off_core": 1, "states": int(queue_time_is_known())}}
 

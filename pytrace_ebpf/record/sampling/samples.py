@@ -335,7 +335,7 @@ class Samples(Recorder):
         """Whether samples say what threads off the core wait for, so that nobody has to record scheduling for them."""
         return self._states and not self._returns.why_not
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 2 = samples say what these waited for."""
         states = {"states": DRAWN, "off_period_ns": self._off_period_ns} if self.states_known else {}
         return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not), **states}}

@@ -23,7 +23,7 @@ class ExternalThreads(Recorder):
         self._known = {0}  # the idle thread
         self._new: list[dict[str, Any]] = []
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Learn from rows of `sched`."""
         for columns in drained.get("sched", ()):
             self._meet(columns, set(self._processes.processes))

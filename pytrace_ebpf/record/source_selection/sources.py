@@ -327,7 +327,7 @@ class Sources(Recorder):
         """The longest owed."""
         return min((source.owed_ns for source in self if source.owed_ns is not None), default=None)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `sources`."""
         return {"sources": list(self._recording.chosen)}
 
