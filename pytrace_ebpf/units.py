@@ -5,6 +5,8 @@ import re
 from pytrace_ebpf.errors import UsageError
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "µs": 10**3, "ns": 1}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)", re.ASCII)
 _MOST, _MOST_S = 1 << 63, 1 << 33  # what a file, and a clock in ns, can have
 
 
@@ -21,6 +23,15 @@ def seconds(text: str) -> float | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", text, re.ASCII)
     found_s = float(found[1]) * _SECONDS[found[2]] if found else None
     return found_s if found_s is not None and found_s < _MOST_S else None
+
+
+def nanoseconds(said: str, example: str = "seconds, or 250ms, 90s, 1m30s") -> int:
+    """Nanoseconds of "12", "12.5", "250ms", "90s" or "1m30s". Raises UsageError, which says to give `example`."""
+    written = said + "s" if re.fullmatch(r"\d+(\.\d+)?", said, re.ASCII) else said
+    amounts = _AMOUNT.findall(written)
+    if not amounts or "".join(number + unit for number, unit in amounts) != written or len(written) > 40:
+        raise UsageError(f"{said!r} is not a time: give {example}.")
+    return sum(round(float(number) * _UNITS[unit]) for number, unit in amounts)
 
 
 def share_of(option: str, written: str) -> float:

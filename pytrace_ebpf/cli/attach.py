@@ -16,11 +16,11 @@ import time
 from dataclasses import replace
 
 from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.units import nanoseconds
 
 NAME = "attach"
 _INSTEAD = "its stacks alone, by --rootless --sample, or all calls from its start, by pytrace-ebpf run --rootless -- COMMAND"

@@ -13,9 +13,9 @@ import difflib
 import re
 
 from pytrace_ebpf.cli import option_rules
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import SNAP, WORDS, Condition, Flight
+from pytrace_ebpf.units import nanoseconds
 
 AFTER_S, EVERY_S, TRACES = 2.0, 60.0, 10
 _MOST = 32  # a bit each: MOST_CONDITIONS of rebuild/triggers.py

@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.text import duration
 
 _EXAMPLE = "seconds from the start of the recording, or 250ms, 90s, 1m30s"

@@ -7,11 +7,11 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.fits import fits, loaded
 from pytrace_ebpf.record.kernel import host, red_zone
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
+from pytrace_ebpf.record.pattern_counts import fits, loaded
 from pytrace_ebpf.record.process.target import Target, inspect
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
 from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve

@@ -51,9 +51,9 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
 
 
 def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
-    from pytrace_ebpf.record.fits import Fits
+    from pytrace_ebpf.record.pattern_counts import PatternCounts
 
-    return Fits(recording, asked)
+    return PatternCounts(recording, asked)
 
 
 def _native(options: Options, recording: Recording) -> Recorder:

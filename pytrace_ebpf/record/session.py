@@ -12,7 +12,6 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.rebuild.library import library
-from pytrace_ebpf.record.bell import Bell
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
@@ -27,6 +26,7 @@ from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.sources import Sources
+from pytrace_ebpf.record.wakeup import Wakeup
 from pytrace_ebpf.trace.losses import PARTLY
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class Session:
         if not options.rootless:
             host.require_ebpf()
         looking = looking or (Matching(options.match) if options.match is not None else None)
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         if looking:
-            looking.tell = self._bell.ring
+            looking.tell = self._wakeup.ring
             looking.start()
         self._processes = Processes(not options.lean, looking.shares if looking else None, looking.user if looking else lambda pid: 0)
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
@@ -152,7 +152,7 @@ class Session:
                 poll.register(recorder.alert_fd, select.POLLIN)
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         next_shown = time.monotonic() + _SHOWN_S
         next_cut = time.monotonic() + self._segment_s(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
@@ -160,7 +160,7 @@ class Session:
         while not self._targets.ended() and not trace.full and not stop():
             interval_s = max(self._cost.pace_s, min(recorder.interval_s for recorder in self._recorders))
             poll.poll(1000 * interval_s)
-            self._bell.hush()
+            self._wakeup.hush()
             self._drain()
             if interval_s >= _CALM_S or time.monotonic() >= calm_by:
                 ready.begin()
@@ -180,7 +180,7 @@ class Session:
 
     def wake(self) -> None:
         """Have run() ask `stop` at once. May be called by whoever handles a signal."""
-        self._bell.ring()
+        self._wakeup.ring()
 
     def _segment_s(self, recorded_s: float) -> float:
         return self._options.segment_s if self._take else self._options.segment_length(recorded_s)

@@ -17,7 +17,7 @@ from pytrace_ebpf.record.agent.inject.ptrace import Stopped
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import inspect
-from pytrace_ebpf.record.rights import lowered
+from pytrace_ebpf.record.rights import unprivileged
 from pytrace_ebpf.record.source_selection.calibrate import FibChild
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S
@@ -165,7 +165,7 @@ def test_what_is_run_again_has_the_targets_rights_and_nothing_of_roots(folder: P
             pinned = Pinned(process.pid)
             (folder / "python").unlink()  # what has the name now is not what was pinned
             (folder / "python").write_text("#!/bin/sh\nid >/dev/null\n")
-            child = lowered.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
+            child = unprivileged.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
             said = json.loads(child.communicate(timeout=PATIENCE_S)[0])
     finally:
         os.close(kept)

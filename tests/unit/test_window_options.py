@@ -10,8 +10,8 @@ from synthetic import sample
 import pytrace_ebpf
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.by import BY
 
 WINDOW = ["--from", "0.01", "--until", "20ms"]

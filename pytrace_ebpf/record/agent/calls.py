@@ -24,7 +24,7 @@ from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
-from pytrace_ebpf.record.rights.beneath import Unfit
+from pytrace_ebpf.record.rights.openat2 import Unfit
 from pytrace_ebpf.record.source import CallSource, Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 

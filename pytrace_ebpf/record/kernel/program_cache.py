@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pytrace_ebpf.record.rights import beneath, folders
+from pytrace_ebpf.record.rights import folders, openat2
 
 _ROOT, _FOLDER = Path("/"), "var/cache/pytrace-ebpf/programs"
 _MADE = (("var/cache", "pytrace-ebpf"), ("var/cache/pytrace-ebpf", "programs"))  # where they are not there
@@ -21,8 +21,8 @@ _OTHERS_WRITE = 0o022
 
 def load(key: str) -> bytes | None:
     """The content kept under `key`; None where there is none that can be trusted."""
-    with suppress(OSError, beneath.Unfit), _folder() as folder:
-        file = beneath.regular_file(folder, key, 0, _MOST_BYTES)
+    with suppress(OSError, openat2.Unfit), _folder() as folder:
+        file = openat2.regular_file(folder, key, 0, _MOST_BYTES)
         if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
             return None
         with os.fdopen(os.dup(file.fileno()), "rb") as opened:

@@ -15,7 +15,7 @@ from typing import Self
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process.target import Target
-from pytrace_ebpf.record.rights import lowered
+from pytrace_ebpf.record.rights import unprivileged
 
 _CHILD = Path(__file__).with_name("fib_child.py")
 _PATIENCE_S, _CPU_S = 10, 20  # for one measurement, and for all of them
@@ -32,7 +32,7 @@ class FibChild:
     def __init__(self, target: Target, environment: Mapping[str, str] | None = None) -> None:
         words = [target.process.executable_name, "-I", "-S", "-c", _CHILD.read_text()]
         try:
-            self._child = lowered.start(target.process, words, environment or {}, _CPU_S)
+            self._child = unprivileged.start(target.process, words, environment or {}, _CPU_S)
         except OSError as error:
             raise TargetError(f"{target.executable} cannot be started ({error.strerror})") from error
         self.pid = self._child.pid

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pytrace_ebpf.record.process.pinned import Descriptor
 
 
-class Bell:
+class Wakeup:
     """To be polled for reading."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Becomes a program with lowered rights: run by itself, with Python's own library alone, as `lower.py JSON EXECUTABLE-FD WORD...`.
+"""Becomes a program with lowered rights: run by itself, with Python's own library alone, as `drop_privileges.py JSON EXECUTABLE-FD WORD...`.
 
-The JSON says whose rights (lowered.Rights). Nothing of the tracer's reaches the program but its three standard
+The JSON says whose rights (unprivileged.Rights). Nothing of the tracer's reaches the program but its three standard
 files: it has a session of its own without a terminal, no environment but what is given, and cannot gain rights.
 Any failure ends it with 127 before the program runs.
 """

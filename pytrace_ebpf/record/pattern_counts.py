@@ -32,7 +32,7 @@ def fits(option: str, pattern: str, known: Known, mains: Mains) -> list[tuple[st
     return [each for each in known if fits_function(pattern, *each, mains.have(each[0]))]
 
 
-class Fits(Recorder):
+class PatternCounts(Recorder):
     """Looks twice at what the first processes have loaded, in a thread of its own: at what fitted nothing again, as a program may just have begun to import."""
 
     def __init__(self, recording: Recording, asked: Iterable[tuple[str, str]]) -> None:

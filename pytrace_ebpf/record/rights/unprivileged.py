@@ -1,4 +1,4 @@
-"""Starts a traced process's own program once more, with no more rights than that process has: lower.py does it."""
+"""Starts a traced process's own program once more, with no more rights than that process has: drop_privileges.py does it."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process.pinned import Pinned, own_surroundings
 
-_LOWER = Path(__file__).with_name("lower.py")
+_DROPS = Path(__file__).with_name("drop_privileges.py")
 _JOINED = {"mnt": 0x00020000, "net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000, "cgroup": 0x02000000}  # CLONE_NEW*
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What lower.py takes on. Descriptors are this process's, -1 for none."""
+    """What drop_privileges.py takes on. Descriptors are this process's, -1 for none."""
 
     uid: int
     gid: int
@@ -70,7 +70,7 @@ def start(process: Pinned, words: Sequence[str], environment: Mapping[str, str],
         )
         executable = process.executable.fileno()
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LOWER), json.dumps(asdict(rights)), str(executable), *words],
+            [sys.executable, "-I", "-S", str(_DROPS), json.dumps(asdict(rights)), str(executable), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
