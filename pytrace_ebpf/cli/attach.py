@@ -20,6 +20,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import nanoseconds
 
 NAME = "attach"
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if not pids and args.match is None:
         raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
     option_rules.to_recording(args)
-    if args.rootless and option_rules.source(args) != "sample":
+    if args.rootless and option_rules.source(args) != SAMPLES_ALONE:
         raise UsageError(_ALL_CALLS)
     with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped, snapping.snap_requests(args) as asked:
         options = replace(

@@ -24,6 +24,7 @@ from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import plural
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     capabilities.keep(capabilities.LOADING)
     descriptors.allow_all()
-    recording.prepare("sample")
+    recording.prepare(SAMPLES_ALONE)
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
     from pytrace_ebpf.cli import recorder_worker

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
 
@@ -25,7 +26,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
     ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
-        ("source", "sample", name, "no call is recorded")
+        ("source", SAMPLES_ALONE, name, "no call is recorded")
         for name in (
             "budget",
             "faults",
@@ -68,10 +69,10 @@ def to_recording(args: argparse.Namespace) -> None:
     """Raise UsageError for two options that cannot go together."""
     for name, value, other, why in RECORDING:
         if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
-            said = "--sample without --source" if value == "sample" else flag(name) if value is True else f"{flag(name)} {value}"
+            said = "--sample without --source" if value == SAMPLES_ALONE else flag(name) if value is True else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
     _of_flight(args)
-    if given(args, "switches") and source(args) != "sample":
+    if given(args, "switches") and source(args) != SAMPLES_ALONE:
         raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
     if given(args, "redact") and not given(args, "args"):
         raise UsageError("--redact has no effect without --args; leave it out.")
@@ -88,7 +89,7 @@ def _of_flight(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name} has no effect without --trigger; leave it out.")
     for condition in args.trigger:
         said = f"--trigger '{condition.text}' cannot go with "
-        if condition.word in OF_CALLS and source(args) == "sample":
+        if condition.word in OF_CALLS and source(args) == SAMPLES_ALONE:
             raise UsageError(f"{said}--sample without --source: no call is recorded; leave one of them out.")
         if condition.word in OF_CALLS and given(args, "budget"):
             raise UsageError(f"{said}--budget: calls of functions that are left out for a time would be missing; leave one of them out.")
@@ -101,7 +102,7 @@ def _of_flight(args: argparse.Namespace) -> None:
 def source(args: argparse.Namespace) -> str:
     """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --trigger raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
-    asked = asked or ("sample" if given(args, "sample") else "auto")
+    asked = asked or (SAMPLES_ALONE if given(args, "sample") else "auto")
     agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 

@@ -12,6 +12,7 @@ from pytrace_ebpf.cli import option_rules
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.flight.conditions import OF_CALLS
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended
 
@@ -88,7 +89,7 @@ def line(status: "Status") -> str:
 
 def cheaper(args: argparse.Namespace) -> str:
     """What to do where this recording costs much."""
-    if option_rules.source(args) == "sample":
+    if option_rules.source(args) == SAMPLES_ALONE:
         return "a lower --sample rate costs less"
     return BUDGET if not any(condition.word in OF_CALLS for condition in args.trigger) else "--include and --exclude leave calls out"
 

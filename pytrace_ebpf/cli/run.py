@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         options = recording.options(args)
         if args.rootless:
-            options = replace(options, source="sample" if options.source == "sample" else "agent", rootless=True)
+            options = replace(options, source=options.source if options.samples_alone else "agent", rootless=True)
         session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}", command)
         try:
             pid = session.launch(command)

@@ -28,6 +28,7 @@ from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session, Status
 from pytrace_ebpf.trace.joined import HOUR
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.schema import STACKS
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ class Daemon:
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
         self._recordings = Recordings(configuration, self._clock)
-        options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
+        options = Options(
+            None, source=SAMPLES_ALONE, sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True
+        )
         if configuration.push or configuration.metrics_port:
             from pytrace_ebpf.daemon.sinks import Sinks
 

@@ -42,7 +42,7 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
     if options.rootless:
         from pytrace_ebpf.record.scheduling.rootless import Rootless
 
-        return Rootless(processes, options.running, options.source == "sample")
+        return Rootless(processes, options.running, options.samples_alone)
     from pytrace_ebpf.record.scheduling.sched import Lives, SchedProbes
 
     if getattr(samples, "states_known", False):
@@ -70,7 +70,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
         return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, options.follow, options.lasting, options.source == "sample" and not options.switches, options.lean)
+    return Samples(recording, hz, options.follow, options.lasting, options.samples_alone and not options.switches, options.lean)
 
 
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:

@@ -78,7 +78,7 @@ class Session:
         looking = looking or (Matching(options.match) if options.match is not None else None)
         self._wakeup = Wakeup()
         if looking:
-            looking.tell = self._wakeup.ring
+            looking.tell = self._wakeup.set
             looking.start()
         self._processes = Processes(not options.lean, looking.shares if looking else None, looking.user if looking else lambda pid: 0)
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
@@ -160,7 +160,7 @@ class Session:
         while not self._targets.ended() and not trace.full and not stop():
             interval_s = max(self._cost.pace_s, min(recorder.interval_s for recorder in self._recorders))
             poll.poll(1000 * interval_s)
-            self._wakeup.hush()
+            self._wakeup.clear()
             self._drain()
             if interval_s >= _CALM_S or time.monotonic() >= calm_by:
                 ready.begin()
@@ -180,7 +180,7 @@ class Session:
 
     def wake(self) -> None:
         """Have run() ask `stop` at once. May be called by whoever handles a signal."""
-        self._wakeup.ring()
+        self._wakeup.set()
 
     def _segment_s(self, recorded_s: float) -> float:
         return self._options.segment_s if self._take else self._options.segment_length(recorded_s)

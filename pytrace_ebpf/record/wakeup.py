@@ -1,4 +1,4 @@
-"""Wakes the loop of a recording while it sleeps: rung by any thread, and by whoever handles a signal."""
+"""Wakes the loop of a recording while it sleeps: set by any thread, and by whoever handles a signal."""
 
 import os
 from contextlib import suppress
@@ -16,12 +16,12 @@ class Wakeup:
         """Its descriptor."""
         return self._file.fileno()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the loop, now or when it is about to sleep."""
         with suppress(OSError):
             os.eventfd_write(self._file.fileno(), 1)
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """It was heard."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._file.fileno())

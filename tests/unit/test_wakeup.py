@@ -15,12 +15,12 @@ def test_it_wakes_who_sleeps_or_is_about_to_once() -> None:
     wakeup, poll = Wakeup(), select.poll()
     poll.register(wakeup, select.POLLIN)
     for _ in range(2):
-        threading.Timer(0.05, wakeup.ring).start()
+        threading.Timer(0.05, wakeup.set).start()
         assert poll.poll(1000 * PATIENCE_S)
-        wakeup.ring()
-        wakeup.hush()
+        wakeup.set()
+        wakeup.clear()
         assert not poll.poll(0)
-    wakeup.ring()
+    wakeup.set()
     assert poll.poll(0)
 
 
@@ -29,7 +29,7 @@ def test_a_signal_that_stops_a_recording_wakes_its_loop(number: signal.Signals) 
     wakeup, poll = Wakeup(), select.poll()
     poll.register(wakeup, select.POLLIN)
     with stopping.stop_signals(number) as stopped:
-        stopped.wake = wakeup.ring
+        stopped.wake = wakeup.set
         timer = threading.Timer(0.05, lambda: signal.pthread_kill(threading.main_thread().ident or 0, number))
         timer.start()
         assert poll.poll(1000 * PATIENCE_S) and stopped()

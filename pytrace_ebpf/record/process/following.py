@@ -114,4 +114,4 @@ class Following:
         if not self._started_itself(row["pid"]):  # what was attached to it, maybe since, was meant for the program before
             self._processes.clear_source(row["pid"])
         if row["pid"] in self._processes.targets:
-            self._recording.reset([(row["pid"], row["tid"])], row["ts"])
+            self._sources.undrained.reset([(row["pid"], row["tid"])], row["ts"])

@@ -11,30 +11,25 @@ import numpy as np
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
-from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source import CallSource, Undrained
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.usdt.calls import UsdtCalls
 
 
-def change(target: Target, usdt: "UsdtCalls", agent: CallSource, recording: Recording) -> None:
-    """Raises TargetError, or HostError, where the agent cannot come; then the probes go on."""
-    waiting = recording.take()
-    try:
-        agent.prepare(target)
-        agent.attach(target)
-        by_agent = agent.drain()
-    except BaseException:
-        _emit(recording, waiting)
-        raise
+def change(target: Target, usdt: "UsdtCalls", agent: CallSource) -> Rows:
+    """The rows of both until then. Raises TargetError, or HostError, where the agent cannot come; then the probes go on."""
+    agent.prepare(target)
+    agent.attach(target)
+    by_agent, rows = agent.drain(), Undrained()
     begins = _first_of_threads(by_agent, target.pid)
     by_probes = usdt.let_go(target.pid)
     by_probes["events"] = [_before(columns, target.pid, begins) for columns in by_probes.get("events", ())]
-    _emit(recording, waiting)
-    _emit(recording, by_probes)
+    rows.extend(by_probes)
     for tid, ts in begins.items():
-        recording.reset([(target.pid, tid)], ts - 1)
-    _emit(recording, by_agent)
+        rows.reset([(target.pid, tid)], ts - 1)
+    rows.extend(by_agent)
+    return rows.take()
 
 
 def _first_of_threads(rows: Rows, pid: int) -> dict[int, int]:
@@ -54,9 +49,3 @@ def _before(columns: tables.Columns, pid: int, begins: dict[int, int]) -> tables
     for tid, ts in begins.items():
         wanted &= (columns["pid"] != pid) | (columns["tid"] != tid) | (columns["ts"] < ts - 1)
     return tables.where(columns, wanted)
-
-
-def _emit(recording: Recording, rows: Rows) -> None:
-    for table, batches in rows.items():
-        for columns in batches:
-            recording.emit(columns, table)

@@ -8,6 +8,7 @@ from pytrace_ebpf.record.cpython.layout import known_versions
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.sampling import source as sampled
 from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 FUNCTION_PROBES = ("function__entry", "function__return")
 
@@ -89,8 +90,8 @@ def choose(target: Target, wish: str, launched: bool, seen: Seen = Seen(), bound
     unmodified; else, or with a bound on the cost, by the agent, where it can be injected safely. A launched process gets
     the agent, which costs a tenth.
     """
-    if wish == sampled.NAME:
-        return Choice(sampled.NAME, sampled.refuse_unknown(target))
+    if wish == SAMPLES_ALONE:
+        return Choice(SAMPLES_ALONE, sampled.refuse_unknown(target))
     if bounded and target.free_threaded:
         raise TargetError(f"the cost for {_name(target)} cannot be bounded yet, as no function is left out without a GIL: leave out --budget")
     by_probes, why_probes = probes_serve(target, seen)
@@ -127,7 +128,7 @@ def announced(target: Target, choice: Choice, seen: Seen, price: Price, bound: f
     `bound`: the share of the program's CPU time beyond which calls are left out unasked; None where none are.
     """
     parts = [f"{choice.source}: {choice.why}"]
-    if choice.source == sampled.NAME:
+    if choice.source == SAMPLES_ALONE:
         return parts[0]
     ns, estimate = price(choice.source, target), seen.estimate
     if ns is not None:

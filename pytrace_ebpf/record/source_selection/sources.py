@@ -17,12 +17,13 @@ from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.target import Target, its_own_doing
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import source as sampled
-from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source import CallSource, Recording, Undrained
 from pytrace_ebpf.record.source_selection.changing import change
 from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate, estimate_cost
 from pytrace_ebpf.record.source_selection.families import Families
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject, filtered, too_small
 from pytrace_ebpf.record.source_selection.selection import Choice, Seen, agent_serves, choose, truthful
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 if TYPE_CHECKING:  # slow to import, and usually only one of them is used
@@ -45,7 +46,7 @@ class Sources(Recorder):
         self._alone = options.filters.agents_alone if options.source == "auto" else ""
         self._made: dict[str, CallSource] = {}
         self._makers: dict[str, Callable[[], CallSource]] = {
-            "agent": self._make_agent, "usdt": self._make_usdt, sampled.NAME: lambda: sampled.NoCalls(recording),
+            "agent": self._make_agent, "usdt": self._make_usdt, SAMPLES_ALONE: lambda: sampled.NoCalls(recording),
         }  # fmt: skip
         self._seen: Seen | None = None  # of the first process
         self._families, self._looked = Families(), dict[tuple[int, str], Seen]()  # by process
@@ -56,12 +57,13 @@ class Sources(Recorder):
         self._planned: dict[int, tuple[Target, CallSource, str, CostEstimate | None]] = {}
         self._held: dict[int, tuple[Target, CallSource, str]] = {}
         self._began_s, self._busy = 0.0, False
+        self.undrained = Undrained()  # of what happened to processes, beside what their sources recorded
         self.drained: list[Columns] = []  # events, of the last drain()
 
     def launches(self) -> Mapping[str, str]:
         """Prepare for a program that is about to be launched; returns the variables for its environment. Raises HostError."""
         self._launches, self._began_s = True, time.monotonic()
-        if self._options.source in ("usdt", sampled.NAME):
+        if self._options.source == "usdt" or self._options.samples_alone:
             return {}
         agent = self._made["agent"] = self._make_agent()
         return agent.environment
@@ -106,7 +108,7 @@ class Sources(Recorder):
         return choice, seen
 
     def _look(self, target: Target, wish: str) -> Seen:
-        if wish == sampled.NAME:
+        if wish == SAMPLES_ALONE:
             return Seen()
         return replace(self._look_for_all(target, wish), too_small=too_small(target, self._options.memory))
 
@@ -152,8 +154,8 @@ class Sources(Recorder):
 
         Too young to be measured: the measurement of the busiest of its family holds for it. Raises TargetError.
         """
-        if self._options.source == sampled.NAME:
-            return self._make(sampled.NAME), choose(target, sampled.NAME, self._launches).why
+        if self._options.samples_alone:
+            return self._make(SAMPLES_ALONE), choose(target, SAMPLES_ALONE, self._launches).why
         keep_out = filtered(target.pid) if executed and not self._launches else ""
         self._seen = self._seen or Seen()
         if not self._seen.unencodable and self._options.source != "agent" and truthful(target)[0]:
@@ -188,7 +190,7 @@ class Sources(Recorder):
         begins = not self._recording.chosen and time.monotonic() - self._began_s < _BEGINNING_S
         if begins or self._busy:
             return _BUSY_INTERVAL_S
-        return Recorder.interval_s if self._options.source == sampled.NAME else _INTERVAL_S
+        return Recorder.interval_s if self._options.samples_alone else _INTERVAL_S
 
     def drain(self) -> Rows:
         """The rows of all sources."""
@@ -205,7 +207,7 @@ class Sources(Recorder):
     def _taken(self, parts: list[Rows]) -> Rows:
         """These and what waits, by table."""
         rows: Rows = {}
-        for part in (*parts, self._recording.take()):
+        for part in (*parts, self.undrained.take()):
             for table, batches in part.items():
                 rows.setdefault(table, []).extend(batches)
         return rows
@@ -240,7 +242,7 @@ class Sources(Recorder):
     def measure(self) -> None:
         """Begin to measure the price of each source that has a process, beside the recording."""
         for name, source in list(self._made.items()):
-            if name != sampled.NAME and name not in self._measuring and source.first is not None:
+            if name != SAMPLES_ALONE and name not in self._measuring and source.first is not None:
                 self._measuring[name] = self._beside.submit(self._measure, source, source.first)
 
     def measured(self) -> None:
@@ -292,7 +294,7 @@ class Sources(Recorder):
             if not keep:
                 try:
                     with its_own_doing(pid):
-                        change(target, self._usdt(), self._make("agent"), self._recording)
+                        self.undrained.extend(change(target, self._usdt(), self._make("agent")))
                 except (TargetError, HostError) as error:
                     keep = str(error)
             if keep:
