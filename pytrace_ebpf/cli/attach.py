@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     descriptors.allow_all()
     recording.prepare(option_rules.source(args))
     if not pids and args.match is None:
-        raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
+        raise UsageError("attach needs a process: its PID, or --match PATTERN for every matching Python process")
     option_rules.to_recording(args)
     if args.rootless and option_rules.source(args) != SAMPLES_ALONE:
         raise UsageError(_ALL_CALLS)

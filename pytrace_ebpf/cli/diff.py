@@ -1,4 +1,4 @@
-"""Compare two traces of a program, or two sets of traces: what got slower, by which of the four ways, and how sure that is.
+"""Compare two traces of a program, or two sets of traces: what got slower, in which state, and with what confidence.
 
     pytrace-ebpf diff before after
     pytrace-ebpf diff main branch --fail-over 5%

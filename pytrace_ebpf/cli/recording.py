@@ -155,8 +155,8 @@ def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
-        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: a sample about every SIZE bytes (512KiB), of larger "
-        "blocks each, with 1 each block of all; every malloc and every free costs about 1.4 us",
+        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: sample one allocation per "
+        "SIZE bytes (512KiB); 1 records all; every malloc and every free costs about 1.4 us",
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compensate",
         action="store_true",
-        help="take off the callers what tracing the calls below them cost, and off native calls what lies within them",
+        help="subtract tracing overhead from callers, and from native calls what lies within them",
     )
 
 

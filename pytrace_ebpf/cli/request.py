@@ -82,8 +82,8 @@ def _connected(path: Path, pid: int) -> socket.socket:
     except OSError as error:
         connection.close()
         why = "no daemon runs" if isinstance(error, FileNotFoundError | ConnectionRefusedError) else f"the daemon does not answer ({error})"
-        mend = "start one, sudo pytrace-ebpf daemon, or trace as root: sudo pytrace-ebpf attach"
-        raise HostError(f"{why} at {path}; {mend} --pid {pid}") from None
+        instead = "start one, sudo pytrace-ebpf daemon, or trace as root: sudo pytrace-ebpf attach"
+        raise HostError(f"{why} at {path}; {instead} --pid {pid}") from None
     if peer.uid not in (0, os.geteuid()):
         connection.close()
         raise HostError(f"who listens at {path} is neither root nor you; is there another daemon? --socket PATH names its socket")

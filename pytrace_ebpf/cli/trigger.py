@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     option_rules.also(parser, held, "--when")
     parser.add_argument("--after", type=_seconds, metavar="TIME", help=f"of --trigger: how long a trace goes on after what set it off ({AFTER_S:g}s)")
-    parser.add_argument(
-        "--every", type=_seconds, metavar="TIME", help=f"of --trigger: begin a trace this long after the last one at the soonest ({EVERY_S:g}s)"
-    )
+    parser.add_argument("--every", type=_seconds, metavar="TIME", help=f"of --trigger: minimum time between traces ({EVERY_S:g}s)")
     parser.add_argument("--traces", type=_count, metavar="N", help=f"of --trigger: end the recording after N traces ({TRACES})")
 
 

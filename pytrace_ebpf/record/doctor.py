@@ -38,7 +38,7 @@ def _red_zone() -> Iterator[Finding]:
     if red_zone.is_written():  # nothing is said where it is not, or cannot be tried
         yield Finding(
             "red zone", "warning",
-            "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until it is mended): those of "
+            "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until that is fixed): those of "
             "CPython are one-byte nops and not concerned; other tools' USDT probes may be",
         )  # fmt: skip
 
@@ -189,5 +189,5 @@ def _container(target: Target) -> Finding:
     return _finding("container", "ok", "it runs in the same namespaces as this command")
 
 
-def _finding(subject: str, ok: str, sentence: str, mend: str = "") -> Finding:
-    return Finding(subject, ok, sentence, mend, "target")  # type: ignore[arg-type]
+def _finding(subject: str, ok: str, sentence: str, fix: str = "") -> Finding:
+    return Finding(subject, ok, sentence, fix, "target")  # type: ignore[arg-type]

@@ -204,7 +204,7 @@ def test_yes_alone_is_refused() -> None:
 def test_bcc_of_the_distribution_serves_a_python_that_does_not_see_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(host, "_LIBRARIES", tmp_path)
-    assert host.bcc() is None and host._bcc().mend == FIX
+    assert host.bcc() is None and host._bcc().fix == FIX
     make(tmp_path / "python3.13/site-packages/bcc/__init__.py", "")
     assert host.bcc() == tmp_path / "python3.13/site-packages/bcc/__init__.py" and host._bcc().ok == "ok"
 

@@ -14,8 +14,8 @@ from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
-from pytrace_ebpf.record.agent.passed import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.price import measured
+from pytrace_ebpf.record.agent.skipped_events import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames

@@ -1,4 +1,4 @@
-"""Mends what the host's findings say can be mended: a plan of steps, and their carrying out by root.
+"""Fixes what the host's findings say can be fixed: a plan of steps, and their carrying out by root.
 
 Only fixed command lines are run: without a shell, in an environment of their own, and from files that root alone can change.
 """
@@ -37,8 +37,8 @@ class Step:
 
 
 def plan(found: Iterable[Finding]) -> list[Step]:
-    """What mends these findings. Raises HostError where packages are missing and the distribution is not known."""
-    subjects = {finding.subject for finding in found if finding.mend == FIX}
+    """What fixes these findings. Raises HostError where packages are missing and the distribution is not known."""
+    subjects = {finding.subject for finding in found if finding.fix == FIX}
     steps = [*_headers_at_hand()] if "headers" in subjects else []
     packaged = ({"BCC"} & subjects) | ({"headers"} & subjects if not steps else set())
     if packaged:
