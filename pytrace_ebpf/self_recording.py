@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace
 
 _WITHIN_S = 60.0  # the recorder must have come in
-_BEGUN = (b"tracing", b"joined ")  # what it says then, of one length
+_BEGUN = (b"tracing", b"joined ")  # how the line begins that says so; before it may stand what it waited for
+_MOST_SAID = 1 << 16
 _SAMPLED = ("--rootless", "--sample", "999")  # without privileges
 _SOURCES = ("--so", "--sa", "--ro")  # --source, --sample, --rootless: where its calls come from, or that none are recorded
 _AGENT = ("--source", "agent")  # nothing has to be kept out of a process that asks for it, and it costs a tenth
@@ -48,7 +49,7 @@ class SelfRecording:
         command = self_command.command(*self._by, "--pid", str(os.getpid()), "-o", str(self.directory), *self._options)
         recorder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
         until = time.monotonic() + _WITHIN_S
-        while os.pread(self._log.fileno(), len(_BEGUN[0]), 0) not in _BEGUN:
+        while not any(line.startswith(_BEGUN) for line in os.pread(self._log.fileno(), _MOST_SAID, 0).splitlines()):
             if recorder.poll() is not None or time.monotonic() > until:
                 recorder.kill()
                 recorder.wait()
