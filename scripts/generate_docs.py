@@ -1,6 +1,11 @@
-"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py; with --check only says whether the committed files still agree."""
+"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py, and into docs/architecture.md which package imports which.
+
+With --check only says whether the committed files still agree.
+"""
 
 import argparse
+import ast
+import re
 import sys
 from pathlib import Path
 
@@ -187,17 +192,60 @@ def joins_md() -> str:
     return "\n".join(lines)
 
 
+def imports() -> dict[str, set[str]]:
+    """Which packages below pytrace_ebpf/ each of them imports, wherever in a module."""
+    root, found = REPOSITORY / "pytrace_ebpf", dict[str, set[str]]()
+    for path in sorted(root.glob("*/**/*.py")):
+        package = path.relative_to(root).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+            found.setdefault(package, set()).update(name.split(".")[1] for name in names if name.startswith("pytrace_ebpf."))
+    return {package: (names & found.keys()) - {package} for package, names in found.items()}
+
+
+def in_order(uses: dict[str, set[str]]) -> list[str]:
+    """The packages, each after all that it imports. Raises ValueError where some import each other in a circle."""
+    order: list[str] = []
+    while len(order) < len(uses):
+        free = [package for package in sorted(uses) if package not in order and uses[package] <= set(order)]
+        if not free:
+            raise ValueError(f"these import each other: {', '.join(sorted(uses.keys() - set(order)))}")
+        order += free
+    return order
+
+
+def architecture_md() -> str:
+    """The page as it is, with the imports as they are."""
+    uses = imports()
+    order = in_order(uses)
+    width = max(map(len, order)) + 2
+    above = [name for name in order if any(name in used for used in uses.values())]
+    rows = [f"{'':{width}}{'  '.join(above)}"]
+    for package in order:
+        dots = "  ".join(("●" if name in uses[package] else "·").center(len(name)) for name in above)
+        rows.append(f"{package:{width}}{dots}".rstrip())
+    drawing = "\n".join(["", "", *(f"    {row}" for row in rows), "", ""])
+    text = (DOCS / "architecture.md").read_text()
+    return re.sub(r"(<!-- imports: [^>]*-->)(.*?)(<!-- end of imports -->)", lambda found: f"{found[1]}{drawing}{found[3]}", text, flags=re.DOTALL)
+
+
 def main() -> int:
     """Exit code 1 when --check finds a difference."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--check", action="store_true", help="write nothing")
     check = arguments.parse_args().check
-    for name, text in (("format.md", format_md()), ("columns.md", columns_md()), ("joins.md", joins_md())):
+    for name, text in (("format.md", format_md()), ("columns.md", columns_md()), ("joins.md", joins_md()), ("architecture.md", architecture_md())):
         path = DOCS / name
         if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            print(f"docs/{name} differs from the schema: run make docs", file=sys.stderr)
+            print(f"docs/{name} differs from the code: run make docs", file=sys.stderr)
             return 1
     return 0
 
