@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace
 
 _WITHIN_S = 60.0  # the recorder must have come in
+_TRACEBACK = "Traceback (most recent call last):"
 _BEGUN = (b"tracing", b"joined ")  # how the line begins that says so; before it may stand what it waited for
 _MOST_SAID = 1 << 16
 _SAMPLED = ("--rootless", "--sample", "999")  # without privileges
@@ -82,8 +83,8 @@ class SelfRecording:
         self.end()
 
     def _last_words(self) -> str:
-        """Of the recorder, which has ended."""
+        """Of the recorder, which has ended: its last line, but all from the traceback on where it failed by a fault of its own."""
         with self._log:
             self._log.seek(0)
-            said = self._log.read().decode(errors="replace")
-        return said.strip().rpartition("\n")[2].removeprefix("pytrace-ebpf: ")
+            said = self._log.read().decode(errors="replace").strip()
+        return said[found:] if (found := said.find(_TRACEBACK)) >= 0 else said.rpartition("\n")[2].removeprefix("pytrace-ebpf: ")

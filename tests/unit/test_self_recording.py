@@ -1,5 +1,7 @@
-"""When a recording of this process counts as begun."""
+"""When a recording of this process counts as begun, and what is said where it does not begin."""
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,15 @@ def test_it_has_begun_once_a_line_says_so(first: str, begun: str, tmp_path: Path
         recording.end()
 
 
-def test_what_it_said_last_is_why_it_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_command, "command", lambda *words: ["/bin/sh", "-c", "echo waiting; echo 'pytrace-ebpf: this cannot be'; exit 3"])
-    with pytest.raises(HostError, match=r"^this cannot be$"):
+REFUSES = "print('a warning'); print('pytrace-ebpf: there is no room'); raise SystemExit(4)"
+FAILS = "print('a warning', flush=True); {}['missing']"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"), [(REFUSES, r"there is no room"), (FAILS, r"Traceback \(most recent call last\):\n(.|\n)*KeyError: 'missing'")]
+)
+def test_the_recorders_last_line_is_said_or_the_whole_traceback(program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_command, "command", lambda *_: [sys.executable, "-c", program])
+    with pytest.raises(HostError) as raised:
         SelfRecording(tmp_path / "trace").begin()
+    assert re.fullmatch(said, str(raised.value))
