@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "activations.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #define FEW_BITS 5
 #define FEW_FRAMES 4096

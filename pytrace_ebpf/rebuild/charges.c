@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* When the next charge of a thread is. */
 int64_t charges_next(const struct charges *all, const struct thread *thread)

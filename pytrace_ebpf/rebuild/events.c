@@ -2,7 +2,7 @@
  *
  * A thread's events of one batch are a run; where a loss of events ended within it, it falls into chunks. The first chunk of a thread,
  * and that after a loss, is looked at ahead, for what was open before it (activations.c). */
-#include "rebuild.h"
+#include "engine.h"
 
 #define AT_ONCE 64 /* rows */
 

@@ -6,8 +6,8 @@
  * the ends of calls that began before the stretch, what has no name or no frame, calls that have rows, and all where more is asked for than sums,
  * edges, cores and rows of some functions. */
 #include "activations.h"
-#include "calls.h"
-#include "rebuild.h"
+#include "stack.h"
+#include "engine.h"
 
 enum { IS_STRANGE, BEGINS, CLOSES, PASSES };
 static const uint8_t does[CALL_KINDS] = {

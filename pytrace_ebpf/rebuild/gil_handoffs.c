@@ -5,7 +5,7 @@
  * that of the turns between threads, not of the events, but for one look at each to find the runs. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 struct acts { /* some of a segment's events, in the order of the file */
     const int64_t *ts;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* The places of those of `count` ordered keys that are `key`. */
 void moments_of(const int64_t *keys, size_t count, int64_t key, size_t *begin, size_t *end)

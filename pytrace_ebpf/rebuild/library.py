@@ -1,4 +1,4 @@
-"""The compiled library that rebuilds calls, as ctypes sees it; rebuild.h says what everything is."""
+"""The compiled library that rebuilds calls, as ctypes sees it; engine.h says what everything is."""
 
 import ctypes
 import functools
@@ -29,7 +29,7 @@ Acts = _columns("ts", "pid", "tid", "kind")
 
 
 class Busy(ctypes.Structure):
-    """struct busy of rebuild.h."""
+    """struct busy of cores.h."""
 
     _fields_ = [("pid", c_int64), *((name, c_void_p) for name in ("when", "total", "slope")), ("count", c_size_t)]
 

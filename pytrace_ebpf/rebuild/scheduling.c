@@ -3,7 +3,7 @@
  * Only threads that have rows in the segment, or still something to do from the one before, are looked at. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 static int by_time_and_row(const void *one, const void *other)
 {

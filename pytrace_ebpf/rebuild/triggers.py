@@ -17,7 +17,7 @@ CALL_TAKES, LOOP_HELD, RAISES, SHARE_WAITED = range(4)
 """enum happening"""
 MOST_CONDITIONS = 32
 TENTHS = 10
-RUNQ, GIL = 1, 2  # states of rebuild.h
+RUNQ, GIL = 1, 2  # states of common.h
 
 _DTYPES = {"ts": np.int64, "frame": np.int64, "address": np.int64, "kind": np.int8, "cpu": np.int16}
 Ended = tuple[int, int, int]  # pid, tid (0: the whole process), ns

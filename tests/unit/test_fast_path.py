@@ -18,7 +18,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLER, CallKind
 from tests.unit.synthetic import GIL, write_trace
 
-RESUMED, YIELDED = 32, 64  # rebuild/rebuild.h
+RESUMED, YIELDED = 32, 64  # rebuild/common.h
 
 
 def story(seed: int) -> dict[str, Any]:
