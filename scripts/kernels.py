@@ -120,6 +120,7 @@ class Document:
         self.features: dict[str, dict[str, str]] = {}
         self.failed: dict[str, list[str]] = {}
         self.verified: dict[str, dict[str, str]] = {}
+        self._passed: dict[str, dict[str, dict[str, bool]]] = {}  # by kernel, feature and test
 
     def read_earlier(self, text: str) -> None:
         """An earlier document."""
@@ -133,11 +134,12 @@ class Document:
                 self.verified[kernel][program] = count
 
     def read_results(self, path: Path) -> None:
-        """A JUnit file, whose suite is named after its kernel; a case that was run again counts as it ended last."""
+        """A JUnit file, whose suite is named after its kernel; of several of one kernel each adds its tests, and what was run again counts as it ended last."""
         suite = next(ET.parse(path).iter("testsuite"))
         kernel = re.match(r"\d+\.\d+(\.\d+)?(-\d+)?", suite.get("name", ""))[0]  # type: ignore[index]
-        passed: dict[str, dict[str, bool]] = defaultdict(dict)
-        counts: dict[str, str] = {}
+        if kernel not in self._passed:
+            self._passed[kernel], self.verified[kernel] = defaultdict(dict), {}
+        passed = self._passed[kernel]
         for case in suite.iter("testcase"):
             feature = feature_of(case)
             if feature is None:
@@ -147,13 +149,9 @@ class Document:
             for each in case.iter("property"):
                 if (program := each.get("name", "")).startswith(VERIFIED) and program != VERIFIED + _TRIED:
                     source = _SOURCES.get(name) or name.partition("[")[2].partition("-")[0]
-                    counts[f"{source}: `{program.removeprefix(VERIFIED)}`"] = f"{int(each.get('value', '')):,}"
+                    self.verified[kernel][f"{source}: `{program.removeprefix(VERIFIED)}`"] = f"{int(each.get('value', '')):,}"
         self.features[kernel] = {feature: f"{sum(cases.values())} of {len(cases)}" for feature, cases in passed.items()}
-        failed = [f"`{name}` ({feature})" for feature, cases in passed.items() for name, right in cases.items() if not right]
-        self.failed.pop(kernel, None)
-        if failed:
-            self.failed[kernel] = failed
-        self.verified[kernel] = counts
+        self.failed[kernel] = [f"`{name}` ({feature})" for feature, cases in passed.items() for name, right in cases.items() if not right]
 
     def __str__(self) -> str:
         """In Markdown."""
@@ -161,7 +159,7 @@ class Document:
         features = [["kernel", *FEATURES], *([kernel, *(self.features[kernel].get(feature, "-") for feature in FEATURES)] for kernel in kernels)]
         programs = sorted({program for counts in self.verified.values() for program in counts})
         verified = [["program", *kernels], *([program, *(self.verified[kernel].get(program, "-") for kernel in kernels)] for program in programs)]
-        failed = [f"* {kernel}: {', '.join(self.failed[kernel])}\n" for kernel in kernels if kernel in self.failed]
+        failed = [f"* {kernel}: {', '.join(self.failed[kernel])}\n" for kernel in kernels if self.failed.get(kernel)]
         return TEXT.format(features=table(features), failed="".join(failed) or "Nothing.\n", verified=table(verified))
 
 

@@ -59,6 +59,17 @@ def test_rows_of_kernels_that_were_not_tried_are_kept(tmp_path: Path) -> None:
     assert written(results(tmp_path / "6.12.xml", "6.12.9", fails.replace("<error/>", "")), document).stdout == again
 
 
+def test_what_was_cut_short_and_gone_on_with_is_one_row(tmp_path: Path) -> None:
+    first = results(tmp_path / "1.xml", "6.1.0-50", f'<testcase classname="{OFF}" name="{FUNCTION}"><error/></testcase>')
+    second = results(
+        tmp_path / "2.xml",
+        "6.1.0-50",
+        f'<testcase classname="{OFF}" name="{FUNCTION}"/><testcase classname="tests.bpf.test_daemon" name="test_one"/>',
+    )
+    said = written(first, second).stdout
+    assert (row(said, "6.1.0-50")["off the core"], row(said, "6.1.0-50")["`daemon`"]) == ("1 of 1", "1 of 1") and "* 6.1" not in said
+
+
 def test_no_results_make_no_table(tmp_path: Path) -> None:
     done = written(results(tmp_path / "one.xml", "6.1.0", '<testcase classname="tests.bpf.test_other" name="test_other"/>'))
     assert (done.returncode, done.stdout) == (1, "")
