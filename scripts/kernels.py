@@ -25,19 +25,6 @@ def _of(file: str, *names: str) -> tuple[str, ...]:
 
 # What a user asks for -> the tests that show it, all of a file or of a function where no more is named; those below tests/bpf.
 FEATURES: dict[str, tuple[str, ...]] = {
-    "verifier": ("test_verifier.py",),
-    "off the core": _of(
-        "test_samples_off_core.py",
-        "test_states_by_function_are_those_of_the_exact_calls",
-        f"{_BY_THREAD}[python3.11-two_locks]",
-        "test_a_thread_that_waits_all_along_has_its_stack",
-        "test_a_child_is_sampled_from_its_beginning",
-    ),
-    "`daemon`": ("test_daemon.py",),
-    "`--layers`": _of(
-        "test_native.py", "test_every_call_below_its_caller[agent]", "test_shapes_and_messages", "test_a_tracer_that_is_killed_leaves_no_probe"
-    ),
-    "`--native-memory`": _of("test_native_memory.py", f"test_every_block_is_seen_once_with_its_size[{_NATIVE}]", _CHARGED),
     "calls, `agent`": (f"{_EQUAL}[python3.11-agent-exceptions]", f"{_EQUAL}[python3.11-agent-threads]", f"{_LAUNCHED}[python3.11-agent-generators]"),
     "calls, `usdt`": (f"{_EQUAL}[python3.11-usdt-exceptions]", f"{_EQUAL}[python3.11-usdt-threads]"),
     "split": _of(
@@ -47,14 +34,27 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "test_fighting_for_the_gil_is_gil_wait",
         "test_a_lock_and_a_pipe_are_blocked_and_not_the_gil[python3.11-lock_wait-want]",
     ),
+    "off the core": _of(
+        "test_samples_off_core.py",
+        "test_states_by_function_are_those_of_the_exact_calls",
+        f"{_BY_THREAD}[python3.11-two_locks]",
+        "test_a_thread_that_waits_all_along_has_its_stack",
+        "test_a_child_is_sampled_from_its_beginning",
+    ),
     "`--sample`": _of("test_samples.py", "test_a_program_of_which_shares_are_known", "test_nothing_is_loaded_into_the_process"),
-    "native frames": _of("test_samples_native.py", "test_native_code_stands_below_the_function_that_called_it"),
-    "`top`": _of("test_top.py", "test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends"),
-    "`trace`": _of("test_traces_on_request.py", "test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes"),
     "`--args`, `agent`": (f"{_VALUES}[python3.11-agent-attached]",),
     "`--args`, `usdt`": (f"{_VALUES}[python3.11-usdt-attached]",),
     "`--memory`": _of("test_memory.py", _CHARGED),
+    "`--layers`": _of(
+        "test_native.py", "test_every_call_below_its_caller[agent]", "test_shapes_and_messages", "test_a_tracer_that_is_killed_leaves_no_probe"
+    ),
+    "`--native-memory`": _of("test_native_memory.py", f"test_every_block_is_seen_once_with_its_size[{_NATIVE}]", _CHARGED),
+    "native frames": _of("test_samples_native.py", "test_native_code_stands_below_the_function_that_called_it"),
+    "`trace`": _of("test_traces_on_request.py", "test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes"),
+    "`daemon`": ("test_daemon.py",),
+    "`top`": _of("test_top.py", "test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends"),
     "kills": (f"{_KILLED}[python3.11-agent-threads]", f"{_KILLED}[python3.11-usdt-threads]"),
+    "verifier": ("test_verifier.py",),
 }
 NOT_PASSED = {"failure", "error", "skipped"}
 VERIFIED, _TRIED = "verified ", "tried"  # the properties of tests/bpf/test_verifier.py, and what finds out how to load the others
@@ -69,7 +69,8 @@ TEXT = """\
 
 Written by `make test-kernels` from its own runs: 6.1 and 6.12 are Debian 12's own and its backports', for clouds, booted in QEMU without KVM on two cores, with
 a root file system of Debian 12 and its Python 3.11; any other is that of the host that ran it. Each cell says how many tests of tests/bpf passed, of how many;
-scripts/kernels.py has which. An emulated machine is ten to twenty times slower than its host. A dash: not tried.
+scripts/kernels.py has which. Each is tried once. An emulated machine is ten to twenty times slower
+than its host. A dash: not tried.
 
 {features}
 What did not pass:

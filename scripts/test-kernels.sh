@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 # Without a line's end, which the machine's shell would not take. The suite is named after the kernel that runs it.
 RUN='python scripts/kernels.py --tests >"$1/tests"; { timeout 300 python -m pytrace_ebpf doctor || echo "doctor: exit code $?"; } >"$1/doctor.txt" 2>&1; '
-RUN+='exec timeout -s INT "$2" python -m pytest -v -p no:cacheprovider -o junit_suite_name="$(uname -r)" --junitxml "$1/kernels.xml" @"$1/tests"'
+RUN+='exec timeout -s INT "$2" python -m pytest -v -p no:cacheprovider --tries 1 -o junit_suite_name="$(uname -r)" --junitxml "$1/kernels.xml" @"$1/tests"'
 
 failed=0 results=() each=${SECONDS_EACH:-3000}
 for kernel in "$@"; do
