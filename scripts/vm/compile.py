@@ -3,8 +3,8 @@
 import platform
 import sys
 
-from pytrace_ebpf.record.kernel import compiled, probe_sources
+from pytrace_ebpf.record.kernel import bpf_object, probe_sources
 
 platform.release = lambda: sys.argv[1]
 for source in sorted(probe_sources.probes_directory().glob("*.c")):
-    compiled.compiled(source.name)
+    bpf_object.compiled(source.name)

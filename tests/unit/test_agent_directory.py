@@ -1,17 +1,20 @@
 """The agent's directory is removed, however the tracer ends."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytrace_ebpf.record.agent.directory import AgentDirectory
-from pytrace_ebpf.record.agent.leftovers import sweep
+from pytrace_ebpf.record.agent.leftovers import LOCK, PREFIX, sweep
 from tests.conftest import PATIENCE_S
 from tests.unit.agent_pythons import built
 
@@ -72,6 +75,32 @@ def test_arenas_in_use_stay_where_their_session_is_in_another_file_system() -> N
         session.with_name("elsewhere-" + session.name).rename(session)
         own.remove()
     assert not session.exists() and not arenas.exists()
+
+
+def test_a_session_that_gets_its_lock_while_it_is_looked_at_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path(tempfile.mkdtemp(dir="/tmp")).rename(f"/tmp/{PREFIX}{os.getpid():08x}")
+    really = os.open
+
+    def late(name: Any, *rest: Any, **given: Any) -> int:
+        try:
+            return really(name, *rest, **given)
+        except FileNotFoundError:
+            if name == LOCK:
+                (made / LOCK).touch()  # by its maker, just now
+            raise
+
+    try:
+        monkeypatch.setattr(os, "open", late)
+        sweep()
+        assert (made / LOCK).exists()
+    finally:
+        shutil.rmtree(made)
+
+
+def test_a_session_that_was_left_without_a_lock_is_removed() -> None:
+    made = Path(tempfile.mkdtemp(dir="/tmp")).rename(f"/tmp/{PREFIX}{os.getpid():08x}")
+    sweep()
+    assert not made.exists()
 
 
 def test_a_message_of_a_target_is_cut_and_made_printable() -> None:

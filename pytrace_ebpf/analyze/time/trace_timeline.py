@@ -40,6 +40,7 @@ def timelines(trace: Trace) -> Iterator[pd.DataFrame]:
     states = Timeline(whole.processes(), whole.losses(), known)
     chosen = whole.segments[first : getattr(trace, "last", None)] if trace.segments else []
     for place, sched in sched_groups(whole, chosen, _SCHED, _AT_ONCE):
+        trace.progress("Following the states of threads", place / len(chosen))
         ends = [segment["end_ns"] for segment in chosen[place : place + len(sched)]]
         yield _piece(states.take(pa.concat_tables(sched), np.repeat(np.arange(len(sched)), [len(own) for own in sched]), ends), trace)
     if not chosen or chosen[-1]["end_ns"] < trace.end_ns:

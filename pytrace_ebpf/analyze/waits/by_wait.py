@@ -20,6 +20,8 @@ _MAIN = {
 }
 """By the name of its time: what is to be found with the most of it."""
 _KEY = ["kind", "syscall", "lock_pid", "lock_address", "primitive_func_id", "named_func_id"]
+_FINEST = [*_KEY, "tid", *dict.fromkeys(column for columns in _MAIN.values() for column in columns)]
+_SUMS = {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "sum", "queue_known": "max"}
 
 
 def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
@@ -36,11 +38,15 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     partner_func_ns, the function in which such threads were for most of it (-1 no call, or not known), and partner_primitive_func_id,
     what it called (Queue.put; -1 none).
     """
-    whole = Added(_KEY, {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "sum", "queue_known": "max"})
+    whole = Added(_KEY, _SUMS)
     waiting, mains = Added([*_KEY, "tid"], {"waits": "sum"}), {name: Added([*_KEY, *columns], {name: "sum"}) for name, columns in _MAIN.items()}
     ours = threads.loc[threads["name"] == AGENT, "tid"]
     for part in parts:
         rows = _rows(part[~part["tid"].isin(ours)])
+        # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
+        rows = rows.groupby(_FINEST, dropna=False, as_index=False, observed=True).agg(_SUMS).astype({"kind": "object", "syscall": "object"})
+        for name in _MAIN:
+            rows[name] = rows["total_ns"]
         for sums in (whole, waiting, *mains.values()):
             sums.add(rows)
     table = whole.table
@@ -56,10 +62,8 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
 
 def _rows(waits: pd.DataFrame) -> pd.DataFrame:
     """`waits` with what is to be added, and by what."""
-    rows = waits.astype({"kind": "object", "syscall": "object"})
-    ns = rows["end_ns"] - rows["start_ns"]
-    for name in ("total_ns", "longest_ns", *_MAIN):
-        rows[name] = ns
+    rows = waits.copy(deep=False)
+    rows["total_ns"] = rows["longest_ns"] = rows["end_ns"] - rows["start_ns"]
     rows["queued_ns"], rows["queue_known"] = rows["end_ns"] - rows["blocked_until_ns"], rows["blocked_until_ns"].notna()
     rows["waits"] = 1
     gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin((*OF_THE_INTERPRETER, "preempted"))

@@ -104,13 +104,18 @@ def _sweep(folder: int, name: str) -> bool:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             return True
-        with suppress(FileNotFoundError):  # who is just making it finds it gone, and makes another
-            opened.append(lock := os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor))
-            # Before others could look into it its maker had locked it. Until then who locks it first has it, its maker
-            # or who removes it: nobody else can so much as open it.
-            published = status.st_mode & stat.S_IXOTH
-            if is_taken(lock) if published else not take(lock):
-                return False
+        try:
+            lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+        except FileNotFoundError:
+            # Who is just making it finds it gone, and makes another. Or the lock is there by now: then it is not empty, and stays.
+            os.rmdir(name, dir_fd=folder)
+            return True
+        opened.append(lock)
+        # Before others could look into it its maker had locked it. Until then who locks it first has it, its maker
+        # or who removes it: nobody else can so much as open it.
+        published = status.st_mode & stat.S_IXOTH
+        if is_taken(lock) if published else not take(lock):
+            return False
         remove(folder, name, descriptor)
     except OSError:
         pass

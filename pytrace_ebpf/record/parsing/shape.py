@@ -14,14 +14,14 @@ Value = TypeVar("Value")
 
 
 def encode(value: Any) -> Any:
-    """What json.dumps takes: dataclasses by their fields, sequences, mappings of texts, bytes in base 64, and plain values."""
+    """What json.dumps takes: dataclasses by their fields, sequences, dictionaries by text, bytes in base 64, and plain values."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # no abstract class: while other threads imported modules, Mapping took a tuple for one of its own (CPython 3.11.2)
         return {key: encode(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [encode(each) for each in value]
