@@ -20,7 +20,7 @@ def test_each_row_is_handed_over_once_in_the_segment_of_its_time_and_the_segment
         live.cut({"number": number})
     live.collector.add({"events": [row(closed[-1].end_ns + 1)]})
     live.finish({"number": 3}, 0)
-    assert [each.facts["number"] for each in closed] == [0, 1, 2, 3]
+    assert [each.metadata["number"] for each in closed] == [0, 1, 2, 3]
     assert [each.end_ns for each in closed[:-1]] == [each.start_ns for each in closed[1:]]
     rows = [each.tables["events"]["ts"].to_pylist() if "events" in each.tables else [] for each in closed]
     assert rows == [[live.start_ns], [live.start_ns + 1], [live.start_ns + 2], [closed[-2].end_ns + 1]]
