@@ -17,7 +17,7 @@
  */
 #include <uapi/linux/bpf_perf_event.h>
 #include "common.h"
-#include "away.h"
+#include "off_cpu.h"
 #include "frames.h"
 #include "shares.h"
 #include "tasks.h"

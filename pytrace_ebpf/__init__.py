@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from pytrace_ebpf.own import OwnRecording
+    from pytrace_ebpf.self_recording import SelfRecording
     from pytrace_ebpf.trace.reader import Trace
 
 __version__ = "0.1.0"
@@ -43,17 +43,17 @@ def _derive(module: str, trace: Trace, into: Path) -> Any:
     return importlib.import_module(f"pytrace_ebpf.analyze.{module}").derive(trace, into)
 
 
-def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> OwnRecording:
+def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> SelfRecording:
     """A recording of this process, as a context manager; its `trace` is what was recorded meanwhile.
 
     As root of every call, else of sampled stacks, unless `options`, words of `pytrace-ebpf attach`, say otherwise; with `--daemon` of every call by the
-    daemon, and `options` are words of `pytrace-ebpf trace`. Raises errors.HostError where nothing can be recorded.
+    daemon, and `options` are words of `pytrace-ebpf request`. Raises errors.HostError where nothing can be recorded.
     """
     from pathlib import Path
 
-    from pytrace_ebpf.own import OwnRecording
+    from pytrace_ebpf.self_recording import SelfRecording
 
-    return OwnRecording(Path(directory), options)
+    return SelfRecording(Path(directory), options)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -4,7 +4,7 @@ DEBUG = "PYTRACE_DEBUG"  # set: a traceback instead of a sentence
 
 
 class PytraceError(Exception):
-    """Base of every error a user can mend. `str(error)` is one sentence; `exit_code` is the command's."""
+    """Base of every error a user can fix. `str(error)` is one sentence; `exit_code` is the command's."""
 
     exit_code = 1
 
@@ -38,4 +38,4 @@ class TraceError(PytraceError):
 
 
 class DroppedError(TraceError):
-    """A running recording dropped what was to be read (`--keep`): the trace is whole, and can be opened again."""
+    """A running recording dropped what was to be read (`--retain`): the trace is whole, and can be opened again."""

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux on x86-64 probes/agent/agent.so, which traces
-# a Python from inside, and probes/outside/outside.so, which samples one from outside. Nothing to do where they were built from these sources.
+# a Python from inside, and probes/remote_sampler/remote_sampler.so, which samples one from outside. Nothing to do where they were built from these sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C # one order of files
@@ -21,7 +21,7 @@ sources() {
 stale() { [ ! -e "$1" ] || [ "$SCRIPT" -nt "$1" ] || ! grep -aqF "$(sources "$1" "$2" | head -n 1)" "$1"; }
 
 # build LIBRARY SHARED FLAGS...: compile all C of its folder, linked in one part: the old names that probes/agent/build.h gives hold for all of it.
-# The library tells what it was built from, and pytrace_ebpf/compiled.py loads no other.
+# The library tells what it was built from, and pytrace_ebpf/native_library.py loads no other.
 build() {
     local library=$1 folder from
     from=$(sources "$1" "$2")
@@ -64,6 +64,6 @@ fi
 if traces && stale probes/agent/agent.so "$AGENT_SHARES"; then
     build probes/agent/agent.so "$AGENT_SHARES" -Wl,-z,lazy -Wl,-soname,agent.so
 fi
-if traces && stale probes/outside/outside.so ""; then
-    build probes/outside/outside.so ""
+if traces && stale probes/remote_sampler/remote_sampler.so ""; then
+    build probes/remote_sampler/remote_sampler.so ""
 fi

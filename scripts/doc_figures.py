@@ -78,13 +78,13 @@ SHOWN: dict[str, dict[str, str]] = {
 
 CONSTANTS: tuple[tuple[str, str, str, float], ...] = (
     ("README.md", r"stacks, (\d+) times a second", "cli.recording.HZ", 1),
-    ("docs/notebook.md", r"sampled (\d+) times a second", "own._SAMPLED", 1),
+    ("docs/notebook.md", r"sampled (\d+) times a second", "self_recording._SAMPLED", 1),
     ("docs/exports.md", r"more than (\d+) MB", "view.export.small.MOST", 1e6),
     ("docs/flight-recorder.md", r"up to (\d+) times; the first condition", "rebuild.triggers.MOST_CONDITIONS", 1),
     ("docs/flight-recorder.md", r"Without a size it is (\d+) GiB", "record.flight.held._MOST", 2**30),
     ("docs/daemon.md", r"six windows, and (\d+) MiB", "daemon.push.MOST_WAITING_BYTES", 2**20),
     ("docs/security.md", r"(\d+) MiB \(of a disk under 5 GB: 5 %\)", "record.output.writer._LEAST_FREE", 2**20),
-    ("docs/security.md", r"a look after (\d+) ms", "record.sampling.outside._MOST_NS", 1e6),
+    ("docs/security.md", r"a look after (\d+) ms", "record.sampling.remote_sampler._MOST_NS", 1e6),
     ("docs/how-it-works.md", r"a block of at least (\d+) KiB", "cli.recording._SAMPLE_BYTES", 1024),
     ("docs/limits.md", r"The report warns above (\d+) %", "cli.recorded._MUCH", 0.01),
     ("docs/limits.md", r"(\d+) MiB the agent stays out", "record.agent.allowance._LEAST_LEFT", 2**20),

@@ -1,6 +1,11 @@
-"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py; with --check only says whether the committed files still agree."""
+"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py, and into docs/architecture.md which package imports which.
+
+With --check only says whether the committed files still agree.
+"""
 
 import argparse
+import ast
+import re
 import sys
 from pathlib import Path
 
@@ -39,12 +44,12 @@ out. Left out are free texts, which nobody seeks by their order, and in `calls/`
 would take 40 ns a call. Pages of `events` have their own bounds of `ts` and `kind`; of other columns mostly those of the whole row
 group stand there. Which id joins what: [joins.md](joins.md).
 
-With `--keep` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
+With `--retain` old segments are dropped while it records. Then the list is replaced atomically by one that begins with a segment without
 length: what was known and open at that moment, `sched` with each thread's last row and `events` with its open calls. The trace begins
 there, as any trace of a running program does; `functions` has all that were ever seen. The manifest's `start_ns` stays that of the
 recording, and its `dropped` counts `segments` and `bytes`; to a reader `start_ns` is that of the first segment.
 
-With `--when` what is recorded is held in memory, and a trace of it is written when something happens ([flight-recorder.md](flight-recorder.md)). It
+With `--trigger` what is recorded is held in memory, and a trace of it is written when something happens ([flight-recorder.md](flight-recorder.md)). It
 begins likewise, and its `start_ns` is where it does; its `events` and `lost` count what is in it. The manifest's `trigger` says what set it off:
 `condition`, `ts` (when it came true), `pid`, `tid`, `func_id` and `name` (MODULE.QUALNAME) of the call, -1 and empty for none; `start_ns`
 and `end_ns` of the call, no `end_ns` while it went on, or of the time in which the thread waited `waited_ns`; `count`, how often it came true within
@@ -68,7 +73,7 @@ directory below `TMPDIR` for as long as the reader lives. `sums/` is derived as 
 for each event, the state of what rebuilds the calls and the sums of those that ended since the one before. From it a trace that
 grew is read on, and a window of a trace begun (`pytrace_ebpf/analyze/rebuilt/checkpoints.py`). So is `settled/`: of `calls/`, `waits/`, `tasks/`, `requests/`, `values/`,
 `operators/`, `lines/` and `memory/` of a trace that is still recorded, what goes on after its last segment, so that they too are derived of the new segments alone once it
-has grown (`pytrace_ebpf/analyze/rebuilt/growing.py`). So is `gil/`, who held the GIL by what each segment
+has grown (`pytrace_ebpf/analyze/rebuilt/incremental.py`). So is `gil/`, who held the GIL by what each segment
 shows, and `cores/`, the sums of the report by core, of which the same holds. Only the version that wrote them reads them.
 
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of
@@ -187,17 +192,60 @@ def joins_md() -> str:
     return "\n".join(lines)
 
 
+def imports() -> dict[str, set[str]]:
+    """Which packages below pytrace_ebpf/ each of them imports, wherever in a module."""
+    root, found = REPOSITORY / "pytrace_ebpf", dict[str, set[str]]()
+    for path in sorted(root.glob("*/**/*.py")):
+        package = path.relative_to(root).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+            found.setdefault(package, set()).update(name.split(".")[1] for name in names if name.startswith("pytrace_ebpf."))
+    return {package: (names & found.keys()) - {package} for package, names in found.items()}
+
+
+def in_order(uses: dict[str, set[str]]) -> list[str]:
+    """The packages, each after all that it imports. Raises ValueError where some import each other in a circle."""
+    order: list[str] = []
+    while len(order) < len(uses):
+        free = [package for package in sorted(uses) if package not in order and uses[package] <= set(order)]
+        if not free:
+            raise ValueError(f"these import each other: {', '.join(sorted(uses.keys() - set(order)))}")
+        order += free
+    return order
+
+
+def architecture_md() -> str:
+    """The page as it is, with the imports as they are."""
+    uses = imports()
+    order = in_order(uses)
+    width = max(map(len, order)) + 2
+    above = [name for name in order if any(name in used for used in uses.values())]
+    rows = [f"{'':{width}}{'  '.join(above)}"]
+    for package in order:
+        dots = "  ".join(("●" if name in uses[package] else "·").center(len(name)) for name in above)
+        rows.append(f"{package:{width}}{dots}".rstrip())
+    drawing = "\n".join(["", "", *(f"    {row}" for row in rows), "", ""])
+    text = (DOCS / "architecture.md").read_text()
+    return re.sub(r"(<!-- imports: [^>]*-->)(.*?)(<!-- end of imports -->)", lambda found: f"{found[1]}{drawing}{found[3]}", text, flags=re.DOTALL)
+
+
 def main() -> int:
     """Exit code 1 when --check finds a difference."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--check", action="store_true", help="write nothing")
     check = arguments.parse_args().check
-    for name, text in (("format.md", format_md()), ("columns.md", columns_md()), ("joins.md", joins_md())):
+    for name, text in (("format.md", format_md()), ("columns.md", columns_md()), ("joins.md", joins_md()), ("architecture.md", architecture_md())):
         path = DOCS / name
         if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            print(f"docs/{name} differs from the schema: run make docs", file=sys.stderr)
+            print(f"docs/{name} differs from the code: run make docs", file=sys.stderr)
             return 1
     return 0
 

@@ -15,12 +15,13 @@ import signal
 import time
 from dataclasses import replace
 
-from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
-from pytrace_ebpf.cli.moments import nanoseconds
+from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.record.choice.glance import glance
 from pytrace_ebpf.record.process import descriptors
+from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.units import nanoseconds
 
 NAME = "attach"
 _INSTEAD = "its stacks alone, by --rootless --sample, or all calls from its start, by pytrace-ebpf run --rootless -- COMMAND"
@@ -51,17 +52,17 @@ def run(args: argparse.Namespace) -> int:
     waiting.tell(recorded.say, args.quiet)
     pids = list(dict.fromkeys(pid for each in (*args.pids, *args.pid) for pid in each))
     for pid in pids:
-        glance(pid)
+        note_baseline(pid)
     descriptors.allow_all()
-    recording.prepare(applies.source(args))
+    recording.prepare(option_rules.source(args))
     if not pids and args.match is None:
-        raise UsageError("attach needs a process: its PID, or --match PATTERN for all whose command line fits")
-    applies.to_recording(args)
-    if args.rootless and applies.source(args) != "sample":
+        raise UsageError("attach needs a process: its PID, or --match PATTERN for every matching Python process")
+    option_rules.to_recording(args)
+    if args.rootless and option_rules.source(args) != SAMPLES_ALONE:
         raise UsageError(_ALL_CALLS)
     with stopping.stop_signals(signal.SIGINT, *stopping.not_ignored(signal.SIGTERM, signal.SIGHUP)) as stopped, snapping.snap_requests(args) as asked:
         options = replace(
-            recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=applies.may_leave_out(args)
+            recording.options(args), match=args.match, rootless=args.rootless, running=args.rootless, unasked=option_rules.may_leave_out(args)
         )
         session = recording.new_session(options, _INSTEAD)
         stopped.wake = session.wake
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
                 recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
+                summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
             session.finish()

@@ -19,12 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.units import plural
 
 if TYPE_CHECKING:
     from pytrace_ebpf.daemon.configuration import Configuration
@@ -57,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
         return 0
     capabilities.keep(capabilities.LOADING)
     descriptors.allow_all()
-    recording.prepare("sample")
+    recording.prepare(SAMPLES_ALONE)
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
-    from pytrace_ebpf.cli import serving
+    from pytrace_ebpf.cli import recorder_worker
     from pytrace_ebpf.daemon.daemon import Daemon
 
-    daemon = Daemon(_loader(args.config), sys.argv, _say, serving.COMMAND)
+    daemon = Daemon(_loader(args.config), sys.argv, _say, recorder_worker.COMMAND)
     signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
@@ -183,7 +184,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append("nothing was summed yet: a window is written when it is over, where something was sampled in it")
     lines += _of_recordings(status["recordings"])
     if status.get("requests"):
-        lines.append(f"{plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf trace")
+        lines.append(f"{plural(len(status['requests']), 'recording')} for those who asked by pytrace-ebpf request")
     if status["windows_not_written"]:
         now = f", and it goes on: {said['why_not_written']}" if status["why_not_written"] else ""
         lines.append(f"{plural(status['windows_not_written'], 'window')} could not be written{now}")

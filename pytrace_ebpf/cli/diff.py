@@ -1,4 +1,4 @@
-"""Compare two traces of a program, or two sets of traces: what got slower, by which of the four ways, and how sure that is.
+"""Compare two traces of a program, or two sets of traces: what got slower, in which state, and with what confidence.
 
     pytrace-ebpf diff before after
     pytrace-ebpf diff main branch --fail-over 5%
@@ -20,7 +20,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.cli.screen import ascii_only, console
 from pytrace_ebpf.diff import page
@@ -35,6 +34,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.experiment.compare import SORTS
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole as whole_file
+from pytrace_ebpf.units import share_of
 from pytrace_ebpf.view.report import width_of
 from pytrace_ebpf.view.text import duration, percent
 

@@ -1,6 +1,6 @@
-"""Say what works here, what does not, and how to mend it.
+"""Say what works here, what does not, and how to fix it.
 
-With --fix, root mends what can be mended: bcc's Python bindings and kernel headers by the package manager of Debian, Ubuntu, Fedora, Arch or Alpine,
+With --fix, root fixes what can be fixed: bcc's Python bindings and kernel headers by the package manager of Debian, Ubuntu, Fedora, Arch or Alpine,
 tracefs by mounting it. It shows the commands and asks first; others than root get them as one command.
 With --pid, also what can be found out about that process: its Python, its probes, whether they are reliable, the cost.
 Exit code 0: tracing works; 4: not on this host; 3: not of that process.
@@ -19,7 +19,7 @@ from pytrace_ebpf.cli.screen import console
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.doctor import Finding, exit_code, findings
-from pytrace_ebpf.record.kernel.mending import as_one_command, carry_out, plan
+from pytrace_ebpf.record.kernel.fixes import as_one_command, carry_out, plan
 
 NAME = "doctor"
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -28,7 +28,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `doctor`."""
     parser.add_argument("-p", "--pid", type=int, metavar="PID", help="also look at this process")
-    help_ = "with --pid: which of the functions that it has loaded this fits, as a pattern of --args, --lines-of and --when call"
+    help_ = "with --pid: which of the functions that it has loaded this fits, as a pattern of --args, --lines-of and --trigger call"
     parser.add_argument("--args", action="append", default=[], metavar="PATTERN", help=help_)
     parser.add_argument("--include", action="append", default=[], metavar="PATTERN", help="with --pid: the same of --include and --exclude")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -57,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fix(unasked: bool) -> None:
-    """Mend what can be mended. Raises HostError for others than root, where nobody agrees, and for a step that fails."""
+    """Fix what can be fixed. Raises HostError for others than root, where nobody agrees, and for a step that fails."""
     steps = plan(findings())
     if not steps:
-        _say("there is nothing that --fix could mend")
+        _say("there is nothing that --fix could fix")
         return
     if os.geteuid():
         raise HostError(f"--fix needs root; as one command: {as_one_command(steps)}")
@@ -83,8 +83,8 @@ def _table(found: list[Finding]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in found:
         text = Text(finding.sentence)
-        if finding.mend and finding.ok != "ok":
-            text.append(f"\n{finding.mend}", "bold")
+        if finding.fix and finding.ok != "ok":
+            text.append(f"\n{finding.fix}", "bold")
         table.add_row(Text(finding.ok, _STYLES[finding.ok]), Text(finding.subject, no_wrap=True), text)
     return table
 
@@ -93,6 +93,6 @@ def _lines(found: list[Finding]) -> list[str]:
     lines = []
     for finding in found:
         lines.append(f"{finding.ok:8} {finding.subject}: {finding.sentence}")
-        if finding.mend and finding.ok != "ok":
-            lines.append(f"{'':8} to mend it: {finding.mend}")
+        if finding.fix and finding.ok != "ok":
+            lines.append(f"{'':8} to fix it: {finding.fix}")
     return lines

@@ -22,7 +22,7 @@ import pandas as pd
 
 import pytrace_ebpf
 from pytrace_ebpf import extras
-from pytrace_ebpf.cli import applies, progress, repeated, stopping
+from pytrace_ebpf.cli import option_rules, progress, repeated, stopping
 from pytrace_ebpf.cli import run as run_command
 from pytrace_ebpf.cli.reading import damage_reported
 from pytrace_ebpf.cli.screen import ascii_only, console
@@ -90,11 +90,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise UsageError for options without effect; `top` gets its default."""
-    if args.report is not None and (words := [*(applies.flag(name) for name in applies.RUNS if applies.given(args, name)), *_again(args)[:1]]):
+    if args.report is not None and (
+        words := [*(option_rules.flag(name) for name in option_rules.RUNS if option_rules.given(args, name)), *_again(args)[:1]]
+    ):
         raise UsageError(f"{words[0]} has no effect with --report, which shows an experiment that was done; leave it out.")
     if args.report is not None and args.json and args.plot is None and args.top is not None:
         raise UsageError("--top has no effect with --json, which has all rows; leave it out.")
-    applies.to_recording(args)
+    option_rules.to_recording(args)
     args.top = _TOP if args.top is None else args.top
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")

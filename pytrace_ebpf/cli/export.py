@@ -14,16 +14,16 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.time.trace_timeline import timelines
-from pytrace_ebpf.cli import applies, window
+from pytrace_ebpf.cli import option_rules, window
 from pytrace_ebpf.cli.reading import opened, rights
 from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.units import share_of
 from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, otlp, perfetto, pprof, pstats, small, speedscope
 from pytrace_ebpf.view.export.values import VALUES
 from pytrace_ebpf.view.text import size
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help=f"folded, callgrind: sum what takes less of all time as {small.OTHER_NAME} (all is written up to {size(small.MOST)}, else from 0.1%% on)",
     )
-    window.add_arguments(parser, "--until")
+    window.add_arguments(parser)
 
 
 def _share(word: str) -> float:
@@ -80,7 +80,7 @@ def _format(word: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Write args.trace as args.to."""
-    applies.to_answer(applies.EXPORT, args, "to")
+    option_rules.to_answer(option_rules.EXPORT, args, "to")
     with opened(args.trace, "Writing") as whole_trace:
         trace = window.windowed(whole_trace, args)
         has_answer(trace, args.to)

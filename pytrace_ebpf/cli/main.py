@@ -20,8 +20,8 @@ from pytrace_ebpf.printable import printable
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
-COMMANDS = ("doctor", "run", "attach", "top", "trace", "snap", "daemon", "report", "diff", "export", "info", "experiment", "completion")
-
+COMMANDS = ("doctor", "run", "attach", "top", "request", "snap", "daemon", "report", "diff", "export", "info", "experiment", "completion")
+_EARLIER = {"trace": "request"}  # names that commands had: they work on, and are not shown
 
 _NO_THREAD = "can't start new thread"
 _MOST_SAID = 200  # characters of what a library says
@@ -120,6 +120,7 @@ def _run(words: list[str]) -> int:
     """The exit code; raises what main() puts into words."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
+    words = renamed(words)
     try:
         args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
     except SystemExit as printed:  # --help, --version
@@ -127,6 +128,11 @@ def _run(words: list[str]) -> int:
     args.words = words
     _sweep()
     return int(args.run_command(args))
+
+
+def renamed(words: Sequence[str]) -> list[str]:
+    """The same words, the command by its name of today."""
+    return [*(_EARLIER.get(word, word) for word in words[:1]), *words[1:]]
 
 
 def _refused(error: OSError | MemoryError | ImportError | RuntimeError) -> str:

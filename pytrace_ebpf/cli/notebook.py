@@ -11,7 +11,7 @@ from pytrace_ebpf.cli import report
 from pytrace_ebpf.cli.main import parser
 from pytrace_ebpf.cli.screen import Screen
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.own import OwnRecording
+from pytrace_ebpf.self_recording import SelfRecording
 
 if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace
@@ -50,11 +50,11 @@ def load(shell: Any) -> None:
 def _trace_cell(shell: Any, line: str, cell: str) -> Any:
     """Show what the cell did; IPython's result of running it."""
     directory, words = _directory(shlex.split(line))
-    with OwnRecording(directory, words) as own:
+    with SelfRecording(directory, words) as own:
         ran = shell.run_cell(cell)
     trace = shell.user_ns[_TRACE] = own.trace
     first, last = (f"{max(0, ns - trace.whole.start_ns) / 1e9:.6f}" for ns in (own.start_ns, own.end_ns))
-    args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--to", last, "--top", _TOP])
+    args = parser(["report"]).parse_args(["report", str(directory), "--from", first, "--until", last, "--top", _TOP])
     screen = Screen(width=_WIDTH, highlight=False, emoji=False, markup=False, force_jupyter=False)
     facts = report.show(args, screen)
     _show(trace, facts)

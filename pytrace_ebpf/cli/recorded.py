@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.amounts import plural
-from pytrace_ebpf.cli import applies
+from pytrace_ebpf.cli import option_rules
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.flight.conditions import OF_CALLS
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
@@ -88,9 +89,9 @@ def line(status: "Status") -> str:
 
 def cheaper(args: argparse.Namespace) -> str:
     """What to do where this recording costs much."""
-    if applies.source(args) == "sample":
+    if option_rules.source(args) == SAMPLES_ALONE:
         return "a lower --sample rate costs less"
-    return BUDGET if not any(condition.word in OF_CALLS for condition in args.when) else "--include and --exclude leave calls out"
+    return BUDGET if not any(condition.word in OF_CALLS for condition in args.trigger) else "--include and --exclude leave calls out"
 
 
 def is_dear(status: "Status") -> bool:

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf import amounts, extras
-from pytrace_ebpf.cli import applies, when
-from pytrace_ebpf.cli.requests import REQUEST
+from pytrace_ebpf import extras, units
+from pytrace_ebpf.cli import option_rules, trigger
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
@@ -35,13 +34,13 @@ def prepare(source: str = "agent") -> None:
     source  as asked for, where a running process is to be traced: the process that searches its names starts too, if they may matter
     """
     from pytrace_ebpf.record.kernel import host
-    from pytrace_ebpf.record.parsing import confined
+    from pytrace_ebpf.record.parsing import sandbox
 
     host.require_machine()
     extras.require("psutil")
-    confined.parsers.start()
+    sandbox.parsers.start()
     if source in ("auto", "usdt"):
-        confined.searcher.start()
+        sandbox.searcher.start()
     _import_numpy_alone()
     from pytrace_ebpf.record.output import ready
 
@@ -95,12 +94,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-size", type=_size, metavar="SIZE",
         help="end the recording when the trace has this size, for example 500M or 20GiB (half of what is free on its disk)",
     )  # fmt: skip
-    parser.add_argument(
-        "--keep", type=_keep, metavar="TIME|SIZE",
+    retain = parser.add_argument(
+        "--retain", type=_keep, metavar="TIME|SIZE",
         help="drop what is older while it records: keep the last 30m (s, m, h, d), or at most 2GiB",
     )  # fmt: skip
-    when.add_arguments(parser)
-    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=REQUEST)
+    option_rules.also(parser, retain, "--keep")
+    trigger.add_arguments(parser)
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUEST)
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
 
 
@@ -155,8 +155,8 @@ def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
-        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: a sample about every SIZE bytes (512KiB), of larger "
-        "blocks each, with 1 each block of all; every malloc and every free costs about 1.4 us",
+        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: sample one allocation per "
+        "SIZE bytes (512KiB); 1 records all; every malloc and every free costs about 1.4 us",
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
     asked = Options(
         args.output,
-        applies.source(args),
+        option_rules.source(args),
         not args.no_follow,
         filters=Filters(
             tuple(args.include),
@@ -180,14 +180,14 @@ def options(args: argparse.Namespace) -> Options:
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
         max_size=args.max_size,
-        keep=args.keep,
+        keep=args.retain,
         sample=args.sample,
-        switches=args.switches or any(condition.word in OF_SHARES for condition in args.when),
+        switches=args.switches or any(condition.word in OF_SHARES for condition in args.trigger),
         faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
         memory=args.memory,
         native_memory=args.native_memory,
         requests=tuple(args.request),
-        flight=when.flight(args),
+        flight=trigger.flight(args),
         budget=args.budget,
     )
     if args.ring_mib is not None:
@@ -250,7 +250,7 @@ def _layers(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> int:
-    if not (size := amounts.size(text)):
+    if not (size := units.size(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
     return size
 
@@ -267,7 +267,7 @@ _LEAST_KEPT = 1 << 20
 
 def _keep(text: str) -> Keep:
     """A time like 30m, or a size like 2GiB, whose B is needed: 30M and 30m would be too much alike."""
-    if (seconds := amounts.seconds(text)) is not None:
+    if (seconds := units.seconds(text)) is not None:
         if seconds:
             return Keep(seconds=seconds)
     elif text.endswith("B") and (size := _size(text)):

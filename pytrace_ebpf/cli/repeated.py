@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pytrace_ebpf import itself
+from pytrace_ebpf import self_command
 from pytrace_ebpf.cli import stopping
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
 from pytrace_ebpf.record.rights.user import as_caller
@@ -19,7 +19,7 @@ def record(command: Sequence[str], options: Sequence[str], log: Path, stopped: s
     """One run, its output in `log`; `under`: its setting, in words. Raises PytraceError where the program did not end well, KeyboardInterrupt when stopped."""
     with whole(log, as_caller) as out:
         process = subprocess.Popen(
-            itself.command("run", *options, "--", *command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **environment}
+            self_command.command("run", *options, "--", *command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **environment}
         )
         passed_on = False
         while process.poll() is None:

@@ -13,9 +13,8 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
-from pytrace_ebpf.cli import applies, window
+from pytrace_ebpf.cli import option_rules, window
 from pytrace_ebpf.cli.reading import answer, damage_reported, rights
-from pytrace_ebpf.cli.requests import REQUEST
 from pytrace_ebpf.cli.screen import Screen, ascii_only, console
 from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
     )
-    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + REQUEST)
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + option_rules.REQUEST)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
@@ -46,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with all of it, too: timeline, flame graph, functions, waits, GIL, cores, requests"
     )
-    window.add_arguments(parser, "--to", "--until")
+    option_rules.also(parser, window.add_arguments(parser), "--to")
     parser.add_argument(
         "--compensate",
         action="store_true",
-        help="take off the callers what tracing the calls below them cost, and off native calls what lies within them",
+        help="subtract tracing overhead from callers, and from native calls what lies within them",
     )
 
 
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.errors and args.by not in (None, "errors"):
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"
-    applies.to_answer(applies.REPORT, args, "by")
+    option_rules.to_answer(option_rules.REPORT, args, "by")
     if args.html and args.compensate:
         raise UsageError("--compensate has no effect on the page of --html, which shows what was recorded; leave one of them out.")
     facts, table = answer(args.trace, lambda trace: _answered(window.windowed(trace, args), args))

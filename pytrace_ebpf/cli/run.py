@@ -13,7 +13,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import applies, recorded, recording, snapping, stopping, summing
+from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("run needs a program to start: pytrace-ebpf run -- python3 program.py")
-    applies.to_recording(args)
+    option_rules.to_recording(args)
     # Ctrl-C reaches the program from the terminal itself; what else ends us is passed on to it. What we are to ignore, so is the program.
     with (
         stopping.stop_signals(*stopping.not_ignored(signal.SIGINT)) as interrupted,
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         options = recording.options(args)
         if args.rootless:
-            options = replace(options, source="sample" if options.source == "sample" else "agent", rootless=True)
+            options = replace(options, source=options.source if options.samples_alone else "agent", rootless=True)
         session = recording.new_session(options, f"pytrace-ebpf run --rootless -- {shlex.join(command)}", command)
         try:
             pid = session.launch(command)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
             with (
                 recorded.progress(args.quiet, f"tracing process {pid} until it ends", recorded.cheaper(args)) as show,
-                summing.beside(session, args.keep is not None or bool(args.when), show) as look,
+                summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(stop, look)
             code = session.finish()

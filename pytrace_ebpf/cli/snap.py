@@ -1,4 +1,4 @@
-"""Have flight recorders write what they hold: recordings that were started with --when.
+"""Have flight recorders write what they hold: recordings that were started with --trigger.
 
     pytrace-ebpf snap
     pytrace-ebpf snap 4711
@@ -25,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
     answers = dict(answer for name in snapping.names() if (answer := snapping.ask(name, args.pids)) is not None)
     for pid in args.pids:
         if pid not in answers:
-            raise TargetError(f"process {pid} is no flight recorder that you may ask; pytrace-ebpf attach PID --when CONDITION is one")
+            raise TargetError(f"process {pid} is no flight recorder that you may ask; pytrace-ebpf attach PID --trigger CONDITION is one")
     if not answers:
-        raise TargetError("no flight recorder runs here that you may ask; pytrace-ebpf attach PID --when CONDITION is one")
+        raise TargetError("no flight recorder runs here that you may ask; pytrace-ebpf attach PID --trigger CONDITION is one")
     if refused := [pid for pid, noted in answers.items() if not noted]:
         raise TargetError(
             f"process {', '.join(map(str, refused))} did not answer; root may send it SIGUSR2: kill -USR2 {' '.join(map(str, refused))}"

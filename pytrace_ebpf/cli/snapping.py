@@ -30,9 +30,9 @@ _PLEASE, _NOTED = b"snap\n", b"noted\n"
 
 @contextmanager
 def snap_requests(args: argparse.Namespace) -> Iterator[Callable[["Session"], bool]]:
-    """While the block runs, with --when, requests are noted; yields what passes them on to a session, and returns False."""
+    """While the block runs, with --trigger, requests are noted; yields what passes them on to a session, and returns False."""
     noted: list[int] = []
-    if not args.when:
+    if not args.trigger:
         yield lambda _: False
         return
     before = signal.signal(signal.SIGUSR2, lambda *_: noted.append(time.monotonic_ns()))

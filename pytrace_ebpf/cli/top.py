@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import pytrace_ebpf
 from pytrace_ebpf import extras
 from pytrace_ebpf.cli import attach, recorded, recording
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
+from pytrace_ebpf.units import nanoseconds
 
 if TYPE_CHECKING:
     from pytrace_ebpf.view.top.source import Ended
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _watch(connection: socket.socket) -> "Ended | None":
     """Show what comes until the user leaves; the last that came, where that says that nothing more will. Raises PytraceError where nothing did."""
     from pytrace_ebpf.cli.screen import ascii_only
-    from pytrace_ebpf.record.rights.given_up import give_up
+    from pytrace_ebpf.record.rights.privileges import give_up
     from pytrace_ebpf.view.top.app import Top
     from pytrace_ebpf.view.top.source import Connection, Ended, Said
 

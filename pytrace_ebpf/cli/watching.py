@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytrace_ebpf
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
 from pytrace_ebpf.record import waiting
@@ -26,6 +25,8 @@ from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
 
 if TYPE_CHECKING:
@@ -90,13 +91,13 @@ class Watching:
 
     def _record(self, wanted: dict[str, Any]) -> Ended:
         descriptors.allow_all()
-        recording.prepare("sample")
+        recording.prepare(SAMPLES_ALONE)
         from pytrace_ebpf.analyze.live.window import Window
         from pytrace_ebpf.record.options import Options
         from pytrace_ebpf.record.session import Session
 
         match = wanted["match"] or (None if wanted["pids"] else _ALL)
-        options = Options(None, "sample", sample=wanted["hz"], follow=wanted["follow"], match=match, lasting=True, segment_s=_PICTURE_S)
+        options = Options(None, SAMPLES_ALONE, sample=wanted["hz"], follow=wanted["follow"], match=match, lasting=True, segment_s=_PICTURE_S)
         window = Window(wanted["last_s"], platform.machine(), round(1e9 / wanted["hz"]))
         self._pids = lambda: window.pids
         session = Session(options, sys.argv, lambda closed: self._take(closed, window, session))

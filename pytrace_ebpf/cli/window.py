@@ -3,22 +3,23 @@
 import argparse
 from typing import Any
 
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.text import duration
 
 _EXAMPLE = "seconds from the start of the recording, or 250ms, 90s, 1m30s"
 
 
-def add_arguments(parser: argparse.ArgumentParser, *until: str) -> None:
-    """--from, --pid and --tid, and what the end is called."""
+def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
+    """--from, --until, --pid and --tid. Returns --until."""
     parser.add_argument("--from", dest="from_", metavar="S", help=f"leave out what was before: {_EXAMPLE}")
-    parser.add_argument(
-        *until, dest="until", metavar="S", help="leave out what was after, likewise; of a call that crosses an edge, what lies within counts"
+    until = parser.add_argument(
+        "--until", metavar="S", help="leave out what was after, likewise; of a call that crosses an edge, what lies within counts"
     )
     parser.add_argument("--pid", type=int, help="this process alone")
     parser.add_argument("--tid", type=int, help="this thread alone")
+    return until
 
 
 def windowed(trace: Trace, args: argparse.Namespace) -> Trace:

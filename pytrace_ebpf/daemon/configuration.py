@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf import amounts
+from pytrace_ebpf import units
+from pytrace_ebpf.daemon.api.permission import Permission
 from pytrace_ebpf.daemon.destination import KINDS, Destination, destination
-from pytrace_ebpf.daemon.door.permission import Permission
 from pytrace_ebpf.daemon.policy import ACTIONS, RECORD, SAMPLE, Rule
 from pytrace_ebpf.errors import UsageError
 
@@ -116,14 +116,14 @@ def _path(value: Any) -> Path:
 
 
 def _size(value: Any) -> int:
-    bytes_ = value if type(value) is int else amounts.size(value) if isinstance(value, str) else 0
+    bytes_ = value if type(value) is int else units.size(value) if isinstance(value, str) else 0
     if bytes_ < _LEAST_BYTES:
         raise _WrongError("it must be a size of at least 1 MiB, like '500M' or '20GiB'")
     return bytes_
 
 
 def _age(value: Any) -> float:
-    seconds = amounts.seconds(value) if isinstance(value, str) else None
+    seconds = units.seconds(value) if isinstance(value, str) else None
     if seconds is None or not _LEAST_AGE_S <= seconds <= 3650 * 86400:
         raise _WrongError("it must be a time of at least a minute, like '12h' or '7d'")
     return seconds
@@ -139,14 +139,14 @@ def _number(least: float, most: float, kind: type = int) -> Callable[[Any], Any]
 
 
 def _window(value: Any) -> float:
-    seconds = amounts.seconds(value) if isinstance(value, str) else None
+    seconds = units.seconds(value) if isinstance(value, str) else None
     if seconds is None or not 1 <= seconds <= 600:
         raise _WrongError("it must be a time from 1s to 10m")
     return seconds
 
 
 def _timeout(value: Any) -> float:
-    seconds = amounts.seconds(value) if isinstance(value, str) else None
+    seconds = units.seconds(value) if isinstance(value, str) else None
     if seconds is None or not 0.1 <= seconds <= 60:
         raise _WrongError("it must be a time from 100ms to 60s")
     return seconds

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf.analyze.live.profile import profile
 from pytrace_ebpf.analyze.live.samples import LiveSamples
+from pytrace_ebpf.daemon.api.listener import Listener
 from pytrace_ebpf.daemon.configuration import Configuration
-from pytrace_ebpf.daemon.door.listener import Door
 from pytrace_ebpf.daemon.finding import Finding
-from pytrace_ebpf.daemon.kept import Clock, Kept
 from pytrace_ebpf.daemon.lock import Lock
 from pytrace_ebpf.daemon.recordings import Recordings
+from pytrace_ebpf.daemon.retention import Clock, Retention
 from pytrace_ebpf.daemon.service import notify
 from pytrace_ebpf.daemon.store import Store
 from pytrace_ebpf.errors import HostError, PytraceError
@@ -28,10 +28,11 @@ from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.session import Session, Status
 from pytrace_ebpf.trace.joined import HOUR
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.schema import STACKS
 
 if TYPE_CHECKING:
-    from pytrace_ebpf.daemon.outlets import Outlets
+    from pytrace_ebpf.daemon.sinks import Sinks
 
 _SOCKET = "daemon.sock"
 _PUBLISHED_S = 5.0
@@ -52,7 +53,7 @@ class Daemon:
         """
         self._load, self._argv, self._say = load, argv, say
         self.configuration = load()
-        self._door = Door(self.configuration.run_directory / _SOCKET, self.configuration.requests, self, serving)
+        self._api = Listener(self.configuration.run_directory / _SOCKET, self.configuration.requests, self, serving)
         self._stopping = self._reloading = False
         self._began_s, self._began_cpu_s = time.time(), {who: _cpu_s(who) for who in _WHO}
         self._clock, self._ahead_s = Clock(), 0.0
@@ -65,7 +66,7 @@ class Daemon:
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
         self._session: Session | None = None
-        self._outlets: Outlets | None = None
+        self._sinks: Sinks | None = None
 
     # -- service.Service ---------------------------------------------------------------
 
@@ -98,8 +99,8 @@ class Daemon:
             "waiting": waiting.now(),
             "not_sampled": list(self._last.unserved[:_MOST_SAID]),
             "recordings": self._recordings.status(),
-            "requests": self._door.recordings(),
-            **(self._outlets.status() if self._outlets else {}),
+            "requests": self._api.recordings(),
+            **(self._sinks.status() if self._sinks else {}),
             "cpu_s": round(own_s, 3),
             "started_cpu_s": round(started_s, 3),
             "host_percent": round(own_s * percent, 3),
@@ -130,38 +131,40 @@ class Daemon:
         try:
             while not self._stopping:
                 self._reloading = False
-                self._door.permission = self.configuration.requests
+                self._api.permission = self.configuration.requests
                 self._sample(lock)
         finally:
             notify("STOPPING=1")
-            self._door.close()
+            self._api.close()
             with self._publishing:
                 lock.close()
 
     def _sample(self, lock: Lock) -> None:
         """One recording, until the next reload."""
         configuration = self.configuration
-        self._hours = Kept(configuration.directory, HOUR, configuration.max_bytes, configuration.max_age_s, self._clock)
+        self._hours = Retention(configuration.directory, HOUR, configuration.max_bytes, configuration.max_age_s, self._clock)
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
         self._recordings = Recordings(configuration, self._clock)
-        options = Options(None, source="sample", sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True)
+        options = Options(
+            None, source=SAMPLES_ALONE, sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True
+        )
         if configuration.push or configuration.metrics_port:
-            from pytrace_ebpf.daemon.outlets import Outlets
+            from pytrace_ebpf.daemon.sinks import Sinks
 
-            self._outlets = Outlets(configuration, self._report)
+            self._sinks = Sinks(configuration, self._report)
         try:
             notify("WATCHDOG=1")
             self._session = session = Session(options, self._argv, self._take, looking=self._finding)
             session.start()
-            if not self._door.is_open:
-                self._door.open()
+            if not self._api.is_open:
+                self._api.open()
             notify("READY=1")
             self._progress(lock, session.status())
             session.run(self._ends, lambda status: self._progress(lock, status))
             if self._stopping:  # all that ends does so at a time
                 self._recordings.end()
-                self._door.end()
+                self._api.end()
             session.finish()
         except HostError:
             if not self._stopping:  # while programs were loaded: the kernel lets a signal end that
@@ -172,9 +175,9 @@ class Daemon:
                 self._session = None
             self._recordings.close()
             self._tell(self._recordings.take_said())
-            if self._outlets:
-                self._outlets.close()
-            self._outlets = None
+            if self._sinks:
+                self._sinks.close()
+            self._sinks = None
             self._store.close()
             self._hours.close()
 
@@ -196,14 +199,14 @@ class Daemon:
     def _take(self, closed: Closed) -> None:
         """Sum a window, and store it."""
         if self._samples is None:
-            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.facts["sampling"])
+            self._samples = LiveSamples(closed.start_ns, platform.machine(), closed.metadata["sampling"])
         for row in closed.tables["losses"].to_pylist() if "losses" in closed.tables else ():
             self._lost[row["class"]] += row["count"]
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
         self._store.write(closed, table)
-        if self._outlets:
-            self._outlets.take(closed, table, self._store.functions_of(table), self._store.processes)
+        if self._sinks:
+            self._sinks.take(closed, table, self._store.functions_of(table), self._store.processes)
 
     def _progress(self, lock: Lock, status: Status) -> None:
         """Once a second."""
@@ -227,8 +230,8 @@ class Daemon:
                 return
             try:
                 how = self.status()
-                if self._outlets:
-                    self._outlets.publish(how)
+                if self._sinks:
+                    self._sinks.publish(how)
                 lock.publish(how)
             except OSError as error:
                 self._report(f"its status could not be written ({error.strerror})")
@@ -252,10 +255,10 @@ class Daemon:
             self._ahead_s = ahead_s
 
     def _see_door(self) -> None:
-        if self._door.is_open:
+        if self._api.is_open:
             return
         try:
-            self._door.open()
+            self._api.open()
             shut, said = None, "its socket was gone; it listens again"
         except HostError as error:
             shut = said = str(error)

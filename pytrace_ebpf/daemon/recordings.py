@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf import itself
+from pytrace_ebpf import self_command
 from pytrace_ebpf.daemon.configuration import Configuration
-from pytrace_ebpf.daemon.kept import Clock, Kept
+from pytrace_ebpf.daemon.retention import Clock, Retention
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
@@ -28,7 +28,7 @@ _TIDY_S = 60.0
 class _Recording:
     child: "subprocess.Popen[bytes]"
     output: Path
-    traces: list[Path] = field(default_factory=list)  # those that there are by now: none at first where it has --when
+    traces: list[Path] = field(default_factory=list)  # those that there are by now: none at first where it has --trigger
     is_ending: bool = False  # it was told to: a second signal would end it at once
 
     def news(self) -> list[Path]:
@@ -47,7 +47,7 @@ class Recordings:
 
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
         self._configuration, self._clock = configuration, clock
-        self._kept: Kept | None = None
+        self._kept: Retention | None = None
         self._running: dict[int, _Recording] = {}
         self._said: list[str] = []
         self._tidy_at = 0.0
@@ -66,7 +66,7 @@ class Recordings:
         if not kept.has_room(0):
             raise HostError(f"process {pid} is not recorded: less than a twentieth of the disk of {kept.path} is free")
         output = kept.path / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{pid}"
-        words = itself.command("attach", "--pid", str(pid), "--quiet", *(options or DEFAULT_OPTIONS), "-o", str(output))
+        words = self_command.command("attach", "--pid", str(pid), "--quiet", *(options or DEFAULT_OPTIONS), "-o", str(output))
         try:
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=_end_with(os.getpid()))
         except OSError as error:
@@ -93,16 +93,16 @@ class Recordings:
         of_disk = {"bytes": self._kept.bytes, "removed": self._kept.removed} if self._kept is not None else {"bytes": 0, "removed": 0}
         return {"going": going, "traces": traces, "begun": self.begun, "failed": self.failed, "refused": self.refused} | of_disk
 
-    def _directory(self) -> Kept:
+    def _directory(self) -> Retention:
         if self._kept is None or not self._kept.is_there():
             configuration = self._configuration
-            fresh = Kept(configuration.recordings, _NAMES, configuration.max_bytes, configuration.max_age_s, self._clock)
+            fresh = Retention(configuration.recordings, _NAMES, configuration.max_bytes, configuration.max_age_s, self._clock)
             if self._kept is not None:
                 self._kept.close()
             self._kept = fresh
         return self._kept
 
-    def _tidy(self, kept: Kept) -> None:
+    def _tidy(self, kept: Retention) -> None:
         kept.forget_sizes()  # who read a trace may have left derived tables in it
         outputs = [recording.output.name for recording in self._running.values()]
         going = [name for name in kept.names() if any(f"{name}-".startswith(f"{output}-") for output in outputs)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.daemon.kept import Kept, name_of
+from pytrace_ebpf.daemon.retention import Retention, name_of
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.late import pa, pc
+from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.record.output.description import clock_anchor, new_manifest
 from pytrace_ebpf.record.output.writer import Writer
@@ -27,7 +27,7 @@ _PLENTY = 1 << 62
 class Store:
     """The traces of a daemon's directory while it samples. Memory is bounded by the functions and processes that are known, and one window."""
 
-    def __init__(self, hours: Kept, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
+    def __init__(self, hours: Retention, argv: list[str], options: Mapping[str, Any], window_s: float) -> None:
         self._hours, self._argv, self._options, self._window_s = hours, argv, dict(options), window_s
         self._functions = FUNCTIONS.arrow.empty_table()
         self._processes: dict[int, dict[str, Any]] = {}
@@ -57,7 +57,7 @@ class Store:
             except (PytraceError, OSError) as error:
                 self._fail(str(error))
         self._forget(closed)
-        self._forget_functions(closed.facts.get("forgotten", ()))
+        self._forget_functions(closed.metadata.get("forgotten", ()))
 
     def _segment(self, closed: Closed, tables: dict[str, pa.Table]) -> None:
         hour = name_of(time.time())
@@ -74,7 +74,7 @@ class Store:
         self._counts.update(
             sample=int(profile["samples"].to_numpy().sum() + profile["off_samples"].to_numpy().sum()), function=len(tables["functions"])
         )
-        self._writer.segment(closed.start_ns, closed.end_ns, tables, self._news(closed.facts))
+        self._writer.segment(closed.start_ns, closed.end_ns, tables, self._news(closed.metadata))
         self._handed, self.windows, self.why_not = self._handed + 1, self.windows + 1, None
         if self._writer.failed:
             self._close_hour()
@@ -84,10 +84,10 @@ class Store:
         self._hours.tidy({self._writer.directory.name}, self._writer.size)
 
     def _begin_hour(self, hour: str, closed: Closed) -> None:
-        manifest = new_manifest(closed.start_ns, closed.facts["target"], self._argv, self._options)
+        manifest = new_manifest(closed.start_ns, closed.metadata["target"], self._argv, self._options)
         self._clock, self._counts, self._lost, self._written = manifest["clock"], Counter(), Counter(), set()
         self._fresh = set(self._processes)
-        self._writer = Writer(self._hours.path / hour, manifest | self._news(closed.facts), _PLENTY, another=True)
+        self._writer = Writer(self._hours.path / hour, manifest | self._news(closed.metadata), _PLENTY, another=True)
         self._hour = hour
         self._hours.forget_sizes()
 

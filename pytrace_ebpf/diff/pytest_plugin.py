@@ -66,10 +66,10 @@ class _Recording:
     """The recorder of this pytest and its workers, and what came of it."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytrace_ebpf.amounts import share_of
         from pytrace_ebpf.diff import tests
         from pytrace_ebpf.errors import PytraceError
-        from pytrace_ebpf.own import OwnRecording
+        from pytrace_ebpf.self_recording import SelfRecording
+        from pytrace_ebpf.units import share_of
 
         self._config, self._tests = config, list[dict[str, Any]]()
         self._said: list[str] = []
@@ -86,7 +86,7 @@ class _Recording:
             self._run = tests.next_run(self._directory)
         except OSError as error:
             raise pytest.UsageError(f"{error.filename} cannot be written ({error.strerror}); name another directory with --pytrace.") from None
-        self._own = OwnRecording(self._run / tests.TRACE)
+        self._own = SelfRecording(self._run / tests.TRACE)
         try:
             self._own.begin()
         except PytraceError as error:
@@ -99,9 +99,9 @@ class _Recording:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytrace_ebpf.amounts import plural
         from pytrace_ebpf.diff import tests
         from pytrace_ebpf.errors import PytraceError
+        from pytrace_ebpf.units import plural
 
         try:
             self._own.end()
@@ -129,10 +129,10 @@ class _Recording:
 
 def _sentences(found: list[Any], count: int) -> list[str]:
     """Which tests got slower and, of the first ones, what they do longer and where to look; which only may have."""
-    from pytrace_ebpf.amounts import plural
     from pytrace_ebpf.diff.slower_tests import sentence
     from pytrace_ebpf.diff.verdict import LEAST_RUNS, RATE
     from pytrace_ebpf.printable import printable
+    from pytrace_ebpf.units import plural
 
     sure, few, chance = ([each for each in found if each.sure is kind] for kind in (True, None, False))
     heads = (

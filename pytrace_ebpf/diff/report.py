@@ -9,13 +9,13 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.diff.changes import chance, names_of
 from pytrace_ebpf.diff.sides import Side
 from pytrace_ebpf.experiment.paths import PARTS
 from pytrace_ebpf.experiment.report import change
 from pytrace_ebpf.experiment.sentence import SURE
 from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import plain

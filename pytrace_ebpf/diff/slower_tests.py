@@ -34,4 +34,4 @@ def _look(ran: Ran) -> str:
     directory = ran.run / TRACE
     start_ns = pytrace_ebpf.open(directory).start_ns
     first, last = ((ns - start_ns) / 1e9 for ns in (ran.start_ns, ran.end_ns))
-    return f"({text.duration(ran.wall_ns)} in the last run: pytrace-ebpf report {directory} --from {first:.6f} --to {last:.6f} --tid {ran.tid})"
+    return f"({text.duration(ran.wall_ns)} in the last run: pytrace-ebpf report {directory} --from {first:.6f} --until {last:.6f} --tid {ran.tid})"

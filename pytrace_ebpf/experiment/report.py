@@ -10,10 +10,10 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.experiment.compare import KEYS, WHOLE, chains
 from pytrace_ebpf.experiment.data import FORMAT, FORMAT_VERSION, Experiment
 from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import plain

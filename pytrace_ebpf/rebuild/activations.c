@@ -1,4 +1,4 @@
-/* Which open call an event ends or begins, and what is mended where entries and returns do not match.
+/* Which open call an event ends or begins, and how it is repaired where entries and returns do not match.
  *
  * An event says what happened and in which frame; a frame stands for one activation at a time. The rules are those of a stack:
  *
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "activations.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #define FEW_BITS 5
 #define FEW_FRAMES 4096

@@ -1,8 +1,45 @@
-/* The stack of a thread's frames: what activations.c and plain.c do with it in the same way. */
+/* The stack of a thread's frames, and which open call an event ends or begins. */
 #ifndef PYTRACE_ACTIVATIONS_H
 #define PYTRACE_ACTIVATIONS_H
 
-#include "rebuild.h"
+#include "common.h"
+
+/* How a thread's rows begin: after others; its very first; first after a loss. In the last two some may be of calls entered before. */
+enum beginning { SETTLED, FIRST, AFTER_LOSS };
+
+enum does { NOTHING, ENTERS, LEAVES, ORPHAN, LEAVES_OLDER, RESETS, IS_AT };
+
+/* What an event does to the open calls: it ends `closes` of them whose returns were not reported, then `does`. */
+struct step {
+    uint32_t closes;
+    uint32_t does; /* enum does; ORPHAN: a call of which only the return was recorded; IS_AT: the innermost call is at a line */
+};
+
+/* The frames of a thread's open calls, outermost first; 0 = unknown. */
+struct activations {
+    int64_t *frame;
+    uint32_t *before; /* of the same hash: the place in `frame` plus one of the one entered before it, 0 none */
+    uint32_t *newest; /* by hash: the place plus one of the one entered last */
+    uint32_t count, capacity, bits;
+    /* while looking ahead, see activations.c */
+    uint32_t base;
+    bool base_returned;
+    enum beginning begins;
+    uint32_t ended_before, entered_before;
+};
+
+/* A set of frames. */
+struct frames {
+    int64_t *slot;
+    size_t count, capacity;
+};
+
+bool activations_take(struct activations *open, struct frames *seen, int kind, int64_t frame, struct step *step);
+bool activations_look_ahead(struct activations *open, enum beginning begins, struct frames *seen);
+void activations_free(struct activations *open);
+bool activations_push(struct activations *open, int64_t frame);
+
+/* What activations.c and fast_path.c do with it in the same way. */
 
 static inline uint32_t *activations_slot(const struct activations *open, int64_t frame)
 {

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
-#include "rebuild.h"
+#include "stack.h"
+#include "engine.h"
 
 void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp)
 {
@@ -317,34 +317,6 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
     rows_put(rows, slot, &row);
     thread->ended = slot;
     return true;
-}
-
-void sums_add(struct sums *sums, int64_t wall, const int64_t part[PARTS], uint8_t known)
-{
-    sums->wall += wall;
-    if (known & KNOWN_IN_PART) {
-        sums->unknown_wall += wall;
-        for (int k = 0; k < PARTS; k++) {
-            sums->part[k] += part[k];
-            sums->unknown_wall -= part[k];
-        }
-        return;
-    }
-    if (!(known & HAS_ON_CPU)) {
-        sums->unknown++;
-        sums->unknown_wall += wall;
-        return;
-    }
-    if (LIKELY((known & OF_TIMES) == OF_TIMES)) {
-        for (int k = 0; k < PARTS; k++)
-            sums->part[k] += part[k];
-        return;
-    }
-#define STATE(number, name, has) sums->part[number] += known & has ? part[number] : 0;
-    STATES(STATE)
-#undef STATE
-    sums->unsplit_runq += !(known & HAS_RUNQ);
-    sums->unsplit_waits += !(known & HAS_WAITS);
 }
 
 static bool add_to_tree(struct engine *engine, struct thread *thread, struct call *call, const struct ended *ended)

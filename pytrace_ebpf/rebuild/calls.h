@@ -1,78 +1,69 @@
-/* A call on the stack: what calls.c and plain.c do with it in the same way. */
+/* The stack of open calls. */
 #ifndef PYTRACE_CALLS_H
 #define PYTRACE_CALLS_H
 
-#include "rebuild.h"
+#include "timeline.h"
 
-#define LIKELY(x) __builtin_expect(!!(x), 1)
+struct engine;
+struct thread;
+struct row;
 
-/* The place of a function in engine->layer and the like. */
-static inline uint32_t function_of(const struct engine *engine, int32_t func)
-{
-    return func >= 0 && (uint32_t)func < engine->functions ? (uint32_t)func : engine->functions;
-}
+#define NOTHING_BELOW 8 /* of some child not even the parts are known that were reported */
+#define OF_BELOW (OF_TIMES | NOTHING_BELOW)
 
-/* The line that `caller`, which may be NULL, called from; -1 unknown. */
-static inline int32_t line_of(const struct engine *engine, const struct call *caller, int32_t line)
-{
-    return line > 0 && caller && engine->layer[function_of(engine, caller->func)] == PYTHON ? line : -1;
-}
+struct call {
+    int64_t start_ns, sequence, frame;
+    int64_t children_wall, children[PARTS];
+    uint32_t slot, piece; /* of its row, where `piece` is the engine's */
+    int32_t func;
+    int32_t line; /* of its caller's; -1 not known */
+    uint32_t node, site;
+    uint32_t newest; /* node of the call that it made last; 0 none */
+    uint8_t flags, unknown_below; /* enum known: what some child does not know; four bits up, one that this tree has only the end of; NOTHING_BELOW */
+    uint8_t outermost;            /* 1: of its function, 2: of its module */
+    uint8_t outermost_of_site;
+    /* cores.c */
+    int64_t level, highest; /* charges.c: of its thread, at its entry and since */
+    uint32_t owed;   /* charges.c: what it used while its function is not known; 0 none */
+    uint32_t slices; /* what it had of cores that its thread has left since; 0 none */
+    int64_t busy_ns; /* of its process up to its entry */
+};
 
-static inline int32_t named(const struct engine *engine, int32_t func)
-{
-    return (uint32_t)func < engine->functions ? func : -1;
-}
+/* A call that was open when the tree began, and has ended since. */
+struct gone {
+    int64_t end_ns, children_wall, children[PARTS]; /* as of the call */
+    struct stamp went;
+    int32_t func;
+    uint8_t outermost, outermost_of_site, unknown_below;
+};
 
-/* Whether a call has a row. */
-static inline bool wants_row(const struct engine *engine, int32_t func, uint8_t flags)
-{
-    if (!engine->row_of)
-        return true;
-    uint8_t wanted = engine->row_of[function_of(engine, func)];
-    return wanted == ROWS || (wanted == ROWS_OF_SUSPENDED && engine->rows_of_suspended && flags & (RESUMED | YIELDED));
-}
+/* A moment of a thread: now, or one that was stamped. */
+struct when {
+    int64_t ns;
+    const struct stamp *stamp; /* NULL: no switch was taken since */
+};
 
-static inline bool tree_is(const struct node *node, uint32_t parent, int32_t func, uint8_t outermost)
-{
-    return node->parent == parent && node->func == func && node->outermost == outermost;
-}
+/* How an end was reported; `line`, `func`, `frame` of an end that was not are -1, -1 and 0. */
+struct end {
+    int64_t frame;
+    int32_t func, line;
+    uint8_t flags;
+};
 
-/* As tree_child() where a caller calls what it did at the same place the last time, which programs do. */
-static inline bool tree_again(const struct tree *tree, uint32_t parent, int32_t func, uint8_t outermost, uint32_t *newest, uint32_t *node)
-{
-    uint32_t guess = tree->node[*newest ? *newest : parent].follows[!*newest];
-    if (!guess || !tree_is(&tree->node[guess], parent, func, outermost))
-        return false;
-    *node = *newest = guess;
-    return true;
-}
-
-/* As sites_find(), of the one that was found last. */
-static inline bool sites_again(const struct sites *sites, int32_t caller, int32_t line, int32_t func, uint32_t number)
-{
-    const struct site *site = &sites->site[number];
-    return number < sites->count && site->func == func && site->line == line && site->caller == caller;
-}
-
-/* Of a call that is entered; the next of its thread. Its place in the tree and among sites is not known yet. */
-static inline void call_begins(struct call *call, struct thread *thread, int64_t ns, int32_t func, int32_t line, int64_t frame, uint8_t flags)
-{
-    call->start_ns = ns; /* one by one: all at once takes as long as the rest of calls_enter() */
-    call->sequence = thread->sequence++;
-    call->frame = frame;
-    call->children_wall = 0;
-    for (int part = 0; part < PARTS; part++)
-        call->children[part] = 0;
-    call->slot = 0;
-    call->piece = 0;
-    call->func = func;
-    call->line = line;
-    call->node = call->site = call->newest = 0;
-    call->flags = flags;
-    call->unknown_below = call->outermost = call->outermost_of_site = 0;
-    call->level = call->highest = thread->level;
-    call->owed = call->slices = 0;
-    call->busy_ns = 0;
-}
+/* `line`: that it was called from, -1 unknown. */
+size_t fast_path(struct engine *engine, struct thread *thread, size_t row, size_t end); /* fast_path.c */
+bool calls_enter(struct engine *engine, struct thread *thread, struct when when, int32_t func, int32_t line, int64_t frame, uint8_t flags);
+bool calls_leave(struct engine *engine, struct thread *thread, struct when when, const struct end *end);
+bool calls_stamp(struct engine *engine, struct thread *thread);
+void calls_got_core(struct thread *thread);
+void calls_begin(struct engine *engine, struct thread *thread);
+void calls_pause(struct engine *engine, struct thread *thread);
+bool calls_take(struct engine *engine, struct thread *thread, int64_t ts);
+void calls_stamp_at(const struct engine *engine, const struct timeline *line, int64_t ts, struct stamp *stamp);
+bool calls_plant(struct engine *engine, struct thread *thread);
+bool calls_place(struct engine *engine, struct thread *thread);
+bool calls_site(struct engine *engine, const struct call *caller, int32_t line, int32_t func, uint32_t *site);
+uint8_t calls_unknown(const struct split *split);
+void calls_own(const struct call *call, struct ended *ended);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is charged to calls: amounts of something, each to the call that was innermost at a moment, as of moments.c.
+/* What is charged to calls: amounts of something, each to the call that was innermost at a moment, as of innermost_at.c.
  *
  * Sums are kept by node of the tree: they say what calls used by themselves, and with those below them it is the sum of the
  * nodes below. What is used outside of calls is in no sum. Two kinds are no sums: LEVEL is by how much a level of the thread
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* When the next charge of a thread is. */
 int64_t charges_next(const struct charges *all, const struct thread *thread)

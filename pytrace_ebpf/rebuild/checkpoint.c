@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 struct bytes {
     uint8_t *at;

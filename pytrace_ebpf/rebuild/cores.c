@@ -5,7 +5,7 @@
  * it is nothing. It counts when the call ends, if all of its CPU time is known then. Memory is bounded by open calls and cores. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #define FEW 256
 

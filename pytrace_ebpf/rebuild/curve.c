@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #define EDGE_NS 1000000000 /* rows are 10 to 50 ms apart, unless the sampler itself waits for a core */
 

@@ -3,7 +3,7 @@
  * The records are a copy of another user's memory: any bytes may be in them. What comes out lies within what the caller
  * says, or nothing does. */
 #include "../../probes/agent/agent.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #pragma GCC optimize("O3") /* as vectors what can be: three quarters of the time */
 

@@ -1,7 +1,7 @@
 /* Begins and ends of calls, thread by thread in the order in which they happen: what nests needs no rows, and no memory but a piece's. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* A call of `func` begins on the thread, or with ENDS the innermost one ends. */
 bool edges_add(struct engine *engine, const struct thread *thread, int64_t ns, int32_t func)

@@ -6,24 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
-
-/* Make an array hold `wanted` elements; its address may change. */
-bool room(void *array, size_t *capacity, size_t wanted, size_t size)
-{
-    if (wanted <= *capacity)
-        return true;
-    size_t more = *capacity < 8 ? 16 : *capacity * 2;
-    if (more < wanted)
-        more = wanted;
-    void *old, *fresh;
-    memcpy(&old, array, sizeof old);
-    if (more > SIZE_MAX / size || !(fresh = realloc(old, more * size)))
-        return false;
-    memcpy(array, &fresh, sizeof fresh);
-    *capacity = more;
-    return true;
-}
+#include "engine.h"
 
 OFFERED struct engine *rebuild_open(int64_t start_ns, bool by_cputime, bool rows, int64_t nodes)
 {

@@ -36,7 +36,7 @@ _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
-_ROWS, _NO_ROWS = 1, 2  # rebuild.h
+_ROWS, _NO_ROWS = 1, 2  # threads.h
 _NO_FUNCTIONS: Ids = np.zeros(0, np.int64)
 _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
 
@@ -325,7 +325,7 @@ class Engine:
         self._check(self._library.merge(self._engine, nodes.ctypes.data, len(nodes), keys.ctypes.data, len(keys)))
 
     def rows(self) -> dict[str, npt.NDArray[Any]]:
-        """The rows of the last piece by column (rebuild.h, ROW), in the library's own memory, as long as take() says: copy what is to last."""
+        """The rows of the last piece by column (rows.h, ROW), in the library's own memory, as long as take() says: copy what is to last."""
         count = self._library.row_count(self._engine)
         return {name: view(self._library.column(self._engine, k), dtype, count) for k, (name, dtype) in enumerate(self._library.row.items())}
 

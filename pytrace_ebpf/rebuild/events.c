@@ -2,7 +2,7 @@
  *
  * A thread's events of one batch are a run; where a loss of events ended within it, it falls into chunks. The first chunk of a thread,
  * and that after a loss, is looked at ahead, for what was open before it (activations.c). */
-#include "rebuild.h"
+#include "engine.h"
 
 #define AT_ONCE 64 /* rows */
 
@@ -265,7 +265,7 @@ static bool take_some(struct engine *engine, size_t most)
         most -= end - engine->at;
         while (engine->at < end) {
             if (!engine->ahead)
-                engine->at = plain_take(engine, engine->current, engine->at, end);
+                engine->at = fast_path(engine, engine->current, engine->at, end);
             if (engine->at < end && !take_row(engine, engine->current, engine->at++))
                 return false;
         }

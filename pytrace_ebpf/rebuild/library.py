@@ -1,4 +1,4 @@
-"""The compiled library that rebuilds calls, as ctypes sees it; rebuild.h says what everything is."""
+"""The compiled library that rebuilds calls, as ctypes sees it; engine.h says what everything is."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf import compiled
+from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.trace.states import NAMES
 
@@ -29,7 +29,7 @@ Acts = _columns("ts", "pid", "tid", "kind")
 
 
 class Busy(ctypes.Structure):
-    """struct busy of rebuild.h."""
+    """struct busy of cores.h."""
 
     _fields_ = [("pid", c_int64), *((name, c_void_p) for name in ("when", "total", "slope")), ("count", c_size_t)]
 
@@ -154,7 +154,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "decode": (c_bool, [c_void_p, c_size_t, POINTER(Decoding), POINTER(Decoded), c_size_t]),
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
-    "near": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
+    "gil_handoffs": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
     "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),
     "written": (c_size_t, [c_void_p, c_size_t, POINTER(Form), c_void_p, c_size_t, POINTER(c_size_t)]),
@@ -182,7 +182,7 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         """Raises OSError where `file` does not load, HostError where it is of other sources than lie here."""
-        library = compiled.load(file)
+        library = native_library.load(file)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, f"rebuild_{name}")
             function.restype, function.argtypes = result, arguments

@@ -8,7 +8,7 @@
 #include "../../probes/agent/agent.h"
 #include "../../probes/events.h"
 #include "../../probes/text.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #define TYPE_ROOM (4 * OBJECT_TYPE) /* of a type's name; decoding.py has the same */
 #define MOST_DIGITS (VALUE_DATA / 4)

@@ -1,7 +1,7 @@
 /* Encodes columns for Parquet's data pages (parquet-format, Encodings.md), for the collector. */
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #pragma GCC optimize("O3") /* its loops over blocks as vectors: half of the time */
 

@@ -1,7 +1,7 @@
 /* The paths that the calls of one thread come to, each once, by the begins and ends of the calls. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* `does`: of each event the number (>= 0, below 2^31) of what begins, or -1 where the innermost call ends. Of each path, a caller's before those that it
  * leads to, its caller's (-1 none) and what it is of; `after`: the path after each event, -1 out of all. All have room for `count`.

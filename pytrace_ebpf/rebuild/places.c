@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* The slot of a key or, where it is new, that which it is to have. */
 static size_t slot_of(const struct places *all, int64_t key)

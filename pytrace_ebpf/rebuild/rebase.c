@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* A thread in the three states. `before` and `after` are parts of one derivation. */
 struct thrice {

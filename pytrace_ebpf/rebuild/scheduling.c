@@ -3,7 +3,7 @@
  * Only threads that have rows in the segment, or still something to do from the one before, are looked at. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 static int by_time_and_row(const void *one, const void *other)
 {
@@ -98,7 +98,7 @@ static bool sort_by_thread(struct engine *engine, const int32_t *pid, const int3
 }
 
 /* The last state of the thread in the segment up to `end_ns`, of which only a later segment shows what it was. */
-static void foresee(struct engine *engine, const struct thread *thread, size_t rows, int64_t end_ns)
+static void estimate_cost(struct engine *engine, const struct thread *thread, size_t rows, int64_t end_ns)
 {
     while (rows && engine->to[rows - 1] == DROPPED)
         rows--;
@@ -142,7 +142,7 @@ static bool switches_of(struct engine *engine, struct thread *thread, const stru
     in_order(engine->sched, made);
     thread->is_late |= made && engine->sched[0].ts < engine->tree_ns;
     states_decide(engine->sched, made, thread->line.decided, thread->line.gil_start, thread->line.gil_end, engine->to, NULL);
-    foresee(engine, thread, made, end_ns);
+    estimate_cost(engine, thread, made, end_ns);
     return timeline_add(&thread->line, engine->sched, made, engine->to) || failed(engine, NO_MEMORY);
 }
 

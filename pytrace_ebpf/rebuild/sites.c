@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
-#include "rebuild.h"
+#include "stack.h"
+#include "engine.h"
 
 #define FEW 1024
 #define MOST (1 << 18)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* Of an open call: its function, and the line of its entry. */
 struct opened {

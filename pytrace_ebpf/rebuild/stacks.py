@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.rebuild.library import Events, columns, library
 
 _DTYPES = {"ts": np.int64, "kind": np.int8, "frame": np.int64}

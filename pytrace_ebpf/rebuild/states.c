@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #define FUTEX 202            /* x86-64 */
 #define SYSCALL_UNKNOWN (-2) /* source perf */

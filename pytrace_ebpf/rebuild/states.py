@@ -11,7 +11,7 @@ from pytrace_ebpf.trace.states import NAMES
 
 LOST = 8  # a kind of row of our own: from here the state is unknown, scheduling events were lost
 DROPPED = 0xFF
-OFF, UNKNOWN, READY, SLEPT, UNSEEN, GONE = range(len(NAMES), len(NAMES) + 6)  # states besides those that have names, as in rebuild.h
+OFF, UNKNOWN, READY, SLEPT, UNSEEN, GONE = range(len(NAMES), len(NAMES) + 6)  # states besides those that have names, as in common.h
 NO_ROW = -(1 << 63)  # of Decided.since: the state began before the rows
 
 

@@ -1,7 +1,7 @@
 /* The threads of a recording, by pid and tid, and what a new one begins as. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 static const struct process *process_of(const struct engine *engine, int32_t pid)
 {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 /* The stamp of the moment `ts`, after all switches that were taken. */
 void timeline_at(const struct timeline *line, int64_t ts, struct stamp *stamp)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
-#include "rebuild.h"
+#include "stack.h"
+#include "engine.h"
 
 #define FEW 1024
 #define MANY (1 << 17) /* nodes, whose memory is worth giving back */
@@ -165,17 +165,6 @@ OFFERED size_t rebuild_packed(const struct engine *engine, struct node *nodes)
     }
     free(number);
     return made;
-}
-
-void sums_merge(struct sums *sums, const struct sums *more)
-{
-    sums->wall += more->wall;
-    for (int part = 0; part < PARTS; part++)
-        sums->part[part] += more->part[part];
-    sums->unknown_wall += more->unknown_wall;
-    sums->unknown += more->unknown;
-    sums->unsplit_runq += more->unsplit_runq;
-    sums->unsplit_waits += more->unsplit_waits;
 }
 
 /* The node of this engine for one of another's, below `parent`. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #define CONDITIONS 32
 #define TENTHS 10

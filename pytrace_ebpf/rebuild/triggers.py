@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.rebuild.library import CONDITION, HIT, OF_FUNCTION, Events, Switches, columns, library
 from pytrace_ebpf.rebuild.stacks import listed
 
@@ -17,7 +17,7 @@ CALL_TAKES, LOOP_HELD, RAISES, SHARE_WAITED = range(4)
 """enum happening"""
 MOST_CONDITIONS = 32
 TENTHS = 10
-RUNQ, GIL = 1, 2  # states of rebuild.h
+RUNQ, GIL = 1, 2  # states of common.h
 
 _DTYPES = {"ts": np.int64, "frame": np.int64, "address": np.int64, "kind": np.int8, "cpu": np.int16}
 Ended = tuple[int, int, int]  # pid, tid (0: the whole process), ns

@@ -4,7 +4,7 @@
  * a file's that nobody trusts, and this runs in a process without rights: whatever its bytes are, nothing is read beyond its end,
  * and at most one row is made of each of its bytes. A function whose rules are none of those below gets rows without a rule. */
 #include "../../probes/unwind.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>

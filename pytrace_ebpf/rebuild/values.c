@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../../probes/agent/agent.h"
-#include "rebuild.h"
+#include "engine.h"
 
 #define TEXT_ROOM (4 * VALUE_DATA) /* of a value; decoding.py has the same */
 #define TEN_TO_9 1000000000u

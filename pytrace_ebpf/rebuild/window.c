@@ -5,7 +5,7 @@
  * Where its time went between the edges is known of every thread, whether it has calls or not: the two stamps of the edges. */
 #include <stdlib.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 static bool is_asked(const struct engine *engine, const struct thread *thread)
 {

@@ -1,7 +1,7 @@
 /* What a file of every call consists of: of each begin and end a text that says what it does, one that says on which thread, and the time; and columns of numbers. */
 #include <string.h>
 
-#include "rebuild.h"
+#include "engine.h"
 
 #define LONGEST_TIME 24 /* bytes */
 

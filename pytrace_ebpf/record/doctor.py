@@ -3,19 +3,19 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
-from pytrace_ebpf.record.choice.barred import barred
-from pytrace_ebpf.record.choice.choice import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.fits import fits, loaded
 from pytrace_ebpf.record.kernel import host, red_zone
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
+from pytrace_ebpf.record.pattern_counts import fits, loaded
 from pytrace_ebpf.record.process.target import Target, inspect
+from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
+from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
+from pytrace_ebpf.units import plural
 
 _COMMAND_SHOWN = 200  # characters
 _SHOWN = 3  # functions
@@ -38,7 +38,7 @@ def _red_zone() -> Iterator[Finding]:
     if red_zone.is_written():  # nothing is said where it is not, or cannot be tried
         yield Finding(
             "red zone", "warning",
-            "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until it is mended): those of "
+            "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until that is fixed): those of "
             "CPython are one-byte nops and not concerned; other tools' USDT probes may be",
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ def _long_nops(target: Target) -> Iterator[Finding]:
 
 
 def _sources(target: Target) -> Iterator[Finding]:
-    seen = Seen(encodable.unencodable(target) or encodable.unencodable_path(target), barred=barred(target))
+    seen = Seen(encodable.unencodable(target) or encodable.unencodable_path(target), cannot_inject=cannot_inject(target))
     by_probes, why_probes = probes_serve(target, seen)
     by_agent, why_agent = agent_serves(target)
     yield _finding("usdt", "ok" if by_probes else "warning", why_probes)
@@ -189,5 +189,5 @@ def _container(target: Target) -> Finding:
     return _finding("container", "ok", "it runs in the same namespaces as this command")
 
 
-def _finding(subject: str, ok: str, sentence: str, mend: str = "") -> Finding:
-    return Finding(subject, ok, sentence, mend, "target")  # type: ignore[arg-type]
+def _finding(subject: str, ok: str, sentence: str, fix: str = "") -> Finding:
+    return Finding(subject, ok, sentence, fix, "target")  # type: ignore[arg-type]

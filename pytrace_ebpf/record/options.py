@@ -6,6 +6,7 @@ from pathlib import Path
 from pytrace_ebpf.record.filters import Filters, Observed
 from pytrace_ebpf.record.flight.conditions import Flight
 from pytrace_ebpf.trace.layers import NATIVE
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
 
@@ -26,7 +27,7 @@ class Options:
     """What a recording is asked for."""
 
     output: Path | None  # None: a new directory of today's name, in the working directory
-    source: str = "auto"  # "sample": no calls are recorded
+    source: str = "auto"
     follow: bool = True
     segment_s: float = 1.0
     call_ring_pages: int = 16384  # usdt: 64 MiB, 1.6 million events
@@ -55,6 +56,11 @@ class Options:
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
     neighbours: bool = True  # names of the threads of other processes that took a core or woke somebody
 
+    @property
+    def samples_alone(self) -> bool:
+        """Whether stacks are sampled and no call is recorded."""
+        return self.source == SAMPLES_ALONE
+
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.
 
@@ -63,5 +69,5 @@ class Options:
         if self.flight is not None:  # so soon it is known that something happened
             return self.segment_s
         kept_s = self.keep.seconds if self.keep is not None else None
-        least_s = self.segment_s * (_OF_SAMPLES if self.source == "sample" else 1)
+        least_s = self.segment_s * (_OF_SAMPLES if self.samples_alone else 1)
         return max(least_s, min(recorded_s, kept_s or recorded_s) / 3600)

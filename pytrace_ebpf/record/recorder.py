@@ -42,7 +42,7 @@ class Recorder:
         """Since when rows are still to come, of which it is not known yet whose they are; None: all were given."""
         return None
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Learn from what all recorders yielded just now."""
 
     def cut(self) -> Rows:
@@ -53,7 +53,7 @@ class Recorder:
         """Cumulative counts per loss class, int64."""
         return np.zeros(len(LOSS_CLASSES), np.int64)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Keys of the manifest, as they stand now."""
         return {}
 

@@ -1,14 +1,14 @@
 """The recorders of a recording, one line each: here a new stream is registered."""
 
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.recorder import Recorder
-from pytrace_ebpf.record.scheduling.neighbours import Neighbours
+from pytrace_ebpf.record.scheduling.external_threads import ExternalThreads
 from pytrace_ebpf.record.scheduling.usage import Usage
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
@@ -18,7 +18,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     scheduling = _scheduling(options, processes, samples)
     asked = patterns_of(options.filters, options.observed) if not options.lean else []
     if options.flight and not options.layers and not options.filters.c_calls:  # else they may be of C functions
-        asked += [("--when", condition.pattern) for condition in options.flight.conditions if condition.pattern]
+        asked += [("--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern]
     return [
         processes,
         recording.functions,
@@ -30,7 +30,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
-        *([Neighbours(processes)] if options.neighbours and not options.lean else []),
+        *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
     ]
 
@@ -42,7 +42,7 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
     if options.rootless:
         from pytrace_ebpf.record.scheduling.rootless import Rootless
 
-        return Rootless(processes, options.running, options.source == "sample")
+        return Rootless(processes, options.running, options.samples_alone)
     from pytrace_ebpf.record.scheduling.sched import Lives, SchedProbes
 
     if getattr(samples, "states_known", False):
@@ -51,9 +51,9 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
 
 
 def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
-    from pytrace_ebpf.record.fits import Fits
+    from pytrace_ebpf.record.pattern_counts import PatternCounts
 
-    return Fits(recording, asked)
+    return PatternCounts(recording, asked)
 
 
 def _native(options: Options, recording: Recording) -> Recorder:
@@ -70,7 +70,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
         return RootlessSamples(recording, hz, options.follow)
     from pytrace_ebpf.record.sampling.samples import Samples
 
-    return Samples(recording, hz, options.follow, options.lasting, options.source == "sample" and not options.switches, options.lean)
+    return Samples(recording, hz, options.follow, options.lasting, options.samples_alone and not options.switches, options.lean)
 
 
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:

@@ -12,8 +12,6 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.rebuild.library import library
-from pytrace_ebpf.record.bell import Bell
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
@@ -21,12 +19,14 @@ from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.matching import Looking, Matching
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
+from pytrace_ebpf.record.wakeup import Wakeup
 from pytrace_ebpf.trace.losses import PARTLY
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ class Session:
         """
         self._options, self._argv, self._take, self._first = options, list(argv), take, first
         self._cut_soon = False
-        confined.parsers.start()  # it imports while BPF is compiled
+        sandbox.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
         looking = looking or (Matching(options.match) if options.match is not None else None)
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         if looking:
-            looking.tell = self._bell.ring
+            looking.tell = self._wakeup.set
             looking.start()
         self._processes = Processes(not options.lean, looking.shares if looking else None, looking.user if looking else lambda pid: 0)
         functions = Functions(Owners(looking.shares, looking.user) if looking else None, options.lean)
@@ -112,9 +112,9 @@ class Session:
         with self._nothing_left_behind():
             return self._targets.launch(command)
 
-    def _open(self, facts: Mapping[str, Any]) -> None:
+    def _open(self, metadata: Mapping[str, Any]) -> None:
         if self._trace is None:
-            self._trace = self._new_trace({**self._facts(), **facts})
+            self._trace = self._new_trace({**self._metadata(), **metadata})
 
     @contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ class Session:
             self.abandon()
             raise
 
-    def _new_trace(self, facts: Mapping[str, Any]) -> "Trace":
+    def _new_trace(self, metadata: Mapping[str, Any]) -> "Trace":
         # What is seldom asked for takes long to import.
         if self._take is not None:
             from pytrace_ebpf.record.live.sink import Live
@@ -135,12 +135,12 @@ class Session:
         if self._first is not None:
             from pytrace_ebpf.record.output.shared import Shared
 
-            return Shared(facts, self._first)
+            return Shared(metadata, self._first)
         if self._options.flight is None:
-            return Recorded(self._options, self._argv, facts)
+            return Recorded(self._options, self._argv, metadata)
         from pytrace_ebpf.record.flight.recorder import FlightRecorder
 
-        return FlightRecorder(self._options, self._argv, facts)
+        return FlightRecorder(self._options, self._argv, metadata)
 
     # -- recording -----------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Session:
                 poll.register(recorder.alert_fd, select.POLLIN)
         if self._targets.launched is not None and self._targets.launched.end is not None:
             poll.register(self._targets.launched.end, select.POLLIN)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         next_shown = time.monotonic() + _SHOWN_S
         next_cut = time.monotonic() + self._segment_s(0)
         calm_by = time.monotonic() + _CALM_WITHIN_S
@@ -160,7 +160,7 @@ class Session:
         while not self._targets.ended() and not trace.full and not stop():
             interval_s = max(self._cost.pace_s, min(recorder.interval_s for recorder in self._recorders))
             poll.poll(1000 * interval_s)
-            self._bell.hush()
+            self._wakeup.clear()
             self._drain()
             if interval_s >= _CALM_S or time.monotonic() >= calm_by:
                 ready.begin()
@@ -170,7 +170,7 @@ class Session:
             if due and trace.collector.can_cut:
                 self._cut_soon = False
                 self._close_segment()
-                trace.cut(self._facts())
+                trace.cut(self._metadata())
                 self._targets.let_go_of_ended()
                 next_cut = time.monotonic() + max(self._segment_s(trace.seconds), _PACES * self._cost.pace_s)
             if time.monotonic() >= next_shown:
@@ -180,7 +180,7 @@ class Session:
 
     def wake(self) -> None:
         """Have run() ask `stop` at once. May be called by whoever handles a signal."""
-        self._bell.ring()
+        self._wakeup.set()
 
     def _segment_s(self, recorded_s: float) -> float:
         return self._options.segment_s if self._take else self._options.segment_length(recorded_s)
@@ -265,7 +265,7 @@ class Session:
             for name, batches in rows.items():
                 drained.setdefault(name, []).extend(batches)
         for recorder in self._recorders:
-            recorder.see(drained)
+            recorder.observe(drained)
         owed = [ns for recorder in self._recorders if (ns := recorder.owed_ns) is not None]
         # Rows that come after their segment was closed have unknown times. Whoever fakes an arena holds it up for so long and no longer.
         collector.drained_ns = max(collector.drained_ns, min([began_ns, *owed]), began_ns - _OWED_NS)
@@ -279,11 +279,11 @@ class Session:
         for recorder in self._recorders:
             self._written().collector.add(recorder.cut(), recorder)
 
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
         for recorder in self._recorders:
-            facts |= recorder.facts()
-        return facts | (self._targets.facts() if self._trace is not None else {})
+            metadata |= recorder.metadata()
+        return metadata | (self._targets.metadata() if self._trace is not None else {})
 
     # -- end -----------------------------------------------------------------------
 
@@ -301,9 +301,9 @@ class Session:
             trace.cost |= recorder.cost()
         self._targets.explain_no_calls()
         self._close_segment()
-        for reader in (confined.parsers, confined.searcher):
+        for reader in (sandbox.parsers, sandbox.searcher):
             reader.dismiss()
-        trace.finish(self._facts(), end_ns)
+        trace.finish(self._metadata(), end_ns)
         launched = self._targets.launched
         return launched.exit_code if launched and launched.status is not None else None
 

@@ -17,40 +17,22 @@ _MOST_ENDED = 100  # processes that ended, in the manifest
 
 
 class Recording:
-    """What the recorders share: the tables of functions and processes, the rows that wait to be drained, the choice of sources."""
+    """What the recorders share: the tables of functions and processes, and the choice of sources."""
 
     def __init__(self, functions: Functions, processes: Processes, shares: Shares | None = None) -> None:
         """`shares`: what the processes' users cost, where they are of several, and nobody asked for each."""
         self.functions, self.processes, self.shares = functions, processes, shares
         self.chosen: list[dict[str, Any]] = []  # the manifest's `sources`
-        self._waiting: Rows = {}
 
-    def emit(self, columns: Columns, table: str = "events") -> None:
-        """Take in columns of a table."""
-        if len(columns["ts"]):
-            self._waiting.setdefault(table, []).append(columns)
-
-    def take(self) -> Rows:
-        """Those since the last call, of all tables."""
-        waiting, self._waiting = self._waiting, {}
-        return waiting
-
-    def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
-        """All that is open on these threads, (pid, tid), ends at `ts`."""
-        pids, tids = (np.array([thread[i] for thread in threads], np.int32) for i in (0, 1))
-        count = len(threads)
-        unknown: Columns = {"func_id": np.full(count, -1, np.int32), "frame": np.zeros(count, np.int64), "line": np.full(count, -1, np.int32)}
-        self.emit({"ts": np.full(count, ts), "pid": pids, "tid": tids, "kind": np.full(count, CallKind.RESET, np.int8), **unknown})
-
-    def declare(self, pid: int, source: str | None, why: str, foreseen: dict[str, Any] | None = None) -> None:
+    def declare(self, pid: int, source: str | None, why: str, estimate: dict[str, Any] | None = None) -> None:
         """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts.
 
-        `foreseen`: the fields of a Foreseen, where the process was looked at beforehand.
+        `foreseen`: the fields of a CostEstimate, where the process was looked at beforehand.
         """
         if source is None:
             self.processes.clear_source(pid)
         kept = [each for each in self.chosen if each["pid"] != pid or (source and each["source"])]
-        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": foreseen} if foreseen else {})]
+        self.chosen[:] = [*kept, {"pid": pid, "source": source, "why": why} | ({"foreseen": estimate} if estimate else {})]
         self._join_ended()
 
     def source_of(self, pid: int) -> str | None:
@@ -81,6 +63,36 @@ class Recording:
             like = next((each for each in others if each["why"] == oldest["why"]), others[0])
             like["others"] = like.get("others", 0) + 1 + oldest.get("others", 0)
             self.chosen[:] = [each for each in self.chosen if each is not oldest]
+
+
+class Undrained:
+    """Rows that a recorder has and that drain() returns next."""
+
+    def __init__(self) -> None:
+        self._rows: Rows = {}
+
+    def add(self, columns: Columns, table: str = "events") -> None:
+        """Take in columns of a table."""
+        if len(columns["ts"]):
+            self._rows.setdefault(table, []).append(columns)
+
+    def extend(self, rows: Rows) -> None:
+        """Take in columns of several tables."""
+        for table, batches in rows.items():
+            for columns in batches:
+                self.add(columns, table)
+
+    def reset(self, threads: Sequence[tuple[int, int]], ts: int) -> None:
+        """All that is open on these threads, (pid, tid), ends at `ts`."""
+        pids, tids = (np.array([thread[i] for thread in threads], np.int32) for i in (0, 1))
+        count = len(threads)
+        unknown: Columns = {"func_id": np.full(count, -1, np.int32), "frame": np.zeros(count, np.int64), "line": np.full(count, -1, np.int32)}
+        self.add({"ts": np.full(count, ts), "pid": pids, "tid": tids, "kind": np.full(count, CallKind.RESET, np.int8), **unknown})
+
+    def take(self) -> Rows:
+        """Those since the last call."""
+        rows, self._rows = self._rows, {}
+        return rows
 
 
 class CallSource(Recorder):

@@ -103,7 +103,7 @@ def _does_not_open(part: Part) -> TraceError:
         part.files.folder(part.folder).size(part.name)
     except FileNotFoundError:
         if part.fleeting:
-            return DroppedError(f"{part} was dropped meanwhile by the running recording (--keep): try again.")
+            return DroppedError(f"{part} was dropped meanwhile by the running recording (--retain): try again.")
     except OSError:
         pass
     if TABLES[part.folder].derived:

@@ -2,6 +2,8 @@
 
 from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
+SAMPLES_ALONE = "sample"  # the source of a process whose stacks are sampled and whose calls are not recorded
+
 SAMPLES = Table(
     "samples",
     "One row per sample. Of a thread that had a core they are taken at equal intervals (the manifest's sampling.period_ns) of each core's time: "

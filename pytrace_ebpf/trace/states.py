@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-# Which of a call's states are known together, as in enum known of rebuild/rebuild.h: perf does not say what a thread
+# Which of a call's states are known together, as in enum known of rebuild/timeline.h: perf does not say what a thread
 # waited for, CPU time not always how long it was in the run queue.
 ON_CPU, RUN_QUEUE, WAITS = 1, 2, 4
 
 
 @dataclass(frozen=True)
 class State:
-    """One state; its place in STATES is its number, as in STATES of rebuild/rebuild.h, which decides when a thread is in it.
+    """One state; its place in STATES is its number, as in STATES of rebuild/common.h, which decides when a thread is in it.
 
     name     as the trace has it; its columns are name_ns and self_name_ns
     known    with which other states it is known: ON_CPU, RUN_QUEUE or WAITS

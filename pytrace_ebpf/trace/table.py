@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 
 
 @dataclass(frozen=True)

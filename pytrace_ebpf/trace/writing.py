@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pytrace_ebpf.late import pa, pq
+from pytrace_ebpf.lazy_imports import pa, pq
 from pytrace_ebpf.trace.table import Table
 
 _FREE_TEXT = ("value", "text")  # the least and the largest of it are of no use to anybody

@@ -9,9 +9,9 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.observed.by_arguments import FEW, by_arguments
 from pytrace_ebpf.patterns import fitting
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named

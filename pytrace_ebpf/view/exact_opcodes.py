@@ -8,9 +8,9 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.functions.exact_opcodes import by_function, exact_opcodes, generic, in_total, shares
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.records import records

@@ -8,8 +8,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import PLACE, named, plain

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
 from pytrace_ebpf.trace.losses import NOT_REPORTED, PARTLY
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended, text
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines
@@ -252,7 +253,7 @@ def interpreter_lines(facts: dict[str, Any], width: int) -> list[Text]:
         if recorded >= row["others"] or row["source"] == "usdt":
             continue
         missing = f"are recorded for {recorded} of them alone" if recorded else "are not recorded"
-        if row["source"] == "sample":
+        if row["source"] == SAMPLES_ALONE:
             if tuple(map(int, row["python_version"].split(".")[:2])) >= (3, 12):
                 continue
             missing = "have no stacks here"

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.head import (
     ended_lines,
@@ -85,9 +85,9 @@ def _since(clock: list[dict[str, int]], start_ns: int) -> str:
 
 
 def _dropped(facts: dict[str, Any]) -> str:
-    """What --keep dropped."""
+    """What --retain dropped."""
     dropped = facts["dropped"]
-    return f"the first {text.duration(dropped['wall_ns'])}, {plural(dropped['segments'], 'segment')} of {text.size(dropped['bytes'])}: older than what --keep asked for"
+    return f"the first {text.duration(dropped['wall_ns'])}, {plural(dropped['segments'], 'segment')} of {text.size(dropped['bytes'])}: older than what --retain asked for"
 
 
 def _values(observed: dict[str, list[str]]) -> str:

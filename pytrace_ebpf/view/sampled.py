@@ -9,7 +9,6 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.analyze.functions.by_function import KEYS, of_tree
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
@@ -18,6 +17,7 @@ from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes, untold
 from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
 from pytrace_ebpf.analyze.waits.primitives import LIBRARY
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.states import figures, states_of, titles

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.source_text import line_of, lines_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 
 _ALONE = "To see it alone add: "
@@ -58,7 +58,7 @@ def _window(found: dict[str, Any], facts: dict[str, Any]) -> str:
     end_ns = max(found.get("end_ns") or found["ts"], found["ts"])
     margin = _MARGIN * (end_ns - found["start_ns"])
     begin, end = (min(max(0.0, at - facts["start_ns"]), facts["wall_ns"]) / 1e9 for at in (found["start_ns"] - margin, end_ns + margin))
-    return f"--from {begin:.6f} --to {end:.6f} --tid {found['tid']}" if end - begin >= 1e-6 else ""
+    return f"--from {begin:.6f} --until {end:.6f} --tid {found['tid']}" if end - begin >= 1e-6 else ""
 
 
 def _others(found: dict[str, Any]) -> str:

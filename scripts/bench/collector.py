@@ -31,7 +31,7 @@ from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.record.output.ready import keep_freed_memory
 
 HERE = Path(__file__).parents[2]
-FIB = Path(pytrace_ebpf.__file__).parent / "record" / "choice" / "fib_child.py"
+FIB = Path(pytrace_ebpf.__file__).parent / "record" / "source_selection" / "fib_child.py"
 N, PLAYED, ARENA_BYTES = 20, 6, 64 << 20
 BATCH = 500_000  # events, as in record/agent/calls.py
 ALL = "from chunk to part"

@@ -18,11 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytrace_ebpf
-from pytrace_ebpf.amounts import share_of
 from pytrace_ebpf.diff import tests
 from pytrace_ebpf.diff.judge import judge
 from pytrace_ebpf.diff.sides import both, traces_in
 from pytrace_ebpf.diff.verdict import RATE
+from pytrace_ebpf.units import share_of
 
 PROGRAM = """
 import threading, time

@@ -26,7 +26,7 @@ from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.session import Session
 from pytrace_ebpf.record.usdt.probes import plan
 
-TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "choice" / "fib_child.py"
+TARGET = Path(pytrace_ebpf.__file__).parent / "record" / "source_selection" / "fib_child.py"
 N = 20
 
 EVERYTHING = Filters()

@@ -1,4 +1,4 @@
-"""`--when`: a recording that is held in memory becomes a trace when something happens, with what led up to it and what came after."""
+"""`--trigger`: a recording that is held in memory becomes a trace when something happens, with what led up to it and what came after."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.sums_hold import assert_sums_hold
 
 SLOW_S = 0.6  # of tests/targets/incidents.py
 SECOND = 1_000_000_000
-BRIEF = ("--keep", "2s", "--after", "1s", "--every", "0")
+BRIEF = ("--retain", "2s", "--after", "1s", "--every", "0")
 
 
 class Incidents(Target):
@@ -82,7 +82,7 @@ def test_a_slow_call_is_in_a_trace_with_what_was_before_and_after(
     python: Python, source: str, incidents: Callable[[Python], Incidents], attach: Callable[..., Recorder]
 ) -> None:
     target = incidents(python)
-    recorder = attach(target.pid, "--source", source, *BRIEF, "--when", "call incidents.handle > 400ms")
+    recorder = attach(target.pid, "--source", source, *BRIEF, "--trigger", "call incidents.handle > 400ms")
     assert not recorder.directory.exists()
     target.do("slow")
     trace = written(recorder)
@@ -105,7 +105,7 @@ def test_a_slow_call_is_in_a_trace_with_what_was_before_and_after(
 
 
 def test_a_call_that_hangs_sets_off_a_trace(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 1s")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 1s")
     host.do("hang")
     trace = written(recorder)
     assert "end_ns" not in trace.manifest["trigger"] and call_of(trace)["status"] == "open_at_end"
@@ -121,7 +121,7 @@ def test_a_call_that_hangs_sets_off_a_trace(host: Incidents, attach: Callable[..
     ],
 )
 def test_a_call_sets_off_a_trace(condition: str, incident: str, name: str, host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "agent", *BRIEF, "--when", condition)
+    recorder = attach(host.pid, "--source", "agent", *BRIEF, "--trigger", condition)
     others = {"raise", "hold", "await", "slow"} - {incident}
     host.do(*sorted(others), incident)
     found = written(recorder).manifest["trigger"]
@@ -131,7 +131,7 @@ def test_a_call_sets_off_a_trace(condition: str, incident: str, name: str, host:
 
 def test_a_thread_that_waits_for_the_gil_sets_off_a_trace(host: Incidents, attach: Callable[..., Recorder]) -> None:
     # Beside others a thread waits for a core each time that its 5 ms for the GIL are over, which takes longer than those.
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "gil > 10%")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "gil > 10%")
     host.do("slow", "fight")
     trace = written(recorder)
     found = trace.manifest["trigger"]
@@ -149,7 +149,7 @@ def test_a_thread_that_waits_for_a_core_sets_off_a_trace(host: Incidents, attach
         os.sched_setaffinity(int(tid), {core})
     with subprocess.Popen(["/usr/bin/python3", "-c", "while True: pass"], preexec_fn=lambda: os.sched_setaffinity(0, {core})) as other:
         try:
-            recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "runq > 30%")
+            recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "runq > 30%")
             host.do("fight")
             trace = written(recorder)
         finally:
@@ -163,7 +163,7 @@ def test_a_thread_that_waits_for_a_core_sets_off_a_trace(host: Incidents, attach
 
 
 def test_each_trace_has_its_own_directory_and_no_more_than_asked_for_are_written(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 400ms", "--traces", "2")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 400ms", "--traces", "2")
     host.do("slow")
     first = written(recorder)
     host.do("slow")
@@ -177,7 +177,7 @@ def test_each_trace_has_its_own_directory_and_no_more_than_asked_for_are_written
 
 
 def test_what_comes_too_early_is_counted(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF[:4], "--every", "1h", "--when", "call incidents.handle > 400ms", "--when", "snap")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF[:4], "--every", "1h", "--trigger", "call incidents.handle > 400ms", "--trigger", "snap")
     host.do("slow")
     written(recorder)
     host.do("slow", "slow")
@@ -190,7 +190,7 @@ def test_what_comes_too_early_is_counted(host: Incidents, attach: Callable[..., 
 
 
 def test_somebody_asks(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 100s")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 100s")
     host.do("slow")
     asked = subprocess.run([*COMMAND, "snap", str(recorder.process.pid)], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert asked.stdout == f"process {recorder.process.pid} writes a trace of what it holds\n"
@@ -201,27 +201,27 @@ def test_somebody_asks(host: Incidents, attach: Callable[..., Recorder]) -> None
 
 
 def test_without_an_incident_nothing_is_written(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 100s", "--when", "call incidents.handel > 1s")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 100s", "--trigger", "call incidents.handel > 1s")
     host.do("slow", "end")
     recorder.process.wait(PATIENCE_S)
     said = str(recorder.process.stderr and recorder.process.stderr.read())
     assert not recorder.directory.exists() and recorder.process.returncode == 0
-    assert "nothing set it off: no trace was written" in said and "no function that fits --when 'call incidents.handel > 1s' was called" in said
+    assert "nothing set it off: no trace was written" in said and "no function that fits --trigger 'call incidents.handel > 1s' was called" in said
 
 
 def test_an_incident_at_the_end_of_the_program_is_written(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 400ms")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 400ms")
     host.do("slow", "end")
     trace = pytrace_ebpf.open(recorder.finish())
     assert trace.manifest["state"] == "complete" and call_of(trace)["wall_ns"] >= SLOW_S * 1e9
 
 
 def test_a_tracer_killed_while_it_holds_leaves_nothing_and_while_it_writes_a_trace(host: Incidents, attach: Callable[..., Recorder]) -> None:
-    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 400ms")
+    recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 400ms")
     recorder.process.kill()
     recorder.process.wait()
     assert not recorder.directory.exists()
-    recorder = attach(host.pid, "--source", "usdt", "--keep", "2s", "--after", "1h", "--when", "call incidents.handle > 400ms")
+    recorder = attach(host.pid, "--source", "usdt", "--retain", "2s", "--after", "1h", "--trigger", "call incidents.handle > 400ms")
     host.do("slow")
     wait_until(lambda: recorder.directory.exists() and (recorder.directory / "manifest.json").exists())
     wait_until(lambda: len(pytrace_ebpf.open(recorder.directory).segments) > 0)
@@ -235,7 +235,7 @@ def test_a_tracer_killed_while_it_holds_leaves_nothing_and_while_it_writes_a_tra
 def test_a_place_where_nothing_can_be_written_is_refused_at_once(host: Incidents, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
-    words = [*COMMAND, "attach", str(host.pid), "--source", "usdt", "--when", "snap", "-o", str(tmp_path / "taken")]
+    words = [*COMMAND, "attach", str(host.pid), "--source", "usdt", "--trigger", "snap", "-o", str(tmp_path / "taken")]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2 and "is not empty" in ended.stderr
 
@@ -243,7 +243,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_at_once(host: Incidents
 def test_a_disk_that_is_full_costs_that_trace_alone(host: Incidents, attach: Callable[..., Recorder], tmp_path: Path) -> None:
     (tmp_path / "trace0").mkdir()
     with small_disk(tmp_path / "trace0", "4M") as disk:
-        recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--when", "call incidents.handle > 400ms", "-o", str(disk / "trace"))
+        recorder = attach(host.pid, "--source", "usdt", *BRIEF, "--trigger", "call incidents.handle > 400ms", "-o", str(disk / "trace"))
         with suppress(OSError), (disk / "filler").open("wb", 0) as filler:
             while filler.write(b"x" * 4096):
                 pass
@@ -260,12 +260,12 @@ def test_a_disk_that_is_full_costs_that_trace_alone(host: Incidents, attach: Cal
 
 
 def test_what_is_held_is_bounded(attach: Callable[..., Recorder]) -> None:
-    """Of a program that calls as fast as it can there is no more in memory than --keep asks for."""
+    """Of a program that calls as fast as it can there is no more in memory than --retain asks for."""
     program = "def f(): pass\nprint('ready', flush=True)\nwhile True: f()"
     with subprocess.Popen(["/usr/bin/python3.11", "-c", program], stdout=subprocess.PIPE) as busy:
         try:
             assert busy.stdout and busy.stdout.readline()
-            recorder = attach(busy.pid, "--source", "agent", "--keep", "64MB", "--when", "snap", "--after", "0")
+            recorder = attach(busy.pid, "--source", "agent", "--retain", "64MB", "--trigger", "snap", "--after", "0")
             enough = cpu_ticks(recorder) + 4 * os.sysconf("SC_CLK_TCK")  # some 80 million events
             wait_until(lambda: cpu_ticks(recorder) > enough)
             recorder.process.send_signal(signal.SIGUSR2)

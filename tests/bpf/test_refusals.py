@@ -165,7 +165,7 @@ def test_the_tracer_itself_is_no_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["a thread of the kernel", "a zombie", "itself a thread", "nothing", "beyond all"])
-@pytest.mark.parametrize("command", ["attach", "attach --sample", "trace"])
+@pytest.mark.parametrize("command", ["attach", "attach --sample", "request"])
 def test_what_is_no_process_of_a_program_is_refused_in_one_sentence(tmp_path: Path, of: str, command: str) -> None:
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
@@ -179,5 +179,5 @@ def test_what_is_no_process_of_a_program_is_refused_in_one_sentence(tmp_path: Pa
         code, _ = refused(*command.split(), "--pid", str(pid), "-o", str(tmp_path / "t"))
         process.communicate(b"")
     ended.wait()
-    assert code == 3 or (command == "trace" and code == 4 and pid in (2, ended.pid, thread))  # no daemon runs
+    assert code == 3 or (command == "request" and code == 4 and pid in (2, ended.pid, thread))  # no daemon runs
     assert not (tmp_path / "t").exists()

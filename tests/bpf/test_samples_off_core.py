@@ -126,7 +126,7 @@ def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callab
 
     def looked_at() -> bool:
         samples.drain()
-        return bool(samples._sampled[process.pid].away)
+        return bool(samples._sampled[process.pid].off_cpu)
 
     def sampled() -> bool:
         samples.drain()
@@ -147,7 +147,7 @@ def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callab
 
 
 def test_threads_whose_ids_end_in_the_same_bits_are_told_apart(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
-    """They want the same place of away.h."""
+    """They want the same place of off_cpu.h."""
     process = target("same_bits", "--wait")
     recorder = attach(process.pid, "--sample", str(HZ))
     process.go()

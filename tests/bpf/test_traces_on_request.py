@@ -1,4 +1,4 @@
-"""`pytrace-ebpf trace`: a user without rights has own processes traced by the daemon, and nobody else's."""
+"""`pytrace-ebpf request`: a user without rights has own processes traced by the daemon, and nobody else's."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.daemon.door.listener import Door
-from pytrace_ebpf.daemon.door.permission import Permission
+from pytrace_ebpf.daemon.api.listener import Listener
+from pytrace_ebpf.daemon.api.permission import Permission
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, lost, wait_until
 from tests.conftest import PATIENCE_S, without_rights
-from tests.doors import PROGRAM, Client, Open, Program, Service, opened
+from tests.daemon_api import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
 
 LONG = ("--duration", "50")
@@ -82,13 +82,13 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
     first = trace(target.pid, "first", "--source", "usdt", *LONG)
     assert "by usdt" in first.begun()
     target.turn()
-    (recorder,) = daemon.door.recordings()
+    (recorder,) = daemon.api.recordings()
     second = trace(target.pid, "second", "--source", "usdt", "--duration", "40")
     assert "joined the recording" in second.begun()
     target.turn()
     assert "trace in" in second.stop() and works(second) == 1000
     target.turn()
-    assert daemon.door.recordings() == [recorder]
+    assert daemon.api.recordings() == [recorder]
     first.stop()
     assert works(first) == 3000
     assert statuses(pytrace_ebpf.open(second.trace), "main") == ["open_at_start"]  # named, although it began before the trace did
@@ -99,7 +99,7 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
         for path in (client.trace, *client.trace.rglob("*")):
             found = path.lstat()
             assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, USER, 0o700 if path.is_dir() else 0o600), path
-    wait_until(lambda: daemon.door.recordings() == [])
+    wait_until(lambda: daemon.api.recordings() == [])
 
 
 def test_a_killed_client_ends_the_recording_and_the_trace_is_whole(
@@ -110,7 +110,7 @@ def test_a_killed_client_ends_the_recording_and_the_trace_is_whole(
     client.begun()
     target.turn()
     client.process.kill()
-    wait_until(lambda: daemon.door.recordings() == [])
+    wait_until(lambda: daemon.api.recordings() == [])
     assert works(client) == 1000
     target.turn()
 
@@ -123,12 +123,12 @@ def test_what_records_has_few_capabilities_and_a_daemon_that_ends_has_traces_fin
     clients = [trace(target.pid, "sampled", "--sample", *LONG), trace(target.pid, "called", "--source", "agent", *LONG)]
     for client in clients:
         client.begun()
-    recorders = daemon.door.recordings()
+    recorders = daemon.api.recordings()
     assert len(recorders) == 2
     for pid in recorders:
         assert held(pid) == {capabilities.bits(capabilities.RECORDING)}
     target.turn()
-    daemon.door.close()
+    daemon.api.close()
     assert [client.ended()[0] for client in clients] == [0, 0]
     assert works(clients[1]) == 1000
 
@@ -187,7 +187,7 @@ def test_root_traces_every_process_and_options_of_roots_are_refused_to_others(
     mounts = 'mount -t tmpfs none "$0" && "$@" && [ -f "$0/own/manifest.json" ]'  # where the daemon sees nothing of it
     client = trace(target.pid, "own", "--sample", "--duration", "1", root=True, within=("unshare", "-m", "sh", "-c", mounts, str(daemon.home)))
     assert client.ended()[0] == 0 and not client.trace.exists()
-    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--keep", "10s"), "--keep"), (("--duration", "61"), "60 s at most")):
+    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--retain", "10s"), "--retain"), (("--duration", "61"), "60 s at most")):
         code, sentence = trace(target.pid, "users", *option).ended()
         assert code == 2 and said in sentence
 
@@ -196,14 +196,14 @@ def test_ctrl_c_twice_ends_the_client_at_once(daemon: Open, program: Callable[..
     target = program()
     client = trace(target.pid, "trace", "--source", "agent", *LONG)
     client.begun()
-    os.kill(daemon.door.recordings()[0], signal.SIGSTOP)
+    os.kill(daemon.api.recordings()[0], signal.SIGSTOP)
     client.process.send_signal(signal.SIGINT)
     wait_until(lambda: "SigCgt" in Path(f"/proc/{client.process.pid}/status").read_text())
     while client.process.poll() is None:
         client.process.send_signal(signal.SIGINT)
-    os.kill(daemon.door.recordings()[0], signal.SIGCONT)
+    os.kill(daemon.api.recordings()[0], signal.SIGCONT)
     assert client.process.returncode == -signal.SIGINT
-    wait_until(lambda: daemon.door.recordings() == [])
+    wait_until(lambda: daemon.api.recordings() == [])
 
 
 ITSELF = """
@@ -234,7 +234,7 @@ def test_the_daemon_itself_has_a_door(public_path: Path, program: Callable[..., 
     places = "".join(f"{name} = '{public_path / name}'\n" for name in ("directory", "recordings", "run_directory"))
     configuration = public_path / "daemon.toml"
     configuration.write_text(f"{places}otherwise = 'ignore'\n[requests]\nusers = [{str(USER)!r}]\n")
-    where = Open(Door(Path(), Permission(), Service(), ()), public_path / "run_directory" / "daemon.sock", public_path / "home", Service())
+    where = Open(Listener(Path(), Permission(), Service(), ()), public_path / "run_directory" / "daemon.sock", public_path / "home", Service())
     words = [*COMMAND, "daemon", "--config", str(configuration)]
     with subprocess.Popen(words, umask=0o077) as daemon:
         try:

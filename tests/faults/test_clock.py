@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.daemon.kept import name_of
+from pytrace_ebpf.daemon.retention import name_of
 from tests.bpf.conftest import wait_until
 from tests.conftest import PATIENCE_S
 from tests.daemons import Daemon

@@ -135,7 +135,7 @@ def test_nothing_can_be_opened(scene: Scene) -> None:
     wait_until(lambda: "Too many open files" in log.read_text())
     asked = [
         *COMMAND,
-        "trace",
+        "request",
         "--socket",
         scene.folder / "run" / "daemon.sock",
         "--pid",

@@ -1,4 +1,4 @@
-"""`pytrace-ebpf trace`: who asks, what records, or the daemon ends before its time, and its socket goes."""
+"""`pytrace-ebpf request`: who asks, what records, or the daemon ends before its time, and its socket goes."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from tests.faults.scene import Scene, has_calls
 
 
 def asks(scene: Scene, pid: int, name: str = "asked", seconds: int = 40) -> "subprocess.Popen[str]":
-    """`pytrace-ebpf trace`, begun."""
-    words = [*COMMAND, "trace", "--socket", scene.folder / "run" / "daemon.sock", "--pid", str(pid), "--duration", str(seconds)]
+    """`pytrace-ebpf request`, begun."""
+    words = [*COMMAND, "request", "--socket", scene.folder / "run" / "daemon.sock", "--pid", str(pid), "--duration", str(seconds)]
     client = subprocess.Popen([*words, "--source", "usdt", "-o", scene.folder / name], stderr=subprocess.PIPE, text=True)
     scene.undo += [client.wait, client.kill]
     return client

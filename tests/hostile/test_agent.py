@@ -226,7 +226,7 @@ def test_whoever_ends_what_opens_the_files_ends_the_recording_of_that_user_alone
 
 
 def test_whoever_stops_what_opens_the_files_holds_up_nobody(start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytrace_ebpf.record.agent.keeping._PATIENCE_S", 1.0)
+    monkeypatch.setattr("pytrace_ebpf.record.agent.keeper_client._PATIENCE_S", 1.0)
     directory = AgentDirectory([("arena_bytes", 1 << 20)], Pinned(start(STEPS).pid))
     assert list(directory.arenas()) == []
     as_user("kill -STOP $1", str(directory.keeper))

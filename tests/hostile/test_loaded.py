@@ -6,7 +6,7 @@ import pytest
 
 from pytrace_ebpf.patterns import Mains, nearest
 from pytrace_ebpf.record.cpython.loaded import loaded_functions
-from pytrace_ebpf.record.fits import fits, loaded
+from pytrace_ebpf.record.pattern_counts import fits, loaded
 from pytrace_ebpf.record.process.target import inspect
 from tests.hostile.test_parsing import folder, running
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.agent import keeping
+from pytrace_ebpf.record.agent import keeper_client
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.keeper import _is_answered_for
 from pytrace_ebpf.record.process.pinned import Pinned
@@ -186,10 +186,10 @@ class Steps:
         self.listener.listen()
         self.at: Callable[[int], None] = lambda number: None
         self.count = 0
-        main = SAYS.format(name=name) + keeping._MAIN.replace("; ", "\n").replace(
+        main = SAYS.format(name=name) + keeper_client._MAIN.replace("; ", "\n").replace(
             "keeper.main(", "become = keeper._become\nkeeper._become = lambda rights: (become(rights), begin())\nkeeper.main("
         )
-        monkeypatch.setattr(keeping, "_MAIN", main)
+        monkeypatch.setattr(keeper_client, "_MAIN", main)
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self) -> None:
@@ -234,7 +234,7 @@ def test_nothing_of_roots_is_changed_by_mounts_between_any_two_steps(
 
 def test_a_keeper_that_never_answers_holds_up_nobody(move: Callable[[str], Mover], monkeypatch: pytest.MonkeyPatch) -> None:
     mover, steps, never = move("asked"), Steps(monkeypatch), threading.Event()
-    monkeypatch.setattr(keeping, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(keeper_client, "_PATIENCE_S", 0.5)
     steps.at = lambda at: None if at < 30 else never.wait(PATIENCE_S) and None
     began = time.monotonic()
     with pytest.raises(HostError, match="got no answer"):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.record.kernel import compiled, page_servers
+from pytrace_ebpf.record.kernel import bpf_object, page_servers
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S, Target
 
@@ -65,10 +65,10 @@ class Forks:
 def programs(request: pytest.FixtureRequest) -> None:
     """What the tracer has clang compile, compiled before: that takes minutes here, longer than it waits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_PATIENCE_S", 3600.0)
+        patch.setattr(bpf_object, "_PATIENCE_S", 3600.0)
         for source, word in PROBES.items():
             if any(word in item.name for item in request.session.items):
-                compiled.compiled(source)
+                bpf_object.compiled(source)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ import pytrace_ebpf
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.cpython import frames
 from pytrace_ebpf.record.cpython.qualnames import for_process
-from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.parsing.confined import Confined, UnansweredError
+from pytrace_ebpf.record.parsing import sandbox
+from pytrace_ebpf.record.parsing.sandbox import Sandbox, UnansweredError
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.rights.program_files import ProgramFiles
@@ -95,9 +95,9 @@ def running(folder: Path, source: str, *args: str, python: str = "python") -> "I
 
 
 @pytest.fixture
-def asked() -> Iterator[Confined]:
+def asked() -> Iterator[Sandbox]:
     """A process without rights that tries what confined_tasks.py says."""
-    process = Confined("tests.hostile.confined_tasks")
+    process = Sandbox("tests.hostile.confined_tasks")
     yield process
     process.close()
 
@@ -114,7 +114,7 @@ def opened(path: Path) -> Descriptor:
 # -- the process without rights ------------------------------------------------------
 
 
-def test_it_has_no_rights_at_all(asked: Confined, folder: Path) -> None:
+def test_it_has_no_rights_at_all(asked: Sandbox, folder: Path) -> None:
     said = asked.ask("attempts", {}, [opened(folder / "source.py")], dict[str, str], PATIENCE_S)
     assert set(said.values()) <= {"Operation not permitted", "Bad file descriptor"}, said
     status = status_of(asked.pid)
@@ -131,7 +131,7 @@ def test_it_has_no_rights_at_all(asked: Confined, folder: Path) -> None:
     assert [line.split()[-3:-1] for line in limits if line.startswith(("Max file size", "Max processes", "Max core"))] == [["0", "0"]] * 3
 
 
-def test_the_user_nobody_cannot_signal_it(asked: Confined, folder: Path) -> None:
+def test_the_user_nobody_cannot_signal_it(asked: Sandbox, folder: Path) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     tries = "import os, sys\ntry: os.kill(int(sys.argv[1]), 9)\nexcept PermissionError: print('ready', flush=True); input()"
     with running(folder, tries, str(asked.pid)):
@@ -154,7 +154,7 @@ def test_the_user_nobody_cannot_signal_it(asked: Confined, folder: Path) -> None
         ("refuse", {}, "'?[31mx'"),
     ],
 )
-def test_no_answer_is_a_sentence_and_the_next_question_gets_a_new_process(asked: Confined, task: str, given: dict[str, Any], why: str) -> None:
+def test_no_answer_is_a_sentence_and_the_next_question_gets_a_new_process(asked: Sandbox, task: str, given: dict[str, Any], why: str) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S) == 1
     with pytest.raises(ValueError) as raised:
         asked.ask(task, given, [], int, 1)
@@ -162,7 +162,7 @@ def test_no_answer_is_a_sentence_and_the_next_question_gets_a_new_process(asked:
     assert asked.ask("echo", {"value": 2}, [], int, PATIENCE_S) == 2
 
 
-def test_a_killed_process_is_replaced_before_the_next_question(asked: Confined) -> None:
+def test_a_killed_process_is_replaced_before_the_next_question(asked: Sandbox) -> None:
     assert asked.ask("echo", {"value": 1}, [], int, PATIENCE_S, "target") == 1
     before = asked.pid
     assert before is not None
@@ -174,7 +174,7 @@ def test_a_killed_process_is_replaced_before_the_next_question(asked: Confined) 
 
 def test_a_stopped_process_ends_with_a_killed_tracer(folder: Path) -> None:
     """Stopped by root, that is: no other user may send it signals."""
-    starts = "from pytrace_ebpf.record.parsing.confined import parsers; parsers.start(); print(parsers.pid, flush=True); input()"
+    starts = "from pytrace_ebpf.record.parsing.sandbox import parsers; parsers.start(); print(parsers.pid, flush=True); input()"
     tracer = subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert tracer.stdout is not None
     parser = int(tracer.stdout.readline())
@@ -186,7 +186,7 @@ def test_a_stopped_process_ends_with_a_killed_tracer(folder: Path) -> None:
     wait_until(lambda: _has_ended(parser))
 
 
-def test_a_target_that_fails_again_and_again_is_not_parsed_any_more(asked: Confined) -> None:
+def test_a_target_that_fails_again_and_again_is_not_parsed_any_more(asked: Sandbox) -> None:
     for _ in range(3):
         with pytest.raises(UnansweredError, match="ended meanwhile"):
             asked.ask("end", {}, [], int, PATIENCE_S, "target")
@@ -296,10 +296,10 @@ def test_an_open_frame_of_a_pipe_does_not_hold_the_tracer_up(folder: Path, traps
 def test_forged_thread_states_end_in_time(folder: Path) -> None:
     with running(folder, FORGES) as process:
         target = inspect(process.pid)
-        confined.parsers.start()
-        before = confined.parsers.pid
+        sandbox.parsers.start()
+        before = sandbox.parsers.pid
         stacks = frames.open_frames(target)
-        assert confined.parsers.pid == before  # it came to an end by itself
+        assert sandbox.parsers.pid == before  # it came to an end by itself
     assert set(stacks) == {process.pid}
     assert 0 < len(stacks[process.pid]) <= 99_000
 
@@ -388,7 +388,7 @@ def _has_ended(pid: int) -> bool:
 def _child_that_parses(pid: int) -> int:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):
-            if b"confined_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"sandbox_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     return 0
 

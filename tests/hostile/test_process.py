@@ -14,11 +14,11 @@ import pytest
 
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.ptrace import Stopped
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import inspect
-from pytrace_ebpf.record.rights import lowered
+from pytrace_ebpf.record.rights import unprivileged
+from pytrace_ebpf.record.source_selection.calibrate import FibChild
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S
 
@@ -165,7 +165,7 @@ def test_what_is_run_again_has_the_targets_rights_and_nothing_of_roots(folder: P
             pinned = Pinned(process.pid)
             (folder / "python").unlink()  # what has the name now is not what was pinned
             (folder / "python").write_text("#!/bin/sh\nid >/dev/null\n")
-            child = lowered.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
+            child = unprivileged.start(pinned, ["python", "-I", "-S", "-c", TELLS], {"LD_PRELOAD": ""}, 20)
             said = json.loads(child.communicate(timeout=PATIENCE_S)[0])
     finally:
         os.close(kept)
@@ -187,7 +187,7 @@ def test_a_confined_target_is_not_run_again(folder: Path) -> None:
 
 
 def test_the_cost_of_an_interpreter_that_never_answers_is_unknown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytrace_ebpf.record.choice.calibrate._PATIENCE_S", 0.2)
+    monkeypatch.setattr("pytrace_ebpf.record.source_selection.calibrate._PATIENCE_S", 0.2)
     with running(folder, WAITS) as process:
         target = inspect(process.pid)
         with FibChild(target) as child:
@@ -200,7 +200,7 @@ def test_the_cost_of_an_interpreter_that_never_answers_is_unknown(folder: Path, 
 def test_an_answer_that_is_no_time_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str) -> None:
     liar = tmp_path / "liar.py"
     liar.write_text(f"input(); print({answer!r}, flush=True)")
-    monkeypatch.setattr("pytrace_ebpf.record.choice.calibrate._CHILD", liar)
+    monkeypatch.setattr("pytrace_ebpf.record.source_selection.calibrate._CHILD", liar)
     with running(folder, WAITS) as process, FibChild(inspect(process.pid)) as child, pytest.raises(TargetError):
         child.ns_per_call()
 

@@ -18,7 +18,7 @@ import pytrace_ebpf
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
 from pytrace_ebpf.record.native import blocks
-from pytrace_ebpf.record.parsing.confined import parsers
+from pytrace_ebpf.record.parsing.sandbox import parsers
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.shares import Shares, process_s, user_of
 from pytrace_ebpf.record.process.target import inspect

@@ -4,7 +4,7 @@ import time
 
 from ready import done, ready
 
-BITS = 4096  # PLACES of probes/away.h
+BITS = 4096  # PLACES of probes/off_cpu.h
 
 
 def nap(end):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.rebuild.engine import Engine
-from pytrace_ebpf.rebuild.near import near
+from pytrace_ebpf.rebuild.gil_handoffs import gil_handoffs
 from pytrace_ebpf.trace.schema import CPUTIME, EVENTS, SCHED, CallKind
 
 EXTREME = np.array([-(2**63), -(2**62), -1, 0, 1, 2**31, 2**40, 2**62, 2**63 - 1])
@@ -326,7 +326,7 @@ def turns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, wild = int(rng.integers(0, 400)), bool(rng.random() < 0.5)
     acts, cut = events(rng, count, int(rng.choice([1, 3, 50])), 0, 500, wild), int(rng.integers(0, count + 1))
-    found = near([acts.slice(0, cut), acts.slice(cut)], moments(rng, int(rng.integers(0, 20)), 0, 500, wild))
+    found = gil_handoffs([acts.slice(0, cut), acts.slice(cut)], moments(rng, int(rng.integers(0, 20)), 0, 500, wild))
     shown = ~np.isin(acts["kind"].to_numpy(), (CallKind.OPEN, CallKind.STANDS, CallKind.RESET))
     assert not found[~shown].any()
     assert found[shown].all() or shown.sum() > 2

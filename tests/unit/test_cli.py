@@ -1,6 +1,7 @@
 """The command line: help without importing, one sentence for an error, the right exit codes."""
 
 import argparse
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from pytrace_ebpf import __version__
-from pytrace_ebpf.cli import applies, export, main, recording
+from pytrace_ebpf.cli import export, main, option_rules, recording
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
 from pytrace_ebpf.record.filters import REDACTED, Observed
@@ -95,18 +96,21 @@ def test_usage_errors_exit_2(words: tuple[str, ...]) -> None:
         (("attach", "1", "--sample", "--args", "x"), "--args cannot go with --sample without --source: no call is recorded"),
         (("attach", "1", "--redact", "x"), "--redact has no effect without --args; leave it out."),
         (("attach", "1", "--sample", "20000"), "--sample: 20000 is not a rate; give samples a second, at most 10,000"),
-        (("attach", "1", "--every", "5s"), "--every has no effect without --when; leave it out."),
-        (("attach", "1", "--after", "0"), "--after has no effect without --when; leave it out."),
-        (("attach", "1", "--traces", "0", "--when", "snap"), "--traces: 0 is not a number of traces; give one from 1"),
-        (("attach", "1", "--source", "usdt", "--when", "raises f"), "--when 'raises f' cannot go with --source usdt: only the agent sees"),
+        (("attach", "1", "--every", "5s"), "--every has no effect without --trigger; leave it out."),
+        (("attach", "1", "--after", "0"), "--after has no effect without --trigger; leave it out."),
+        (("attach", "1", "--traces", "0", "--trigger", "snap"), "--traces: 0 is not a number of traces; give one from 1"),
+        (("attach", "1", "--source", "usdt", "--trigger", "raises f"), "--trigger 'raises f' cannot go with --source usdt: only the agent sees"),
         (
-            ("attach", "1", "--budget", "5%", "--when", "call f > 1s"),
-            "--when 'call f > 1s' cannot go with --budget: calls of functions that are left",
+            ("attach", "1", "--budget", "5%", "--trigger", "call f > 1s"),
+            "--trigger 'call f > 1s' cannot go with --budget: calls of functions that are left",
         ),
-        (("attach", "1", "--sample", "--when", "loop > 1s"), "--when 'loop > 1s' cannot go with --sample without --source: no call is recorded"),
-        (("run", "--rootless", "--when", "gil > 5%", "--", "x"), "--when 'gil > 5%' cannot go with --rootless: what threads wait for"),
-        (("attach", "1", *("--when", "snap") * 33), "--when is given 33 times; 32 conditions are the most."),
-        (("attach", "1", "--when", "cal f > 1s"), "--when: 'cal f > 1s' is not a condition: at character 1 one of call, raises"),
+        (
+            ("attach", "1", "--sample", "--trigger", "loop > 1s"),
+            "--trigger 'loop > 1s' cannot go with --sample without --source: no call is recorded",
+        ),
+        (("run", "--rootless", "--trigger", "gil > 5%", "--", "x"), "--trigger 'gil > 5%' cannot go with --rootless: what threads wait for"),
+        (("attach", "1", *("--trigger", "snap") * 33), "--trigger is given 33 times; 32 conditions are the most."),
+        (("attach", "1", "--trigger", "cal f > 1s"), "--trigger: 'cal f > 1s' is not a condition: at character 1 one of call, raises"),
         (("top", "x"), "PID: x is not a process id; give numbers, joined by commas"),
         (("top", "--last", "11m"), "--last: 11m is not a time to look back; give one from 1s to 10m"),
         (("top", "--match", "("), "--match: ( is not a regular expression: "),
@@ -128,7 +132,7 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
     parser = argparse.ArgumentParser()
     recording.add_common_arguments(parser)
     args = parser.parse_args(["--args", "shop", "--args", "*/cart.py", *(word for name in redact for word in ("--redact", name))])
-    applies.to_recording(args)
+    option_rules.to_recording(args)
     asked = recording.options(args)
     assert (asked.source, asked.observed) == ("agent", Observed(("shop", "*/cart.py"), names))
     assert recording.options(parser.parse_args([])).source == "auto" and not recording.options(parser.parse_args([])).observed
@@ -137,13 +141,13 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
 VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"], "html": ["page.html"]}
 
 
-@pytest.mark.parametrize("option", applies.REPORT)
+@pytest.mark.parametrize("option", option_rules.REPORT)
 @pytest.mark.parametrize("by", BY)
 def test_an_option_of_report_without_effect_is_refused(
     sampled: Path, by: str, option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fits = by in applies.REPORT[option]
+    fits = by in option_rules.REPORT[option]
     assert run("report", str(sampled), "--by", by, f"--{option}", *VALUES.get(option, [])) == (0 if fits else 2)
     assert (f"--{option} has no effect with --by {by}, only with" in capsys.readouterr().err) == (not fits)
 
@@ -178,13 +182,13 @@ def test_who_may_not_trace_is_told_what_needs_no_privileges(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
-        raise HostError("this user may not; to mend it: sudo")
+        raise HostError("this user may not; to fix it: sudo")
 
     monkeypatch.setattr(recording, "prepare", lambda *_: None)
     monkeypatch.setattr("pytrace_ebpf.record.session.Session", refuse)
     assert run(*words) == 4
     said = capsys.readouterr().err
-    assert "may not; to mend it: sudo, or without" in said and said.count("\n") == 1
+    assert "may not; to fix it: sudo, or without" in said and said.count("\n") == 1
     assert said.endswith("pytrace-ebpf run --rootless -- " + ("COMMAND\n" if words[0] == "attach" else "python3 'a b.py'\n"))
 
 
@@ -259,3 +263,27 @@ def test_sizes_are_decimal_unless_they_say_otherwise(written: str, size: int) ->
 def test_what_is_no_size_is_refused(written: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("attach", "--pid", "1", f"--max-size={written}") == 2
     assert "is not a size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["attach", "1", "--when", "snap", "--keep", "30s"], ["attach", "1", "--trigger", "snap", "--retain", "30s"]),
+        (["run", "--keep=2GiB", "--", "x"], ["run", "--retain=2GiB", "--", "x"]),
+        (["attach", "1", "--when", "snap", "--trigger", "loop > 1s"], ["attach", "1", "--trigger", "snap", "--trigger", "loop > 1s"]),
+        (["report", "x", "--to", "20ms"], ["report", "x", "--until", "20ms"]),
+        (["trace", "--pid", "7"], ["request", "--pid", "7"]),
+    ],
+)
+def test_what_options_and_commands_were_called_before_works_on_and_is_not_shown(words: list[str], same: list[str]) -> None:
+    before, now = ({**vars(main.parser().parse_args(main.renamed(each)))} for each in (words, same))
+    command, _ = now.pop("of_command"), before.pop("of_command")
+    assert before == now
+    gone = {word.partition("=")[0] for word in words} - {word.partition("=")[0] for word in same}
+    shown = {option for action in command._actions for option in action.option_strings} | set(main.COMMANDS)
+    assert not gone & shown and not any(re.search(rf"(?<!\w){option}\b", command.format_help()) for option in gone if option.startswith("-"))
+
+
+def test_messages_name_options_as_they_are_called_now(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("attach", "1", "--when", "snapp") == 2 and "--trigger: " in capsys.readouterr().err
+    assert run("trace", "--nope") == 2 and "pytrace-ebpf request" in capsys.readouterr().err

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf import compiled
+from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.rebuild import library
 from pytrace_ebpf.record.agent.library import agent_library
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 
-FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "outside/outside.so": "states.c"}
+FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "remote_sampler/remote_sampler.so": "states.c"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -31,15 +31,15 @@ def test_one_that_was_built_from_others_is_refused(file: Path, source: str, tmp_
     copy = tmp_path / file.relative_to(file.parents[2])
     copy.parent.mkdir(parents=True)
     shutil.copy(file, copy)
-    compiled.load(copy)  # there is nothing to compare, as with what a wheel has elsewhere
+    native_library.load(copy)  # there is nothing to compare, as with what a wheel has elsewhere
     beside = copy.with_name(source)
     shutil.copy(file.with_name(source), beside)
-    compiled.load(copy)
+    native_library.load(copy)
     beside.write_text(beside.read_text() + "\n")
     with pytest.raises(HostError, match=f"{file.name} was built before .*/{source} was changed; run `make setup`"):
-        compiled.load(copy)
+        native_library.load(copy)
 
 
 def test_one_that_does_not_say_what_it_was_built_from_is_refused() -> None:
     with pytest.raises(HostError, match="older version"):
-        compiled.load(Path("/lib/x86_64-linux-gnu/libc.so.6"))
+        native_library.load(Path("/lib/x86_64-linux-gnu/libc.so.6"))

@@ -14,13 +14,12 @@ import pytest
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.analyze.rebuilt import call_rows
 from pytrace_ebpf.analyze.waits import off_core
-from pytrace_ebpf.cli import when
+from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.agent import library as agent
-from pytrace_ebpf.record.choice import sources
 from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
@@ -31,6 +30,7 @@ from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
+from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
 from pytrace_ebpf.trace import layers as described
@@ -66,9 +66,9 @@ def text(path: Path) -> str:
 
 
 @cache
-def numbers(path: Path) -> dict[str, int]:
-    """Every constant of a C file: by #define where that is a number, or of an enum."""
-    found: dict[str, int] = {}
+def numbers(path: Path, known: tuple[tuple[str, int], ...] = ()) -> dict[str, int]:
+    """Every constant of a C file: by #define where that is a number, or of an enum; `known`: of what it includes."""
+    found = dict(known)
     for name, expression in re.findall(r"^#define (\w+) +(\(?[\d(][\w()<>+* -]*)$", re.sub(r" +$", "", text(path), flags=re.MULTILINE), re.MULTILINE):
         found[name] = value(expression, found)
     for name, expression in re.findall(r"^#define (\w+) (\([A-Z][\w()<>+* -]*\)) *$", text(path), re.MULTILINE):
@@ -84,9 +84,23 @@ def numbers(path: Path) -> dict[str, int]:
 
 
 @cache
+def engine_headers() -> str:
+    return "\n".join(text(path) for path in sorted(REBUILD.glob("*.h")))
+
+
+@cache
+def engine_numbers() -> dict[str, int]:
+    """Every constant of the engine's headers."""
+    found: dict[str, int] = {}
+    for path in [REBUILD / "common.h", REBUILD / "timeline.h", *sorted(REBUILD.glob("*.h"))]:
+        found |= numbers(path, tuple(found.items()))
+    return found
+
+
+@cache
 def states_in_c() -> list[tuple[str, str, str]]:
     """(number, name, known) of STATES."""
-    (listed,) = re.findall(r"#define STATES\(STATE\) \\\n(.*)\n", text(REBUILD / "rebuild.h"))
+    (listed,) = re.findall(r"#define STATES\(STATE\) \\\n(.*)\n", text(REBUILD / "common.h"))
     return re.findall(r"STATE\((\w+), (\w+), (\w+)\)", listed)
 
 
@@ -103,7 +117,7 @@ def prefixed(path: Path, prefix: str) -> dict[str, int]:
 @pytest.mark.parametrize(("prefix", "kind", "elsewhere"), [("CALL_", CallKind, set()), ("SCHED_", SchedKind, {"SNAPSHOT"})])
 def test_kinds(prefix: str, kind: type[CallKind | SchedKind], elsewhere: set[str]) -> None:
     assert prefixed(PROBES / "events.h", prefix) == {member.name: member.value for member in kind if member.name not in elsewhere}
-    rebuilt = numbers(REBUILD / "rebuild.h")
+    rebuilt = engine_numbers()
     assert {member.name: rebuilt[member.name] for member in kind} == {member.name: member.value for member in kind}
     assert rebuilt[f"{prefix}KINDS"] == len(kind)
 
@@ -117,8 +131,8 @@ def test_every_kind_has_a_meaning_and_the_library_sets_the_same() -> None:
 
 
 def test_states() -> None:
-    """STATES of rebuild.h is that of trace/states.py, and no state is described anywhere else."""
-    c = numbers(REBUILD / "rebuild.h")
+    """STATES of common.h is that of trace/states.py, and no state is described anywhere else."""
+    c = engine_numbers()
     assert [(c[number], name, c[known]) for number, name, known in states_in_c()] == [
         (at, state.name, state.known) for at, state in enumerate(STATES)
     ]
@@ -136,9 +150,9 @@ def test_states() -> None:
 
 
 def test_the_numbers_of_the_library() -> None:
-    c = numbers(REBUILD / "rebuild.h")
+    c = engine_numbers()
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
-    assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in (REBUILD / "rebuild.h").read_text()
+    assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in engine_headers()
     assert c["NO_ANSWER"] == rebuild.NO_ANSWER
     assert (c["ROWS_OF_SUSPENDED"], c["ROWS"], c["NO_ROWS"]) == (0, engine._ROWS, engine._NO_ROWS)
     assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
@@ -157,7 +171,7 @@ def test_the_numbers_of_the_library() -> None:
 
 @pytest.mark.parametrize(("name", "mirror"), [("switches", rebuild.Switches), ("cputimes", rebuild.CpuTimes), ("events", rebuild.Events)])
 def test_columns_that_the_library_takes(name: str, mirror: type[ctypes.Structure]) -> None:
-    (body,) = re.findall(rf"struct {name} \{{(.*?)\}};", text(REBUILD / "rebuild.h"), re.DOTALL)
+    (body,) = re.findall(rf"struct {name} \{{(.*?)\}};", engine_headers(), re.DOTALL)
     columns = [each.strip().lstrip("*") for _, names in re.findall(r"const (\w+) ([^;]+);", body) for each in names.split(",")]
     short = {"func_id": "func", "on_cpu_ns": "on_cpu", "runq_wait_ns": "runq_wait"}
     assert [short.get(field, field) for field, *_ in mirror._fields_] == [*columns, "rows"]
@@ -181,7 +195,7 @@ def test_frames_of_samples() -> None:
 
 
 def test_places_of_threads_that_are_sampled() -> None:
-    assert numbers(PROBES / "away.h")["PLACES"] == stays._PLACES
+    assert numbers(PROBES / "off_cpu.h")["PLACES"] == stays._PLACES
     (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "sampled.h"))
     assert int(mix, 16) == lines._MIX
 
@@ -195,7 +209,7 @@ def test_every_constant_that_c_and_python_share_is_checked() -> None:
     alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OF_SAMPLES", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED", "WRAPPED"}
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
     checked, families = Path(__file__).read_text(), ("VALUE_", "CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
-    headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), REBUILD / "rebuild.h"]
+    headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), *REBUILD.glob("*.h")]
     kinds = {member.name for kind in (CallKind, SchedKind) for member in kind} | {number for number, *_ in states_in_c()}
     shared = {name: path.name for path in headers for name in named(path) - alike - kinds if name in ours and not name.startswith(families)}
     assert {name: path for name, path in shared.items() if not re.search(rf"\b{name}\b", checked)} == {}
@@ -310,8 +324,8 @@ def test_what_a_flight_recorder_waits_for() -> None:
     assert {name: c[name] for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")} == {
         name: getattr(triggers, name) for name in ("CALL_TAKES", "LOOP_HELD", "RAISES", "SHARE_WAITED", "TENTHS")
     }
-    assert c["CONDITIONS"] == triggers.MOST_CONDITIONS == when._MOST
-    states = numbers(REBUILD / "rebuild.h")
+    assert c["CONDITIONS"] == triggers.MOST_CONDITIONS == trigger._MOST
+    states = engine_numbers()
     assert (states["RUNQ"], states["GIL"]) == (triggers.RUNQ, triggers.GIL)
 
 

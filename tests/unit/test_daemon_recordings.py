@@ -8,8 +8,8 @@ import pytest
 
 from pytrace_ebpf.daemon import recordings as module
 from pytrace_ebpf.daemon.configuration import Configuration
-from pytrace_ebpf.daemon.kept import Clock, Kept
 from pytrace_ebpf.daemon.recordings import Recordings
+from pytrace_ebpf.daemon.retention import Clock, Retention
 from pytrace_ebpf.errors import HostError
 from tests.conftest import PATIENCE_S
 
@@ -25,7 +25,7 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordings]:
-    monkeypatch.setattr(module.itself, "command", lambda *words: ["env", "--default-signal=INT", "/bin/sh", "-c", ATTACH, *words])
+    monkeypatch.setattr(module.self_command, "command", lambda *words: ["env", "--default-signal=INT", "/bin/sh", "-c", ATTACH, *words])
     recordings = Recordings(Configuration(recordings=tmp_path / "r", max_recordings=1, max_bytes=5 * SIZE // 2), Clock())
     yield recordings
     recordings.close()
@@ -64,7 +64,7 @@ def test_each_trace_is_said_and_the_oldest_go_but_for_those_that_are_written(mad
 
 
 def test_a_disk_that_is_almost_full_gets_no_recording(made: Recordings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kept, "has_room", lambda self, size: False)
+    monkeypatch.setattr(Retention, "has_room", lambda self, size: False)
     with pytest.raises(HostError, match=f"process 11 is not recorded: less than a twentieth of the disk of {tmp_path / 'r'} is free"):
         made.begin(11, ())
     assert made.status()["begun"] == 0

@@ -16,10 +16,10 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.live.profile import profile
 from pytrace_ebpf.analyze.live.samples import LiveSamples
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.daemon import kept as kept_module
+from pytrace_ebpf.daemon import retention as kept_module
 from pytrace_ebpf.daemon import store as store_module
-from pytrace_ebpf.daemon.kept import Kept, name_of
 from pytrace_ebpf.daemon.lock import Lock, Running
+from pytrace_ebpf.daemon.retention import Retention, name_of
 from pytrace_ebpf.daemon.service import notify
 from pytrace_ebpf.daemon.store import Store
 from pytrace_ebpf.errors import HostError, TraceError
@@ -43,7 +43,7 @@ class Life:
     """One daemon's store, and the functions of its session; each window has one more sample of each stack than the one before."""
 
     def __init__(self, place: Path, first: str, max_bytes: int = 1 << 30, max_age_s: float = 1e6) -> None:
-        self.hours = Kept(place, HOUR, max_bytes, max_age_s)
+        self.hours = Retention(place, HOUR, max_bytes, max_age_s)
         self.store = Store(self.hours, ["pytrace-ebpf", "daemon"], {}, 10.0)
         self.first, self.count, self.now = first, 0, time.monotonic_ns()
         self.live = LiveSamples(self.now, "x86_64", {"period_ns": PERIOD})
@@ -216,15 +216,15 @@ def test_a_link_an_open_directory_and_somebody_elses_are_refused(tmp_path: Path)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HostError, match="cannot write to"):
-        Kept(tmp_path / "link", HOUR, 1, 1)
+        Retention(tmp_path / "link", HOUR, 1, 1)
     (tmp_path / "real").chmod(0o777)
     with pytest.raises(HostError, match="others may write to it"):
-        Kept(tmp_path / "real", HOUR, 1, 1)
+        Retention(tmp_path / "real", HOUR, 1, 1)
     if os.geteuid() == 0:
         (tmp_path / "real").chmod(0o700)
         os.chown(tmp_path / "real", 12345, 12345)
         with pytest.raises(HostError, match="belongs to somebody else"):
-            Kept(tmp_path / "real", HOUR, 1, 1)
+            Retention(tmp_path / "real", HOUR, 1, 1)
 
 
 def test_the_last_twentieth_of_a_disk_stays_free_and_what_is_not_written_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

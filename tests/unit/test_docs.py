@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -51,6 +52,31 @@ def test_the_page_on_reports_says_which_question_each_kind_answers() -> None:
     page = (REPOSITORY / "docs" / "reading-a-report.md").read_text()
     table = page.split("## Which report answers what")[1].split("##")[0]
     assert set(re.findall(r"--by (\w+)", table)) == set(BY)
+
+
+def test_the_page_on_architecture_names_every_package_and_no_file_that_is_not_there() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    drawn = page.split("<!-- end of imports -->")[0]
+    packages = {path.parent.name for path in (REPOSITORY / "pytrace_ebpf").glob("*/__init__.py")}
+    assert packages and all(re.search(rf"^    {package} .*[●·]", drawn, re.MULTILINE) and f"{package}/`" in page for package in packages)
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*\*?(?:\.[a-z]+)?)`", page))
+    folders = ("probes", "pytrace_ebpf", "scripts", "tests")
+    paths = {f"/{path.relative_to(REPOSITORY)}" for folder in folders for path in (REPOSITORY / folder).rglob("*")} | {
+        f"/{path.name}" for path in REPOSITORY.iterdir()
+    }
+    there = [any(fnmatch(path, f"*/{name.rstrip('/')}") for path in paths) for name in named]
+    assert len(named) > 30 and all(there), [name for name, is_there in zip(named, there, strict=True) if not is_there]
+
+
+def test_what_imports_in_a_circle_is_not_drawn_but_refused() -> None:
+    sys.path.insert(0, str(REPOSITORY / "scripts"))
+    try:
+        from generate_docs import in_order  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    assert in_order({"c": {"a", "b"}, "b": {"a"}, "a": set()}) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="import each other: a, b"):
+        in_order({"c": set(), "b": {"a"}, "a": {"b", "c"}})
 
 
 def test_each_test_that_the_page_on_security_names_is_there() -> None:

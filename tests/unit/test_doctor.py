@@ -80,7 +80,7 @@ def test_the_first_problem_stops_recording(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(host, "_findings", lambda: iter([GOOD, WARNING]))
     host.require_ebpf()
     monkeypatch.setattr(host, "_findings", lambda: iter([GOOD, HOST]))
-    with pytest.raises(HostError, match="it is missing; to mend it: mount it"):
+    with pytest.raises(HostError, match="it is missing; to fix it: mount it"):
         host.require_ebpf()
 
 
@@ -106,7 +106,7 @@ def test_headers_named_by_the_environment_come_first(monkeypatch: pytest.MonkeyP
     assert host.header_tree() == tmp_path
     assert host._headers().ok == "ok"
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path / "none"))
-    assert host._headers().mend == "unset BCC_KERNEL_SOURCE"
+    assert host._headers().fix == "unset BCC_KERNEL_SOURCE"
 
 
 def test_headers_that_bcc_finds_itself_are_left_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid, patterns: [GOOD, HOST])
     assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False, args=[], include=[])) == 4
-    assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to mend it: mount it\n"
+    assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to fix it: mount it\n"
 
 
 def test_a_table_in_a_terminal() -> None:

@@ -1,4 +1,4 @@
-"""Sums of a recording that drops old segments (`--keep`): states from before are gone on from, and what comes of it is what one derivation gives."""
+"""Sums of a recording that drops old segments (`--retain`): states from before are gone on from, and what comes of it is what one derivation gives."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import write_trace
 from test_calls_properties import SCENARIOS, seeds, story
-from test_growing import read_of, told_early
+from test_incremental import read_of, told_early
 from test_long_recordings import functions, work
 from test_sums_properties import LOST, program
 from test_windows import trace_tree

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import applies, recording
+from pytrace_ebpf.cli import option_rules, recording
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
@@ -218,4 +218,4 @@ def test_options_that_cannot_go_together_are_one_sentence(words: list[str], told
     parser.parse_args(words, args)
     if told:
         with pytest.raises(UsageError, match=told):
-            applies.to_recording(args)
+            option_rules.to_recording(args)

@@ -1,4 +1,4 @@
-"""A state more is a line in trace/states.py, one in rebuild.h, and the rule in states.c: columns, sums and reports have it then."""
+"""A state more is a line in trace/states.py, one in common.h, and the rule in states.c: columns, sums and reports have it then."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 SLEEPING = '    State("sleeping", WAITS, "it slept", "sleeping", "sleeps", "asleep", "+", "+", "#cc79a7"),\n'
 EDITS = {
     "pytrace_ebpf/trace/states.py": (")  # fmt: skip\nNAMES", f"{SLEEPING})  # fmt: skip\nNAMES"),
-    "pytrace_ebpf/rebuild/rebuild.h": ("STATE(BLOCKED, blocked, HAS_WAITS)\n", "STATE(BLOCKED, blocked, HAS_WAITS) STATE(SLEEPING, sleeping, HAS_WAITS)\n"),
+    "pytrace_ebpf/rebuild/common.h": ("STATE(BLOCKED, blocked, HAS_WAITS)\n", "STATE(BLOCKED, blocked, HAS_WAITS) STATE(SLEEPING, sleeping, HAS_WAITS)\n"),
     "pytrace_ebpf/rebuild/states.c": ("    return row->syscall == FUTEX &&", "    if (row->syscall == 230)\n        return SLEEPING;\n    return row->syscall == FUTEX &&"),
 }  # fmt: skip
 PROGRAM = """

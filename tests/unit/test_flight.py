@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic import sample, table_of
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import when
+from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.record.flight.conditions import Condition, Flight
 from pytrace_ebpf.record.flight.held import Held, Segment
@@ -40,7 +40,7 @@ PID = 7
     ],
 )
 def test_what_is_waited_for(text: str, expected: tuple[Any, ...]) -> None:
-    assert when.condition(text) == Condition(" ".join(text.split()), *expected)
+    assert trigger.condition(text) == Condition(" ".join(text.split()), *expected)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_waited_for(text: str, expected: tuple[Any, ...]) -> None:
 )
 def test_what_is_wrong_with_a_condition_is_said_with_its_place(text: str, at: int, said: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as error:
-        when.condition(text)
+        trigger.condition(text)
     assert str(error.value) == f"{text!r} is not a condition: at character {at} {said}"
 
 
@@ -144,7 +144,7 @@ def row(func_id: int, file: str, module: str, qualname: str, flags: int = 0, lay
     ],
 )
 def test_functions_are_named_as_args_names_them(condition: str, about: set[int]) -> None:
-    watch = Watch(Flight((when.condition(condition),), 1, 1, 1))
+    watch = Watch(Flight((trigger.condition(condition),), 1, 1, 1))
     rows = [
         row(0, "/srv/app.py", "app", "handle"),
         row(1, "/srv/app.py", "app", "Shop.handle"),

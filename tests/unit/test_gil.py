@@ -26,7 +26,7 @@ from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
 from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN
 from pytrace_ebpf.analyze.waits.gil_turns import Holds
 from pytrace_ebpf.cli import main
-from pytrace_ebpf.rebuild.near import near
+from pytrace_ebpf.rebuild.gil_handoffs import gil_handoffs
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.sentence import most_time, top_function, waited_for
@@ -413,6 +413,6 @@ def test_events_far_from_all_others_say_nothing(times: list[list[int]], others: 
     events = pa.table({"ts": ts, "pid": pid, "tid": tid, "kind": kind})
     shows = np.append(~np.isin(kind, (CallKind.OPEN, CallKind.STANDS, CallKind.RESET)), np.ones(len(others), bool))
     for pieces in ([events], [events.slice(at, size) for at in range(0, len(events), size)]):
-        kept = np.append(near(pieces, np.array(others, np.int64)), np.ones(len(others), bool))
+        kept = np.append(gil_handoffs(pieces, np.array(others, np.int64)), np.ones(len(others), bool))
         assert shows[kept].all()
         assert left(rows[kept]) == left(rows[shows])

@@ -14,7 +14,7 @@ import pytrace_ebpf
 from pytrace_ebpf.cli.reading import answer
 from pytrace_ebpf.errors import DroppedError, TraceError
 from pytrace_ebpf.record.options import Keep
-from pytrace_ebpf.record.output import keeping, merging
+from pytrace_ebpf.record.output import merging, retention
 from pytrace_ebpf.record.output.journal import Journal
 from pytrace_ebpf.record.output.writer import Writer
 from pytrace_ebpf.trace.reader import Trace
@@ -159,7 +159,7 @@ def test_a_moment_to_which_something_later_is_older_is_no_beginning(tmp_path: Pa
 
 @pytest.mark.parametrize("count", [3, 4, 16, 70, 79])
 def test_small_parts_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    for module in (merging, keeping):
+    for module in (merging, retention):
         monkeypatch.setattr(module, "GROUP", 4)
     cut = []
     for number in range(count):

@@ -11,8 +11,8 @@ import pytest
 
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.native.unwinding import EVAL, Unwinding
-from pytrace_ebpf.record.parsing.confined import UnansweredError
 from pytrace_ebpf.record.parsing.elf_file import Segment
+from pytrace_ebpf.record.parsing.sandbox import UnansweredError
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.sampling import native
 from pytrace_ebpf.record.sampling.native import FRAME_NATIVE, NativeCode

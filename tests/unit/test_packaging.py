@@ -15,7 +15,7 @@ from tests.unit.synthetic import sample
 
 LIBRARIES = {
     "pytrace_ebpf/probes/agent/agent.so",
-    "pytrace_ebpf/probes/outside/outside.so",
+    "pytrace_ebpf/probes/remote_sampler/remote_sampler.so",
     "pytrace_ebpf/rebuild/rebuild.so",
 }  # compiled by the build
 PROGRAM = "def leaf(): pass\nfor _ in range(1000): leaf()"

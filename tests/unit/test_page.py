@@ -16,7 +16,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.view.page import moments, tables, timeline
+from pytrace_ebpf.view.page import excerpts, tables, timeline
 from tests import browser
 from tests.browser import Browser
 from tests.unit import synthetic
@@ -80,7 +80,7 @@ def test_a_small_trace_is_there_call_by_call(directory: Path) -> None:
 
 def test_of_a_long_trace_the_calls_are_summed_and_some_moments_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "MOST_BOXES", 40)
-    monkeypatch.setattr(moments, "_CALLS", 20)
+    monkeypatch.setattr(excerpts, "_CALLS", 20)
     trace, (page, block) = pytrace_ebpf.open(directory), unpacked(made(directory))
     whole, calls = boxes(page["calls_of"], block), trace.calls()
     assert len(whole) <= 40 < sum(b["calls"] for b in whole) == len(calls) and page["merged_below_ns"] > 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.process import target
@@ -18,6 +17,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import Target, inspect, its_own_doing
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 from pytrace_ebpf.trace.schema import SCHED, SchedKind
 
 

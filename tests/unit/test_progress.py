@@ -72,7 +72,7 @@ def test_no_option_is_named_that_this_recording_would_refuse() -> None:
     assert recorded.cost(dear, recorded.cheaper(words.parse_args([]))).endswith("; --budget bounds it")
     assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--sample"]))).endswith("; a lower --sample rate costs less")
     assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--sample", "--source", "agent"]))).endswith("; --budget bounds it")
-    assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--when", "call f > 1s"]))).endswith("; --include and --exclude leave calls out")
+    assert recorded.cost(dear, recorded.cheaper(words.parse_args(["--trigger", "call f > 1s"]))).endswith("; --include and --exclude leave calls out")
 
 
 def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ class Beats(Recorder):
         lost[LOSS_CLASSES.index("argument_ring")] = 3
         return lost
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"beats": {"every_s": self.interval_s}}
 
     def missing(self) -> tuple[str, ...]:
@@ -120,11 +120,11 @@ def test_every_method_of_a_recorder_has_a_default() -> None:
     idle = Recorder()
     idle.add(1)
     idle.reset(1, 1, 0)
-    idle.see({})
+    idle.observe({})
     idle.stop()
     idle.leave()
     idle.close()
-    assert (idle.drain(), idle.cut(), idle.facts(), idle.cost(), idle.missing()) == ({}, {}, {}, {}, ())
+    assert (idle.drain(), idle.cut(), idle.metadata(), idle.cost(), idle.missing()) == ({}, {}, {}, {}, ())
     assert idle.losses().tolist() == [0] * len(LOSS_CLASSES)
 
 

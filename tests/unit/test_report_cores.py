@@ -9,7 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt import core_sums
-from pytrace_ebpf.analyze.rebuilt.growing import packed
+from pytrace_ebpf.analyze.rebuilt.incremental import packed
 from pytrace_ebpf.analyze.rebuilt.on_cores import OnCores
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores

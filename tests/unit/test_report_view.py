@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import pytrace_ebpf
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.trace.losses import LOSS_CLASSES
 from pytrace_ebpf.trace.schema import TABLES
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing

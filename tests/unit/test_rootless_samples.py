@@ -17,7 +17,7 @@ from tests.bpf.test_samples import MOST_MIXED, SIGMAS, assert_shares, on_core, s
 from tests.conftest import PATIENCE_S, REPOSITORY, TARGETS, Python
 from tests.unit.test_rootless import NO_PERF, NOBODY, PYTHON, Run
 
-OUTSIDE = REPOSITORY / "probes" / "outside" / "outside.so"
+OUTSIDE = REPOSITORY / "probes" / "remote_sampler" / "remote_sampler.so"
 HZ = "199"
 MOST_LATE = 0.2  # of all samples: on busy cores a look seldom meets a thread on one, and then stands for many periods at once
 MOST_UNKNOWN = 0.5  # of those on a core: there none may meet it for a second

@@ -17,9 +17,9 @@ from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.errors import standard_error, with_errors, with_unread
 from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
-from pytrace_ebpf.cli.applies import source, to_recording
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main, parser
+from pytrace_ebpf.cli.option_rules import source, to_recording
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command
@@ -106,7 +106,7 @@ def test_a_sample_stands_for_the_ticks_that_did_not_come(tmp_path: Path, capsys:
 
 def test_a_window_has_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = sampled(tmp_path)
-    facts = report(trace, capsys, "--from", "10ms", "--to", "20ms")
+    facts = report(trace, capsys, "--from", "10ms", "--until", "20ms")
     assert facts["sampled"]["samples"] == 10
     assert report(trace, capsys, "--tid", "8")["sampled"]["samples"] == 53
 

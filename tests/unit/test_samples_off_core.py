@@ -145,8 +145,8 @@ def test_lines_and_modules_have_them_too(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_window_has_what_of_an_interval_lies_within(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = sampled(tmp_path)
-    assert parts(report(trace, capsys, "--from", "12ms", "--to", "14ms")["split"]) == [0, 0, 0, 2]
-    assert parts(report(trace, capsys, "--from", "17ms", "--to", "19ms")["split"]) == [0, 1, 0, 1]
+    assert parts(report(trace, capsys, "--from", "12ms", "--until", "14ms")["split"]) == [0, 0, 0, 2]
+    assert parts(report(trace, capsys, "--from", "17ms", "--until", "19ms")["split"]) == [0, 1, 0, 1]
 
 
 def test_without_its_wait_an_interval_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

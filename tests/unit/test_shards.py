@@ -92,7 +92,7 @@ def test_what_one_cannot_take_ends_all(tmp_path: Path, monkeypatch: pytest.Monke
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seeds, st.sampled_from(SCENARIOS), st.integers(1, 3))
 def test_the_pass_for_the_waits_keeps_the_sums_too(tmp_path_factory: pytest.TempPathFactory, seed: int, scenario: str, cores: int) -> None:
-    """What a report finds after it, and who rides with it, is what each finds in a pass of its own."""
+    """What a report finds after it, and who observes it, is what each finds in a pass of its own."""
     folder = tmp_path_factory.mktemp("beside")
     alone = pytrace_ebpf.open(write_trace(folder / "alone", **story(seed, scenario)))
     first = {"tree": alone.tree(), "sites": alone.call_sites(), "times": alone.thread_times(), "waits": alone.waits()}

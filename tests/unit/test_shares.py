@@ -20,7 +20,7 @@ from pytrace_ebpf.daemon.policy import SAMPLE, Rule
 from pytrace_ebpf.record.cpython import holdings
 from pytrace_ebpf.record.cpython.functions import UNKNOWN, Functions
 from pytrace_ebpf.record.cpython.holdings import Holdings, Owners
-from pytrace_ebpf.record.parsing.confined import Confined, Patience, UnansweredError
+from pytrace_ebpf.record.parsing.sandbox import Patience, Sandbox, UnansweredError
 from pytrace_ebpf.record.process import lanes, matching, shares
 from pytrace_ebpf.record.process.matching import Key
 from pytrace_ebpf.record.process.readings import Readings
@@ -130,9 +130,9 @@ def test_a_user_has_so_many_functions_at_a_time_and_those_that_nobody_holds_are_
     functions.hold([5, 100])
     functions.release(own[:100])
     functions.forget()
-    assert functions.facts() == {"forgotten": []}  # the segment that is closed may refer to them
+    assert functions.metadata() == {"forgotten": []}  # the segment that is closed may refer to them
     functions.forget()
-    assert functions.facts() == {"forgotten": [number for number in range(100) if number != 5]}
+    assert functions.metadata() == {"forgotten": [number for number in range(100) if number != 5]}
     assert len(functions) == 2 and name(functions, 5, 1) == 5 and name(functions, 6, 1) == 101
 
 
@@ -279,13 +279,13 @@ def test_who_takes_long_to_look_at_keeps_nobody_waiting(monkeypatch: pytest.Monk
         self._judged.add(key)
         return object()
 
-    def put_aside(self: Confined) -> None:
+    def put_aside(self: Sandbox) -> None:
         aside.append(1)
         slow.set()
 
     there = [100, 200, 300, 400]
     monkeypatch.setattr(lanes, "_LONG_S", 0.0)
-    monkeypatch.setattr(Confined, "put_aside", put_aside)
+    monkeypatch.setattr(Sandbox, "put_aside", put_aside)
     monkeypatch.setattr(matching, "is_ours", lambda pid: False)
     monkeypatch.setattr(matching, "user_of", lambda pid: pid // 100)
     monkeypatch.setattr(matching.Looking, "_look_at", look_at)
@@ -326,7 +326,7 @@ def test_who_ended_while_it_was_looked_at_is_not_handed_out(monkeypatch: pytest.
 
 
 def test_what_is_put_aside_is_not_held_against_it() -> None:
-    asked, over = Confined("tests.hostile.confined_tasks"), threading.Event()
+    asked, over = Sandbox("tests.hostile.confined_tasks"), threading.Event()
 
     def put_aside() -> None:
         while not over.wait(0.05):

@@ -10,9 +10,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost import spent
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 
 def test_a_process_that_has_ended_when_it_is_first_looked_at_used_nothing_and_not_less(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from unittest.mock import Mock
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice import glance
 from pytrace_ebpf.record.output import ready
-from pytrace_ebpf.record.parsing.confined import Confined
+from pytrace_ebpf.record.parsing.sandbox import Sandbox
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.launch import Started
 from pytrace_ebpf.record.process.pinned import Ended, Pinned
+from pytrace_ebpf.record.source_selection import cpu_baseline
 from pytrace_ebpf.view.by import BY
 from tests.unit.synthetic import sample
 
@@ -62,14 +62,14 @@ def test_what_writes_is_ready_in_every_thread_and_brings_pandas_only_where_it_ma
     modules = loaded(f"""
 import threading
 from pytrace_ebpf.record.output import ready
-from pytrace_ebpf.record.parsing.confined import Confined
+from pytrace_ebpf.record.parsing.sandbox import Sandbox
 if {forgo}: ready.forgo_pandas()
 assert ready.begin() is ready.begin()
 threads = [threading.Thread(target=ready.make_ready) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 import sys
-from pytrace_ebpf.late import pa, pq, psutil
+from pytrace_ebpf.lazy_imports import pa, pq, psutil
 assert pa.table is sys.modules["pyarrow"].table and pq.write_table is sys.modules["pyarrow.parquet"].write_table
 assert psutil.Process is sys.modules["psutil"].Process
 """)
@@ -123,22 +123,22 @@ def test_a_started_program_ignores_what_this_one_was_told_to_and_not_what_python
 def pinned_and_ended() -> Pinned:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         pinned = Pinned(process.pid)
-        glance.glance(process.pid)
+        cpu_baseline.note_baseline(process.pid)
         process.kill()
     return pinned
 
 
 def test_a_look_begins_at_the_first_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Pinned(os.getpid())
-    glance.glance(process.pid)
+    cpu_baseline.note_baseline(process.pid)
     until = time.process_time() + 0.05
     while time.process_time() < until:
         pass
     waited: list[float] = []
-    monkeypatch.setattr(glance.time, "sleep", waited.append)
-    assert glance.cpu_share(process.key, 0.0) > 0
+    monkeypatch.setattr(cpu_baseline.time, "sleep", waited.append)
+    assert cpu_baseline.cpu_share(process.key, 0.0) > 0
     assert waited == [0.0]
-    glance.cpu_share(process.key, 1000.0)  # a second look is one of its own
+    cpu_baseline.cpu_share(process.key, 1000.0)  # a second look is one of its own
     assert 999 < waited[1] <= 1000
 
 
@@ -169,30 +169,30 @@ def test_what_cannot_be_seen_just_now_has_not_ended(monkeypatch: pytest.MonkeyPa
 
 def test_another_process_of_the_same_number_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Pinned(os.getpid())
-    glance.glance(process.pid)
-    monkeypatch.setattr(glance.time, "sleep", lambda _: None)
-    monkeypatch.setitem(glance._glances, (process.pid, "0"), (0, 10**18))  # of the one before
-    assert glance.cpu_share(process.key, 0.0) >= 0
-    assert (process.pid, "0") in glance._glances and process.key not in glance._glances
+    cpu_baseline.note_baseline(process.pid)
+    monkeypatch.setattr(cpu_baseline.time, "sleep", lambda _: None)
+    monkeypatch.setitem(cpu_baseline._glances, (process.pid, "0"), (0, 10**18))  # of the one before
+    assert cpu_baseline.cpu_share(process.key, 0.0) >= 0
+    assert (process.pid, "0") in cpu_baseline._glances and process.key not in cpu_baseline._glances
 
 
 def test_one_that_ended_is_no_share() -> None:
     process = pinned_and_ended()
     with pytest.raises(OSError):
-        glance.cpu_share(process.key, 0.0)
-    glance.glance(process.pid)  # there is nothing to look at
-    assert process.key not in glance._glances
+        cpu_baseline.cpu_share(process.key, 0.0)
+    cpu_baseline.note_baseline(process.pid)  # there is nothing to look at
+    assert process.key not in cpu_baseline._glances
 
 
 def test_glances_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glance, "_glances", {(number, "0"): (0, 0) for number in range(glance._MOST_KNOWN)})
-    glance.glance(os.getpid())
-    (key,) = glance._glances
+    monkeypatch.setattr(cpu_baseline, "_glances", {(number, "0"): (0, 0) for number in range(cpu_baseline._MOST_KNOWN)})
+    cpu_baseline.note_baseline(os.getpid())
+    (key,) = cpu_baseline._glances
     assert key == (os.getpid(), stat.fields(Path("/proc/self/stat").read_bytes())[stat.START])
 
 
 def test_a_reader_that_was_dismissed_ends_and_another_one_answers() -> None:
-    reader = Confined("pytrace_ebpf.record.parsing.parsers")
+    reader = Sandbox("pytrace_ebpf.record.parsing.parsers")
     reader.start()
     first = reader.pid
     assert first is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf import amounts
+from pytrace_ebpf import units
 from pytrace_ebpf.cli import main
 from tests.conftest import PATIENCE_S, REPOSITORY
 from tests.unit.synthetic import sample
@@ -111,13 +111,13 @@ def test_too_little_memory_is_no_damage(trace: Path) -> None:
 @pytest.mark.parametrize("digits", [40, 400, 4000])
 def test_an_amount_beyond_all_bounds_is_none(digits: int) -> None:
     number = "9" * digits
-    assert amounts.size(f"{number}T") == 0 and amounts.seconds(f"{number}d") is None
-    for words in (("attach", "1", "--max-size", f"{number}T"), ("attach", "1", "--keep", f"{number}d"), ("attach", "1", "--ring-mib", number),
+    assert units.size(f"{number}T") == 0 and units.seconds(f"{number}d") is None
+    for words in (("attach", "1", "--max-size", f"{number}T"), ("attach", "1", "--retain", f"{number}d"), ("attach", "1", "--ring-mib", number),
                   ("attach", "1", "--max-depth", number), ("attach", "1", "--duration", number * 2)):  # fmt: skip
         assert main.main(words) == 2
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e400", "-1", "1e30"])
-@pytest.mark.parametrize("option", ["--ring-mib", "--sample", "--duration", "--max-depth", "--keep", "--max-size", "--budget", "--native-memory"])
+@pytest.mark.parametrize("option", ["--ring-mib", "--sample", "--duration", "--max-depth", "--retain", "--max-size", "--budget", "--native-memory"])
 def test_no_number_that_is_none_gets_in(option: str, value: str) -> None:
     assert main.main(("attach", "1", option, value)) == 2

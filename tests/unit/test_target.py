@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.choice.choice import choose, truthful
 from pytrace_ebpf.record.process.target import Target, inspect
+from pytrace_ebpf.record.source_selection.selection import choose, truthful
 from tests.unit.live_pythons import interpreters, minor_of, running
 
 PYTHONS = interpreters()

@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth
 from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.tasks.by_task import by_task, longest_hold
 from pytrace_ebpf.analyze.tasks.tasks import Tasks

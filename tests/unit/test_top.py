@@ -13,10 +13,10 @@ from textual.widgets import DataTable, Input, Static
 
 from pytrace_ebpf.trace.snapshot import SELF_TIMES, TIMES, Facts, Snapshot
 from pytrace_ebpf.view.top.app import Arrived, Top
-from pytrace_ebpf.view.top.choice import SORTS, VIEWS, Choice
 from pytrace_ebpf.view.top.head import head
 from pytrace_ebpf.view.top.lines import Lines
 from pytrace_ebpf.view.top.picked import picked
+from pytrace_ebpf.view.top.selection import SORTS, VIEWS, Choice
 from pytrace_ebpf.view.top.source import Connection, Ended, News, Said, line_of, parsed
 
 S = 10**9

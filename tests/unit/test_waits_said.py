@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.cli import serving, top, trace
+from pytrace_ebpf.cli import recorder_worker, request, top
+from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.daemon import Daemon
-from pytrace_ebpf.daemon.door import protocol
 from pytrace_ebpf.daemon.lock import Lock, Running
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
@@ -41,7 +41,7 @@ def test_the_daemon_says_it_once_a_minute_and_its_status_while_it_lasts(tmp_path
 @pytest.mark.parametrize(("quiet", "printed"), [(False, [CLANG, FREED]), (True, [FREED])])
 def test_trace_prints_what_the_daemon_says_of_it(quiet: bool, printed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     answers = [{"waiting": CLANG}, {"begun": [], "said": []}, {"waiting": FREED}, {"code": 0}]
-    assert list(trace._told(iter(answers), quiet)) == [answers[1], answers[3]]
+    assert list(request._told(iter(answers), quiet)) == [answers[1], answers[3]]
     assert capsys.readouterr().err.splitlines() == printed
 
 
@@ -49,8 +49,8 @@ def test_the_process_that_records_says_it_to_all_who_asked_and_what_was_done_to_
     ours, theirs = socket.socketpair()
     control, other = socket.socketpair()
     with ours, control, other:
-        request = serving.Request({"id": 1, "pid": 1, "words": []}, [theirs.detach(), 0])
-        made = serving.Serving(control)
+        request = recorder_worker.Request({"id": 1, "pid": 1, "words": []}, [theirs.detach(), 0])
+        made = recorder_worker.Serving(control)
         made._requests.append(request)
         for sentence in (CLANG, FREED):
             made._say_what_waits(sentence)

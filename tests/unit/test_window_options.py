@@ -10,11 +10,11 @@ from synthetic import sample
 import pytrace_ebpf
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.cli.moments import nanoseconds
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.by import BY
 
-WINDOW = ["--from", "0.01", "--to", "20ms"]
+WINDOW = ["--from", "0.01", "--until", "20ms"]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,9 @@ def test_every_export_of_a_window(tmp_path: Path, path: Path, to: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--from", "x"], "is not a time"), (["--to", "1s2"], "is not a time"), (["--from", "-1"], ""), (["--to", "٣"], "is not a time"), (["--from", "9" * 99], "is not a time"),
-        (["--from", "20ms", "--to", "10ms"], "later"), (["--from", "5"], "54.7ms long"), (["--to", "0"], "later"), (["--pid", "1"], "4000"), (["--tid", "7"], "4001"),
+        (["--from", "x"], "is not a time"), (["--until", "1s2"], "is not a time"), (["--from", "-1"], ""),
+        (["--until", "٣"], "is not a time"), (["--from", "9" * 99], "is not a time"),
+        (["--from", "20ms", "--until", "10ms"], "later"), (["--from", "5"], "54.7ms long"), (["--until", "0"], "later"), (["--pid", "1"], "4000"), (["--tid", "7"], "4001"),
     ],
 )  # fmt: skip
 def test_an_invalid_window_is_one_sentence(capsys: pytest.CaptureFixture[str], path: Path, words: list[str], told: str) -> None:

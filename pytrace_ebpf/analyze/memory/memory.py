@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES, within

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.native import flops
 from pytrace_ebpf.analyze.native.tensors import KEY, UNREAD, Ints, Tensors
-from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of
 from pytrace_ebpf.analyze.time.preorder import preorder
 from pytrace_ebpf.trace.derived import Settled

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.growing import State
+from pytrace_ebpf.analyze.rebuilt.incremental import State
 from pytrace_ebpf.trace.schema import ARGUMENTS, OPERATORS
 
 UNREAD = -1

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.rebuilt.calls import rebuild
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, State
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, State
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import OBSERVED

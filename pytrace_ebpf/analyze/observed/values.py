@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.observed.joined import Joined, Waiting, has_values, joined
-from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace

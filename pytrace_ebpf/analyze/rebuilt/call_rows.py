@@ -37,7 +37,7 @@ SOUGHT = ("call_id", "start_ns", "end_ns", "depth", "pid", "tid", "func_id")
 
 _MOST_SPANS = 64  # threads of a row group
 
-# Of rebuild.h.
+# Of rebuild/timeline.h.
 THREAD_BITS = 40  # of a call_id, below its thread's number
 _HAS_COUNTS, _OF_SELF = 8, 4
 _RESUMED, _YIELDED = 32, 64

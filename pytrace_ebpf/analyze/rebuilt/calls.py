@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.analyze.rebuilt.growing import Growth
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.sums import begun, within

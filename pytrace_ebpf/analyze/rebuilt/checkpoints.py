@@ -1,7 +1,7 @@
 """States of the engine between two segments, each with the sums of the calls that ended since the one before: kept next to the trace's tables.
 
 So a second report derives nothing, one of a trace that grew only its new segments, and a window begins at the segment it begins in. Where
-a recording has dropped old segments (`--keep`) those from before are Earlier: they are of another beginning.
+a recording has dropped old segments (`--retain`) those from before are Earlier: they are of another beginning.
 """
 
 import hashlib

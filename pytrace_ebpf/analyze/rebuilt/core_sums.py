@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
-from pytrace_ebpf.analyze.rebuilt.growing import State, checked_rows, load, packed, saved, unpacked
+from pytrace_ebpf.analyze.rebuilt.incremental import State, checked_rows, load, packed, saved, unpacked
 from pytrace_ebpf.analyze.rebuilt.on_cores import CoreSums, OnCores
+from pytrace_ebpf.analyze.rebuilt.pass_observers import observing
 from pytrace_ebpf.analyze.rebuilt.passes import shards_of
-from pytrace_ebpf.analyze.rebuilt.riding import riding
 from pytrace_ebpf.analyze.rebuilt.sums import within
 from pytrace_ebpf.analyze.time.core_times import AT_A_TIME, THREADS
 from pytrace_ebpf.errors import TraceError
@@ -43,7 +43,7 @@ def sums_of(trace: Trace) -> CoreSums:
     if not _known(trace):
         return finds.sums()
     if trace.whole is trace:
-        with riding(trace, finds):
+        with observing(trace, finds):
             next(trace.waits_by_part(["kind"]), None)
     if finds.found:
         return finds.found

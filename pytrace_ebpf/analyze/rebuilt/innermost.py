@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.time.last_at import last_at

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
 from pytrace_ebpf.analyze.rebuilt.tree import columns_of

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.growing import State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.pass_observers import PassObserver
 from pytrace_ebpf.analyze.rebuilt.passes import segments
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
-from pytrace_ebpf.analyze.rebuilt.riding import Rider
 from pytrace_ebpf.analyze.time.core_times import CoreTimes, summed
 from pytrace_ebpf.analyze.time.split import Timeline
 from pytrace_ebpf.analyze.time.split import on_cores as having_a_core
@@ -39,8 +39,8 @@ class CoreSums:
     functions: pd.DataFrame
 
 
-class OnCores(Rider):
-    """Finds all that while engines go over a trace or a window of it; in the pass for the waits (analyze.rebuilt.riding) or in one of its own.
+class OnCores(PassObserver):
+    """Finds all that while engines go over a trace or a window of it; in the pass for the waits (analyze.rebuilt.observing) or in one of its own.
 
     Memory is bounded by some segments, what is open, threads, functions and cores.
     """

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import checked_rows
 from pytrace_ebpf.analyze.rebuilt.read_ahead import sched_groups
 from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.analyze.time.last_at import last_at

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.arrow_table import from_frame
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.requests import entry_points
 from pytrace_ebpf.analyze.requests.nesting import above, levels

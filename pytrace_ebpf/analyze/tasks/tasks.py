@@ -20,7 +20,7 @@ import pyarrow as pa
 from pytrace_ebpf.analyze.arrow_table import to_arrow
 from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.analyze.rebuilt.calls import calls_of
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, State, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, State, checked_rows
 from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.rebuilt.sums import Keeper, beside
 from pytrace_ebpf.rebuild.shards import Shards

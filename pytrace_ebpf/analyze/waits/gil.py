@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.added import Added
-from pytrace_ebpf.analyze.rebuilt.riding import riding
+from pytrace_ebpf.analyze.rebuilt.pass_observers import observing
 from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
 from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
@@ -57,7 +57,7 @@ class Gil:
 def prepare(trace: Any) -> None:
     """Derive the waits of a pytrace_ebpf Trace, and in the same pass find what shows who held the GIL, which is read by itself else."""
     found = Evidence(trace)
-    with riding(trace, found) if found.can_be_kept and trace.whole is trace else nullcontext():
+    with observing(trace, found) if found.can_be_kept and trace.whole is trace else nullcontext():
         next(trace.waits_by_part(["kind"]), None)
 
 

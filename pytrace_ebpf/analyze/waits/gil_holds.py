@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.rebuilt.checkpoints import segment_keys
+from pytrace_ebpf.analyze.rebuilt.pass_observers import PassObserver
 from pytrace_ebpf.analyze.rebuilt.read_ahead import each_of
-from pytrace_ebpf.analyze.rebuilt.riding import Rider
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.windows import touches, windows_of
-from pytrace_ebpf.rebuild.near import near
+from pytrace_ebpf.rebuild.gil_handoffs import gil_handoffs
 from pytrace_ebpf.trace.schema import OTHER_GIL, SCHED_LOSSES, SchedKind
 
 FOLDER = "gil"
@@ -56,7 +56,7 @@ Rows = npt.NDArray[Any]
 Ints = npt.NDArray[np.integer[Any]]
 
 
-class Evidence(Rider):
+class Evidence(PassObserver):
     """What events and switches of each segment of a pytrace_ebpf Trace show, kept next to its tables: columns pid, ts, holder, by.
 
     holder: the thread that has the GIL, NOBODY, UNKNOWN, or EXITED; by: the thread at whose switch that was read, 0 for a function event.
@@ -146,7 +146,7 @@ def _ends_of_runs(rows: Rows) -> Rows:
 
 def _of_events(pieces: Sequence[pa.Table], moments: npt.NDArray[np.int64]) -> Rows:
     """Those that show who has the GIL; `moments`: when the segment's other rows are, and what is left out of them begins and ends."""
-    mask, ends = near(pieces, moments), accumulate(map(len, pieces))
+    mask, ends = gil_handoffs(pieces, moments), accumulate(map(len, pieces))
     shown = [piece.take(np.flatnonzero(mask[end - len(piece) : end])) for piece, end in zip(pieces, ends, strict=True)]
     out = np.zeros(sum(map(len, shown)), ROW)
     for name, column in (("pid", "pid"), ("ts", "ts"), ("holder", "tid")):

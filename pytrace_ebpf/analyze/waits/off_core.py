@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.growing import checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import checked_rows
 from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, OFF, ON_CPU, RUNQ, SLEPT, Bools, Ints, States, Switches
 from pytrace_ebpf.analyze.time.windows import windows_of

@@ -3,7 +3,7 @@
 The scheduling rows are read some segments at a time, as for the calls, and the same rows decide: so the waits
 within a call add up to its runq_wait_ns, gil_wait_ns and blocked_ns. In the same pass over the events it turns out in which calls they
 were: a wait is written once that is known for sure, by the next event of each thread that it asks for. That pass also keeps the sums of the
-calls where these are not kept yet, and serves who rides with it. Memory is bounded by what is open,
+calls where these are not kept yet, and serves who observes it. Memory is bounded by what is open,
 these segments and _MOST_HELD waits.
 """
 
@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.arrow_table import to_arrow
-from pytrace_ebpf.analyze.rebuilt.growing import Growth, checked_rows
+from pytrace_ebpf.analyze.rebuilt.incremental import Growth, checked_rows
 from pytrace_ebpf.analyze.rebuilt.innermost import NO_CALL, Moments
+from pytrace_ebpf.analyze.rebuilt.pass_observers import observer_of
 from pytrace_ebpf.analyze.rebuilt.passes import segments, shards_of
 from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE, sched_groups
-from pytrace_ebpf.analyze.rebuilt.riding import rider_of
 from pytrace_ebpf.analyze.rebuilt.sums import beside
 from pytrace_ebpf.analyze.time.split import thread_keys
 from pytrace_ebpf.analyze.time.switches import Bools, Ints
@@ -55,29 +55,29 @@ def derive(trace: Trace, into: Path) -> Settled | None:
         stream, moments, held = _begun(trace, growth)
     # Both need engines that take all of it.
     whole = growth.engines is made and not growth.first
-    keeper, rider = (keeper, rider_of(trace)) if whole else (None, None)
-    if rider:
-        rider.begin(made)
+    keeper, observer = (keeper, observer_of(trace)) if whole else (None, None)
+    if observer:
+        observer.begin(made)
     writer, engines, listed = _Writer(trace, into, growth.parts), growth.engines, trace.segments
     for place, sched in sched_groups(trace, listed[growth.first :], SCHED, _AT_ONCE):
         first, last = growth.first + place, growth.first + place + len(sched)
         ends = [segment["end_ns"] for segment in listed[first:last]]
         held = np.concatenate((held, stream.take(sched, ends)))
-        if rider:
-            rider.scheduled(made, sched, ends)
+        if observer:
+            observer.scheduled(made, sched, ends)
         moments.ask(*writer.questions(np.concatenate((held, stream.open()))))
         for place_of, (events, end_ns) in enumerate(segments(trace, engines, first, last, sched), first):
-            engines.take(rider.passing(place_of, sched[place_of - first], events) if rider else events, end_ns, PIECE)
+            engines.take(observer.passing(place_of, sched[place_of - first], events) if observer else events, end_ns, PIECE)
             if keeper:
                 keeper.took(place_of, place_of + 1 == len(listed))
-        if rider:
-            rider.taken(listed[last - 1]["start_ns"])
+        if observer:
+            observer.taken(listed[last - 1]["start_ns"])
         held = writer.write(held, moments, listed[last - 1]["start_ns"])
     if growth.due(len(listed)):
         growth.settle(growth.parts, stream.state() | moments.state() | {_HELD: held})
     engines.finish(trace.end_ns)
-    if rider:
-        rider.end(engines)
+    if observer:
+        observer.end(engines)
     writer.write(np.concatenate((held, stream.open(trace.end_ns))), moments)
     return growth.settled
 

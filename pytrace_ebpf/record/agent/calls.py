@@ -14,8 +14,8 @@ from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
-from pytrace_ebpf.record.agent.passed import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.price import measured
+from pytrace_ebpf.record.agent.skipped_events import Passed, ns_per_left_call
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
@@ -24,8 +24,8 @@ from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
-from pytrace_ebpf.record.rights.beneath import Unfit
-from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.rights.openat2 import Unfit
+from pytrace_ebpf.record.source import CallSource, Recording, Undrained
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 _PATIENCE_S, _LEAVE_S = 10.0, 5.0  # for the target to come to a point where the agent can begin, and to one where it can leave
@@ -54,7 +54,7 @@ class AgentCalls(CallSource):
         bounded: bool = False,
     ) -> None:
         """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program; `bounded`: it may be asked to leave out functions."""
-        self._recording, self._launches = recording, launches
+        self._recording, self._undrained, self._launches = recording, Undrained(), launches
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
@@ -177,7 +177,7 @@ class AgentCalls(CallSource):
     def drain(self) -> Rows:
         """What is in the arenas."""
         self._read()
-        return self._recording.take()
+        return self._undrained.take()
 
     @property
     def owed_ns(self) -> int | None:
@@ -189,11 +189,11 @@ class AgentCalls(CallSource):
         for traced in list(self._traced):
             with self._of(traced):
                 self._count(traced)
-        return self._recording.take()
+        return self._undrained.take()
 
     def _count(self, traced: Traced) -> None:
         if self._opcodes:
-            self._recording.emit(traced.executed(self._recording.functions, self._clock), "opcodes")
+            self._undrained.add(traced.executed(self._recording.functions, self._clock), "opcodes")
 
     def _read(self) -> None:
         """Emit what is in the arenas, new ones included, and close those of processes that ended."""
@@ -215,7 +215,7 @@ class AgentCalls(CallSource):
                     self._recording.learn(traced.ids.pid, *map(traced.arena.counted, ("interpreters", "threads_taken")))
                     self._close(traced)
                     if traced.unwound_ns is not None:
-                        self._recording.reset([(traced.ids.pid, traced.ids.pid)], traced.unwound_ns)
+                        self._undrained.reset([(traced.ids.pid, traced.ids.pid)], traced.unwound_ns)
                     if traced.arena.state == arena.REFUSED:
                         self._recording.declare(traced.ids.pid, None, traced.arena.message)
         if self._launches:
@@ -388,13 +388,13 @@ class AgentCalls(CallSource):
         by_thread = sorted(news, key=lambda piece: piece.tid)  # so that nobody has to sort their rows
         events = [piece for piece in by_thread if piece.stream == arena.CALLS]
         for columns in traced.events([piece for piece in events if tids[piece.tid] != UNKNOWN_THREAD], tids, self._clock):
-            self._recording.emit(columns)
+            self._undrained.add(columns)
         for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
         allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
         for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
-            self._recording.emit(columns, "allocations")
+            self._undrained.add(columns, "allocations")
         values = [piece for piece in by_thread if piece.stream == arena.VALUES]
         for columns in traced.values.take(traced.arena, values, tids, pid):
             known = columns["tid"] != UNKNOWN_THREAD
-            self._recording.emit({name: column[known] for name, column in columns.items()}, "observed")
+            self._undrained.add({name: column[known] for name, column in columns.items()}, "observed")

@@ -18,12 +18,12 @@ from pathlib import Path
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.allowance import Allowance
 from pytrace_ebpf.record.agent.arena import CHUNKS_START, Arena, sentence
-from pytrace_ebpf.record.agent.keeping import Keeping, Rights
+from pytrace_ebpf.record.agent.keeper_client import Keeping, Rights
 from pytrace_ebpf.record.agent.leftovers import PREFIX, PROGRAM_PLACES
 from pytrace_ebpf.record.agent.library import agent_library
 from pytrace_ebpf.record.agent.script import SCRIPT, script
 from pytrace_ebpf.record.process.pinned import Descriptor, Identity, Pinned, own_surroundings
-from pytrace_ebpf.record.rights.beneath import Unfit
+from pytrace_ebpf.record.rights.openat2 import Unfit
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
 
 _ENOUGH = 32 << 20  # bytes that must be free for arenas

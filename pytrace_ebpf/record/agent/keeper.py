@@ -1,6 +1,6 @@
 """Makes, opens and removes the agent's files with the rights over files of one user and no others: a process of its own.
 
-It is given a socket, the root directory of that user's programs as a descriptor, and whose rights to take (keeping.Rights).
+It is given a socket, the root directory of that user's programs as a descriptor, and whose rights to take (keeper_client.Rights).
 Each message on the socket is a request, answered by one message: JSON, and descriptors with it. When there will be no more requests,
 because the tracer said so or has ended in whatever way, it removes what it made and ends. A file system that never answers
 holds this process and nobody else.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf import compiled
+from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.rebuild.decoding import Line
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
@@ -34,7 +34,7 @@ class Library:
         """Raises HostError where it is missing or cannot be loaded."""
         self.path = path
         try:
-            library = compiled.load(path)
+            library = native_library.load(path)
         except OSError as error:
             raise HostError(f"the agent is not built ({error}); run `make` in the source, or reinstall pytrace-ebpf") from error
         self._anchor = library.pytrace_anchor

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.directory import AgentDirectory
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.source_selection.calibrate import FibChild
 
 _ROUNDS = 5
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.record.choice.foresight import MOST_SHARE
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.budget import EVERYTHING, Budget, Span
 from pytrace_ebpf.record.cost.spent import Accounts, Spent
 from pytrace_ebpf.record.cost.watch import Watch
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.cost_estimate import MOST_SHARE
+from pytrace_ebpf.record.source_selection.sources import Sources
 from pytrace_ebpf.trace.left_out import BUDGET, INTERVAL
 
 _LEAST_S, _MOST_S = 0.02, 0.25  # between two decisions: the sooner the more is spent
@@ -69,7 +69,7 @@ class Cost(Recorder):
             self._began_s = self._first_s = self._accounts.approached_s
         self._accounts.add(pid)
 
-    def see(self, _drained: Rows) -> None:
+    def observe(self, _drained: Rows) -> None:
         """Count the events of the sources, and decide from time to time."""
         self._count(self._sources.drained)
         seconds = time.monotonic() - self._began_s

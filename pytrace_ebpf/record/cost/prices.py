@@ -1,6 +1,6 @@
 """The price of a call and its return by each source, ns of the program's CPU time: expected at first, then measured on this machine, and one for all.
 
-What was measured is kept for the next recordings of that interpreter on this host (kept.py), so that what is foreseen, what the progress says and what the
+What was measured is kept for the next recordings of that interpreter on this host (program_cache.py), so that what is expected, what the progress says and what the
 report says come from one number. Of the measurements the least hold, of an interpreter alone and with a source: other work only adds to them.
 """
 
@@ -9,9 +9,9 @@ import os
 import platform
 from contextlib import suppress
 
-from pytrace_ebpf.record.choice.price import expected_ns
-from pytrace_ebpf.record.kernel import kept
+from pytrace_ebpf.record.kernel import program_cache
 from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.source_selection.price import expected_ns
 
 Measured = tuple[float, float]  # a call alone, and with a source
 
@@ -54,7 +54,7 @@ class Prices:
         self._known[source] = key, measured
         if measured != before:
             self._kept = dict(list(({key: measured} | {other: value for other, value in _load().items() if other != key}).items())[:_MOST])
-            kept.keep(_NAME, json.dumps(self._kept).encode())
+            program_cache.keep(_NAME, json.dumps(self._kept).encode())
 
 
 def _key(source: str, target: Target) -> str:
@@ -65,6 +65,6 @@ def _key(source: str, target: Target) -> str:
 
 def _load() -> dict[str, Measured]:
     with suppress(ValueError, TypeError, AttributeError):
-        found = json.loads(kept.load(_NAME) or b"{}")
+        found = json.loads(program_cache.load(_NAME) or b"{}")
         return {str(key): (float(plain), float(with_source)) for key, (plain, with_source) in found.items() if plain > 0 and with_source > 0}
     return {}

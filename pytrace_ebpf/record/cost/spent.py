@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytrace_ebpf.record.choice.price import PASSED_NS
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.price import PASSED_NS
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of a process: clock ids of include/linux/posix-timers.h
 _UNPRICED_NS = 5_000  # more than a call costs: the program used no less where the price is known only later

@@ -1,12 +1,12 @@
-"""Where nobody asked for a source or a budget: what tracing takes is compared with what was foreseen, and more than twice that is not gone on with."""
+"""Where nobody asked for a source or a budget: what tracing takes is compared with what was expected, and more than twice that is not gone on with."""
 
 from collections.abc import Iterable
 
-from pytrace_ebpf.record.choice.foresight import MOST_SHARE
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cost.spent import Lately
+from pytrace_ebpf.record.source_selection.cost_estimate import MOST_SHARE
+from pytrace_ebpf.record.source_selection.sources import Sources
 
-TIMES = 2  # as much as was foreseen
+TIMES = 2  # as much as was expected
 _LEAST = 0.05  # of a core, that tracing a process may take in any case: such a program does little
 _AT_LEAST_S = 0.4  # that it is too much before the source is changed: much may begin for a moment
 _SOON_S = 0.1  # the same before calls are left out, which ends as soon as there are fewer
@@ -45,5 +45,5 @@ class Watch:
     def _most(self, each: Lately) -> float:
         """Cores that tracing a process may take."""
         changes = each.source == "usdt" and each.pid not in self._sources.unchangeable
-        foreseen = self._sources.foreseen(each.pid) if changes else None
-        return max(_LEAST, TIMES * (foreseen or 0.0))
+        estimate = self._sources.estimate(each.pid) if changes else None
+        return max(_LEAST, TIMES * (estimate or 0.0))

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault, asked
@@ -59,7 +59,7 @@ def unencodable(target: Target) -> str:
         given["spans"] = list(_private(target))
         if process.pagemap is None:
             return ""
-        found = asking.ask(confined.searcher, "search", given, process, str, _PATIENCE_S, "search")
+        found = asking.ask(sandbox.searcher, "search", given, process, str, _PATIENCE_S, "search")
     except (OSError, ValueError):
         return ""
     return found if found.isascii() and found.isprintable() else ""

@@ -1,6 +1,6 @@
 """Which Python frames a process has open: a walk over its interpreter's thread states, from outside.
 
-The walk itself, and reading code objects, happens in a process without rights (confined.py): what lies there is the
+The walk itself, and reading code objects, happens in a process without rights (sandbox.py): what lies there is the
 target's to choose. The target runs on meanwhile, so a walk is a snapshot that may be torn at its inner end. Each thread is walked
 three times and only the outermost frames on which all walks agree are reported. Those of a thread that stands still are
 exact; of one in motion, two walks agreed on a wrong inner frame about once in 2,000, which is why there are three.
@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault, asked
@@ -85,7 +85,7 @@ def open_frames(target: Target, seconds: float = _BUDGET_S, everywhere: bool = F
     }
     process = target.process
     try:
-        walked = asking.ask(confined.parsers, "open_frames", given, process, dict[str, bytes], _PATIENCE_S, "frames")
+        walked = asking.ask(sandbox.parsers, "open_frames", given, process, dict[str, bytes], _PATIENCE_S, "frames")
     except ValueError:
         return {}
     known = {str(tid): tid for tid in tids.values()}
@@ -102,7 +102,7 @@ def read_codes(target: Target, addresses: Sequence[int]) -> dict[int, CodeInfo]:
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "addresses": list(addresses)}
     try:
-        infos = asking.ask(confined.parsers, "read_codes", given, process, list[CodeInfo | None], _PATIENCE_S, "codes")
+        infos = asking.ask(sandbox.parsers, "read_codes", given, process, list[CodeInfo | None], _PATIENCE_S, "codes")
     except ValueError:
         return {}
     return {

@@ -109,13 +109,13 @@ class Functions(Recorder):
         return self._holdings is not None and self._holdings.is_full(user)
 
     def forget(self) -> None:
-        """To be called when a segment is closed: forget what nobody holds any more, nor did when the one before was closed; facts() says which."""
+        """To be called when a segment is closed: forget what nobody holds any more, nor did when the one before was closed; metadata() says which."""
         if self._holdings:
             with self._lock:
                 for key in self._holdings.forget():
                     del self._ids[key]
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Where it forgets: `forgotten`, the func_ids."""
         return {"forgotten": self._holdings.forgotten} if self._holdings and self._holdings.forgets else {}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytrace_ebpf.record.cpython.frames import BudgetedMemory, CodeInfo, SpentError, read_code
 from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
@@ -43,7 +43,7 @@ def read_lines(target: Target, wanted: Sequence[tuple[int, int]], within_s: floa
         return {}
     process, given = target.process, {"pid": target.pid, "layout": target.layout, "wanted": [list(each) for each in wanted]}
     try:
-        read = asking.ask(confined.parsers, "read_lines", given, process, list[CodeLines | None], within_s, "lines")
+        read = asking.ask(sandbox.parsers, "read_lines", given, process, list[CodeLines | None], within_s, "lines")
     except ValueError:
         return {}
     return {key: found for key, found in zip(wanted, read, strict=False) if found is not None and _fits(found)}

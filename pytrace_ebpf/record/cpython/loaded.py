@@ -1,6 +1,6 @@
 """The functions that a process has loaded, by its modules, read from outside: what patterns can fit, whether or not it was called yet.
 
-As all that a target has in its memory, they are read in a process without rights (confined.py).
+As all that a target has in its memory, they are read in a process without rights (sandbox.py).
 """
 
 import struct
@@ -12,7 +12,7 @@ from typing import Any
 from pytrace_ebpf.record.cpython.frames import BudgetedMemory, SpentError, read_code
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.objects import Objects
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import MemoryFault
@@ -41,7 +41,7 @@ def loaded_functions(target: Target) -> Loaded:
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime}
     process = target.process
     try:
-        return asking.ask(confined.parsers, "loaded_functions", given, process, Loaded, _PATIENCE_S, "loaded")
+        return asking.ask(sandbox.parsers, "loaded_functions", given, process, Loaded, _PATIENCE_S, "loaded")
     except ValueError:
         return Loaded([], False)
 

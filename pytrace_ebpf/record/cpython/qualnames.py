@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable
 from itertools import takewhile
 
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.source_index import LARGEST, Index
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.program_start import began_ns
@@ -74,7 +74,7 @@ def qualname(open_file: Open, file: str, first_line: int, name: str, of: Hashabl
     """The qualified name of the function `name` whose code begins at `first_line` of `file`, or None.
 
     None when the file cannot be read, does not parse, or holds no such function (it was edited meanwhile). Several
-    functions there (two lambdas on a line) give what their names share. `of`: whose file it is, for confined.py.
+    functions there (two lambdas on a line) give what their names share. `of`: whose file it is, for sandbox.py.
     """
     if name == _MODULE or (file.startswith("<") and not file.startswith(_FROZEN)):
         return name if name == _MODULE else None
@@ -101,7 +101,7 @@ def _index(file: Descriptor, of: Hashable) -> Index:
 
 def _read(file: Descriptor, of: Hashable) -> Index:
     try:
-        rows = confined.parsers.ask("source", {}, [file], list[tuple[int, str, list[str]]], _PATIENCE_S, ("source", of))
+        rows = sandbox.parsers.ask("source", {}, [file], list[tuple[int, str, list[str]]], _PATIENCE_S, ("source", of))
     except ValueError:
         return {}
     return {(line, name): set(names) for line, name, names in rows}

@@ -1,6 +1,6 @@
 """Where asyncio keeps which task runs, for the kernel half: a dict of `_asyncio` up to 3.13, then the state of each thread.
 
-What the process and its files say is read in a process without rights (confined.py).
+What the process and its files say is read in a process without rights (sandbox.py).
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from pytrace_ebpf.record.cpython.frames import BudgetedMemory, SpentError
 from pytrace_ebpf.record.cpython.layout import Layout, with_task_offsets
 from pytrace_ebpf.record.cpython.objects import Objects
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import MemoryFault
@@ -39,10 +39,10 @@ def find_running_tasks(target: Target) -> RunningTasks | None:
         if layout.thread_task is not None:
             module = next((each for each in parse_mappings(process.read("maps")) if _MODULE.fullmatch(each.path.rpartition("/")[2])), None)
             file = mapped_file(process, module) if module else target.binary_file
-            section = confined.parsers.ask("section", {"name": _SECTION}, [file], bytes, _PATIENCE_S, ("section", *process.key))
+            section = sandbox.parsers.ask("section", {"name": _SECTION}, [file], bytes, _PATIENCE_S, ("section", *process.key))
             return RunningTasks(with_task_offsets(layout, section), 0) if section else None
         given = {"pid": target.pid, "layout": layout, "runtime": target.runtime}
-        current = asking.ask(confined.parsers, "running_tasks", given, process, int, _PATIENCE_S, "running_tasks")
+        current = asking.ask(sandbox.parsers, "running_tasks", given, process, int, _PATIENCE_S, "running_tasks")
     except (ValueError, OSError):
         return None
     return RunningTasks(layout, current) if current > 0 else None

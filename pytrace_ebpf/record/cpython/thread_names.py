@@ -1,6 +1,6 @@
 """The names that Python's `threading` has for the threads of a process, read from outside: sys.modules, threading, _active, Thread._name.
 
-Reading happens in a process without rights (confined.py), while the target runs on: a name counts where two walks agree on the
+Reading happens in a process without rights (sandbox.py), while the target runs on: a name counts where two walks agree on the
 thread's object and on the name. _active lists a thread until it ends, so an object that both walks find there lived in between.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from pytrace_ebpf.record.cpython.frames import BudgetedMemory, SpentError, Walk, host_tids
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.objects import Objects
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
 from pytrace_ebpf.record.process.memory import MemoryFault
@@ -42,7 +42,7 @@ def read_names(target: Target, active: int = 0) -> tuple[dict[int, str], int, fl
     process, tids = target.process, host_tids(target.pid)
     given = {"pid": target.pid, "layout": target.layout, "runtime": target.runtime, "tids": list(tids.items()), "active": active}
     try:
-        answer = asking.ask(confined.parsers, "thread_names", given, process, ThreadNames, _PATIENCE_S, "names")
+        answer = asking.ask(sandbox.parsers, "thread_names", given, process, ThreadNames, _PATIENCE_S, "names")
     except ValueError:
         return {}, 0, _BUDGET_S
     known = {str(tid): tid for tid in tids.values()}

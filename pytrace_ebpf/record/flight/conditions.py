@@ -1,4 +1,4 @@
-"""What a flight recorder waits for, and how often it writes what it holds; cli/when.py reads it from a command line."""
+"""What a flight recorder waits for, and how often it writes what it holds; cli/trigger.py reads it from a command line."""
 
 from dataclasses import dataclass
 

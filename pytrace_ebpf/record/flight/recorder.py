@@ -25,8 +25,8 @@ _KEEP = Keep(seconds=10.0)
 class FlightRecorder:
     """What output.recorded.Recorded is to a recording, for any number of traces, none of them at first."""
 
-    def __init__(self, options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> None:
-        """`facts` as of Recorded. Raises UsageError where no trace could be written."""
+    def __init__(self, options: Options, argv: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """`metadata` as of Recorded. Raises UsageError where no trace could be written."""
         assert options.flight is not None
         self._options, self._argv, self._flight = options, list(argv), options.flight
         with as_caller():  # now rather than when something has happened
@@ -71,7 +71,7 @@ class FlightRecorder:
         said, self._said = self._said, []
         return said
 
-    def cut(self, facts: Mapping[str, Any], final: bool = False) -> None:
+    def cut(self, metadata: Mapping[str, Any], final: bool = False) -> None:
         """Close a segment, and see whether something happened in it."""
         ready.make_ready()
         segment = Segment(*self.collector.cut(final))
@@ -79,17 +79,17 @@ class FlightRecorder:
         self._held.add(segment)
         if self._held.is_short and not self._was_short:
             self._was_short = True
-            self._said.append("what is held has reached its bound of memory, so it is less than --keep asks for; --include PATTERN records less")
+            self._said.append("what is held has reached its bound of memory, so it is less than --retain asks for; --include PATTERN records less")
         if self._writing is not None:
-            self._writing.take([segment], facts)
+            self._writing.take([segment], metadata)
         asked, self._asked = self._asked, []
         for trigger in sorted([*came_true, *asked], key=lambda each: each.ts):
-            self._take(trigger, facts)
+            self._take(trigger, metadata)
         if self._writing is not None and (final or segment.end_ns >= self._writing.until_ns or self._writing.full):
-            self._end(facts)
+            self._end(metadata)
         self._settle()
 
-    def _take(self, trigger: Trigger, facts: Mapping[str, Any]) -> None:
+    def _take(self, trigger: Trigger, metadata: Mapping[str, Any]) -> None:
         early = self._last_ns is not None and trigger.ts < self._last_ns + int(self._flight.every_s * 1e9) and trigger.condition != SNAP
         if self._writing is not None:
             self._writing.meet(trigger)
@@ -97,25 +97,25 @@ class FlightRecorder:
             self._skipped[trigger.condition] += trigger.count
             self._skipped_in_all += trigger.count
         else:
-            self._begin(trigger, facts)
+            self._begin(trigger, metadata)
 
-    def _begin(self, trigger: Trigger, facts: Mapping[str, Any]) -> None:
+    def _begin(self, trigger: Trigger, metadata: Mapping[str, Any]) -> None:
         beginning = self._held.beginning()
         segments = [*([beginning] if beginning else []), *self._held.segments]
         room = None if self._options.max_size is None else self._options.max_size - self._size
         try:
-            self._writing = Written(self._options, self._argv, facts, trigger, self._skipped, segments[0].start_ns, room, not self._begun)
+            self._writing = Written(self._options, self._argv, metadata, trigger, self._skipped, segments[0].start_ns, room, not self._begun)
         except PytraceError as error:
             self.failed = True
             self._said.append(f"{describe(trigger)}, but {error}")
             return
         self._begun, self._last_ns = self._begun + 1, trigger.ts
         self._skipped.clear()
-        self._writing.take(segments, facts)
+        self._writing.take(segments, metadata)
 
-    def _end(self, facts: Mapping[str, Any]) -> None:
+    def _end(self, metadata: Mapping[str, Any]) -> None:
         assert self._writing is not None
-        self._writing.begin_to_close(facts, self.cost)
+        self._writing.begin_to_close(metadata, self.cost)
         self._closing.append(self._writing)
         self._writing = None
 
@@ -134,16 +134,16 @@ class FlightRecorder:
         elif self._begun >= self._flight.traces and not self._writing and not self._closing:
             self.full = f"{self._begun} trace{'s were' if self._begun > 1 else ' was'} written (--traces)"
 
-    def finish(self, facts: Mapping[str, Any], end_ns: int) -> None:
+    def finish(self, metadata: Mapping[str, Any], end_ns: int) -> None:
         """Look at what is left, and write it where something has happened; `end_ns`: when the recording ended."""
-        self.cut(facts, final=True)
+        self.cut(metadata, final=True)
         self._settle(wait=True)
         if self._skipped_in_all:
             self._said.append(f"{self._skipped_in_all:,} more came true too early after others for a trace of their own (--every, --traces)")
         if not self._begun:
             self._said.append("nothing set it off: no trace was written")
         for condition in self._watch.never_met():
-            self._said.append(f"no function that fits --when '{condition.text}' was called")
+            self._said.append(f"no function that fits --trigger '{condition.text}' was called")
 
     def abandon(self) -> None:
         """Nothing was recorded."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.patterns import Mains, fits_function
 from pytrace_ebpf.rebuild import triggers
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, SNAP, Condition, Flight

@@ -29,7 +29,7 @@ class Written:
         self,
         options: Options,
         argv: Sequence[str],
-        facts: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         trigger: Trigger,
         skipped: Mapping[str, int],
         start_ns: int,
@@ -46,9 +46,9 @@ class Written:
         self._unlisted = 0
         self._skipped = dict(skipped)
         self._counts, self._lost, self._end_ns = Counter[str](), Counter[str](), start_ns
-        manifest = new_manifest(start_ns, facts["target"], argv, asdict(options))
+        manifest = new_manifest(start_ns, metadata["target"], argv, asdict(options))
         self._clock = manifest["clock"]
-        self._writer = Writer(options.output, manifest | self._news(facts), room, another=not first)
+        self._writer = Writer(options.output, manifest | self._news(metadata), room, another=not first)
         self._path, self._is_whole = self._writer.directory, False
         self._given: SimpleQueue[_Given | dict[str, Any]] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="trace")
@@ -74,7 +74,7 @@ class Written:
         """Whether not all of it could be written; known once it is closed."""
         return self._writer.failed or not self._is_whole
 
-    def take(self, segments: Iterable[Segment], facts: Mapping[str, Any]) -> None:
+    def take(self, segments: Iterable[Segment], metadata: Mapping[str, Any]) -> None:
         """Hand these over to be written, in a thread of its own: what was held is more than a disk takes at once."""
         for segment in segments:
             for name, table in segment.tables.items() if segment.end_ns > segment.start_ns else ():
@@ -83,7 +83,7 @@ class Written:
                     for row in table.to_pylist():
                         self._lost[row["class"]] += row["count"]
             self._end_ns = segment.end_ns
-            self._given.put((segment, self._news(facts)))
+            self._given.put((segment, self._news(metadata)))
 
     def meet(self, trigger: Trigger) -> None:
         """Something else came true meanwhile."""
@@ -92,10 +92,10 @@ class Written:
         else:
             self._unlisted += trigger.count
 
-    def begin_to_close(self, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+    def begin_to_close(self, metadata: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
         """No more will be given."""
         end = {"cost": dict(cost), "state": "complete", "end_ns": self._end_ns, "clock": [*self._clock, clock_anchor()]}
-        self._given.put(self._news(facts) | end)
+        self._given.put(self._news(metadata) | end)
 
     def is_closed(self, wait: bool = False) -> bool:
         """Whether all that was given is on the disk, after begin_to_close()."""
@@ -111,11 +111,11 @@ class Written:
         self._writer.close(given)
         self._is_whole = True
 
-    def _news(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _news(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         more = [_described(trigger) for trigger in self._more]
         trigger = _described(self.trigger) | {"more": more, "unlisted": self._unlisted, "skipped": self._skipped}
         cost = {"cost": {"source": None, "ns_per_call": None}}  # measured at the end alone
-        return cost | dict(facts) | {"events": dict(self._counts), "lost": dict(self._lost), "trigger": trigger}
+        return cost | dict(metadata) | {"events": dict(self._counts), "lost": dict(self._lost), "trigger": trigger}
 
 
 def _described(trigger: Trigger) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import system_calls
-from pytrace_ebpf.record.kernel.compiled import MapSpec, compiled
+from pytrace_ebpf.record.kernel.bpf_object import MapSpec, compiled
 from pytrace_ebpf.record.kernel.map import Map
 from pytrace_ebpf.record.kernel.ring import Ring
 

@@ -1,4 +1,4 @@
-"""Compiles one file of probes/ with bcc, in a process of its own: C on stdin, what compiled.py reads on stdout.
+"""Compiles one file of probes/ with bcc, in a process of its own: C on stdin, what bpf_object.py reads on stdout.
 
 Run as a script, and the only place that imports bcc. clang stays out of the tracer, which mostly finds its programs
 compiled already.

@@ -1,4 +1,4 @@
-"""What this host lets the tracer do: one finding per condition, and the command that mends it.
+"""What this host lets the tracer do: one finding per condition, and the command that fixes it.
 
 Looks only; loads no BPF program and does not import bcc.
 """
@@ -31,12 +31,12 @@ _HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO
 
 @dataclass(frozen=True)
 class Finding:
-    """One condition: a sentence about it, and the command that mends it ("" for none)."""
+    """One condition: a sentence about it, and the command that fixes it ("" for none)."""
 
     subject: str
     ok: Literal["ok", "warning", "problem"]
     sentence: str
-    mend: str = ""
+    fix: str = ""
     about: Literal["host", "target"] = "host"
 
 
@@ -49,7 +49,7 @@ def require_ebpf() -> None:
     """Raise HostError for the first condition that makes tracing impossible here."""
     for finding in _findings():
         if finding.ok == "problem":
-            raise HostError(finding.sentence + (f"; to mend it: {finding.mend}" if finding.mend else ""))
+            raise HostError(finding.sentence + (f"; to fix it: {finding.fix}" if finding.fix else ""))
 
 
 def require_machine() -> None:

@@ -1,6 +1,6 @@
 """Whether this kernel's uprobes write where a function keeps values: below the stack pointer, which a leaf function may (the red zone).
 
-From 6.18 on, until that is mended, a probe on a nop of five bytes becomes a call, and a call puts its return address there. Nothing but trying it
+From 6.18 on, until that is fixed, a probe on a nop of five bytes becomes a call, and a call puts its return address there. Nothing but trying it
 shows that, so it is tried, in this process and in code of its own.
 """
 

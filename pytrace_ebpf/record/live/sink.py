@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.output import ready
 from pytrace_ebpf.record.output.collect import Collector
 
@@ -20,13 +20,13 @@ class Closed:
     tables  by name those of schema.TABLES that have rows in it, with the columns and in the order of a trace's segment: `samples` with the
             `stacks` that they refer to (a number of a stack is never used again, so no older segment is needed), `sched`, `losses`,
             `usage`; and of `functions`, `processes` and `threads` the rows that are new or changed since the segment before
-    facts   the manifest's keys as they stand at its end: `sampling`, `sources`, `target`, ...
+    metadata   the manifest's keys as they stand at its end: `sampling`, `sources`, `target`, ...
     """
 
     start_ns: int
     end_ns: int
     tables: Mapping[str, pa.Table]
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 Take = Callable[[Closed], None]
@@ -67,14 +67,14 @@ class Live:
         """Nothing happens to it."""
         return []
 
-    def cut(self, facts: Mapping[str, Any], final: bool = False) -> None:
+    def cut(self, metadata: Mapping[str, Any], final: bool = False) -> None:
         """Close a segment, and hand it over."""
         ready.make_ready()
-        self._take(Closed(*self.collector.cut(final), dict(facts)))
+        self._take(Closed(*self.collector.cut(final), dict(metadata)))
 
-    def finish(self, facts: Mapping[str, Any], end_ns: int) -> None:
+    def finish(self, metadata: Mapping[str, Any], end_ns: int) -> None:
         """Hand over what is left; `end_ns`: when the recording ended."""
-        self.cut(facts, final=True)
+        self.cut(metadata, final=True)
 
     def abandon(self) -> None:
         """Nothing was recorded."""

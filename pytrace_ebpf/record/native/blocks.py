@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Mapping, identity, mapped_file, parse_mappings
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.units import plural
 
 _RING_BYTES = 32 << 20  # 500,000 changes
 _MOST_BLOCKS = 1 << 19  # that are known at a time; with the usual sampling they are 256 GiB
@@ -118,7 +118,7 @@ class Blocks(Recorder):
         """Cumulative counts per loss class, int64."""
         return self._programs.losses()
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `native_memory`."""
         return {"native_memory": {"sample_bytes": self._sample_bytes}}
 
@@ -215,7 +215,7 @@ class Blocks(Recorder):
 def _places(file: Descriptor) -> tuple[list[Uprobe], list[Uprobe]]:
     """Where a C library allocates, and where it frees. Raises ValueError where it is none."""
     given = {"names": [*_ALLOCATING, *_FREEING]}
-    found = confined.parsers.ask("beginnings", given, [file], dict[str, int], _PATIENCE_S, ("beginnings", *identity(file)))
+    found = sandbox.parsers.ask("beginnings", given, [file], dict[str, int], _PATIENCE_S, ("beginnings", *identity(file)))
     if not found.keys() >= _NEEDED or not all(0 < offset < 1 << 62 for offset in found.values()):
         raise ValueError("it has not all of malloc's functions")
     allocating: dict[int, Uprobe] = {}

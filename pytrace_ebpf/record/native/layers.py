@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import nearest_names
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
@@ -26,12 +25,13 @@ from pytrace_ebpf.record.native.library import Native, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
 from pytrace_ebpf.record.output.tables import Columns, call_columns, when_and_who
-from pytrace_ebpf.record.parsing.confined import UnansweredError, native_parsers
+from pytrace_ebpf.record.parsing.sandbox import UnansweredError, native_parsers
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
 from pytrace_ebpf.record.process.target import as_text, mapped_file, parse_mappings
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.layers import NUMBERS
+from pytrace_ebpf.units import plural
 
 _RINGS = {"calls": (16 << 20, "call_event"), "arguments": (64 << 20, "tensors_event"), "errors": (1 << 20, "error_event")}
 _MOST = 8192  # functions
@@ -124,19 +124,19 @@ class NativeLayers(Recorder):
         self._read, self._unknown = self._read + seen, self._unknown + odd
         return {"events": [calls], "arguments": [arguments], "errors": [errors]}
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `native`."""
         functions: Counter[str] = Counter()
         for (library, _), count in self._probed.items():
             functions[library] += count
-        facts = {
+        metadata = {
             "layers": list(self._layers),
             "functions": dict(functions),
             "tensors_read": self._read,
             "tensors_unknown": self._unknown,
             "missing": list(self.missing()),
         }
-        return {"native": facts}
+        return {"native": metadata}
 
     def missing(self) -> tuple[str, ...]:
         """What was asked for and is not in the trace so far, a sentence each."""

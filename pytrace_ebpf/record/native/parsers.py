@@ -1,4 +1,4 @@
-"""What the second process without rights can be asked: what of a library can be probed, and how its functions are left. See confined.py.
+"""What the second process without rights can be asked: what of a library can be probed, and how its functions are left. See sandbox.py.
 
 It is another one than that of parsers.py, so that reading PyTorch's library, which takes seconds, keeps nobody waiting.
 """

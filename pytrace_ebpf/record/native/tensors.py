@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.trace.schema import ARGUMENTS
 

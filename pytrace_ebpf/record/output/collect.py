@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.missing import Missing

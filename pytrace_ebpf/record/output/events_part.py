@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.rebuild.pages import Packer
 from pytrace_ebpf.record.output.thrift import Value, binary, i32, i64, listed, struct
 from pytrace_ebpf.trace import schema

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.late import pa, pc
+from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.rebuild.stacks import Stacks
 from pytrace_ebpf.trace.schema import EVENTS, SCHED_LOSSES, TABLES, CallKind, SchedKind
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.trace.schema import MERGED_TABLES, TABLES
 from pytrace_ebpf.trace.segments import merged_line, part_name
 

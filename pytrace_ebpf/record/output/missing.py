@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.rebuild.states import DROPPED, GONE, NO_ROW, UNKNOWN, states
 from pytrace_ebpf.trace.losses import LOSSES, NOT_REPORTED, SCHED_LOSSES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytrace_ebpf.late import pa, pc
+from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.rebuild.decoding import value_texts
 from pytrace_ebpf.record.native.tensors import DTYPE_NUMBERS
 from pytrace_ebpf.record.output.tables import Columns

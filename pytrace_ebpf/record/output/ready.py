@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from pytrace_ebpf.late import pa, pq, psutil
+from pytrace_ebpf.lazy_imports import pa, pq, psutil
 from pytrace_ebpf.record.libc import libc
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

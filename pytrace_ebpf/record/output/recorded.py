@@ -14,15 +14,15 @@ from pytrace_ebpf.record.output.writer import Writer
 
 
 class Recorded:
-    """The directory, what was collected for it, and its manifest; the facts in the manifest are given by the caller that closes a segment."""
+    """The directory, what was collected for it, and its manifest; the metadata in the manifest is given by the caller that closes a segment."""
 
-    def __init__(self, options: Options, argv: Sequence[str], facts: Mapping[str, Any]) -> None:
-        """`facts`: the manifest's keys as they stand; `target` among them. Raises UsageError where nothing can be written there."""
+    def __init__(self, options: Options, argv: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """`metadata`: the manifest's keys as they stand; `target` among them. Raises UsageError where nothing can be written there."""
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
         self.cost: dict[str, Any] = {"source": None, "ns_per_call": None}
-        manifest = new_manifest(self.start_ns, facts["target"], argv, asdict(options))
-        self._writer = Writer(options.output, manifest | self._news(facts), options.max_size, options.keep)
+        manifest = new_manifest(self.start_ns, metadata["target"], argv, asdict(options))
+        self._writer = Writer(options.output, manifest | self._news(metadata), options.max_size, options.keep)
 
     @property
     def directory(self) -> Path:
@@ -56,22 +56,22 @@ class Recorded:
         """Whether that is because it could not be written."""
         return self._writer.failed
 
-    def cut(self, facts: Mapping[str, Any], final: bool = False) -> None:
-        """Close a segment, and write the manifest with these facts after it."""
+    def cut(self, metadata: Mapping[str, Any], final: bool = False) -> None:
+        """Close a segment, and write the manifest with this metadata after it."""
         ready.make_ready()
         start, end, tables = self.collector.cut(final)
-        self._writer.segment(start, end, tables, self._news(facts))
+        self._writer.segment(start, end, tables, self._news(metadata))
 
-    def finish(self, facts: Mapping[str, Any], end_ns: int) -> None:
+    def finish(self, metadata: Mapping[str, Any], end_ns: int) -> None:
         """Write what is left; `end_ns`: when the recording ended."""
-        self.cut(facts, final=True)
+        self.cut(metadata, final=True)
         clock = [*self._writer.manifest["clock"], clock_anchor()]
-        self._writer.close(self._news(facts) | {"state": "complete", "end_ns": end_ns, "clock": clock})
+        self._writer.close(self._news(metadata) | {"state": "complete", "end_ns": end_ns, "clock": clock})
 
     def abandon(self) -> None:
         """Remove the directory: nothing was recorded."""
         self._writer.abandon()
 
-    def _news(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _news(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         lost = {name: count for name, count in self.collector.lost.items() if count}
-        return {"events": dict(self.collector.counts), "lost": lost, "cost": dict(self.cost)} | dict(facts)
+        return {"events": dict(self.collector.counts), "lost": lost, "cost": dict(self.cost)} | dict(metadata)

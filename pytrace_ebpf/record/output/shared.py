@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import PytraceError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready
 from pytrace_ebpf.record.output.collect import Collector, counted
@@ -54,14 +54,14 @@ class Part:
         """Whether it is written to."""
         return self._writer is not None and not self.is_whole
 
-    def begin(self, start_ns: int, facts: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    def begin(self, start_ns: int, metadata: Mapping[str, Any], counts: Mapping[str, int]) -> None:
         """Make the trace. Raises UsageError where nothing can be written there, HostError where its rights cannot be taken on."""
         options = {**asdict(self._options), "output": self._output.path}
-        manifest = new_manifest(start_ns, facts["target"], self._argv, options)
+        manifest = new_manifest(start_ns, metadata["target"], self._argv, options)
         self.counts, self._clock = dict.fromkeys(counts, 0), manifest["clock"]
-        self._writer = Writer(self._output, manifest | self._news(facts, _NO_COST), self._options.max_size, self._options.keep)
+        self._writer = Writer(self._output, manifest | self._news(metadata, _NO_COST), self._options.max_size, self._options.keep)
 
-    def take(self, start_ns: int, end_ns: int, tables: Tables, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+    def take(self, start_ns: int, end_ns: int, tables: Tables, metadata: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
         """Write a segment; one without length has what was known before."""
         assert self._writer is not None
         for name, table in tables.items() if end_ns > start_ns else ():
@@ -70,13 +70,13 @@ class Part:
             if name == "losses":
                 for row in table.to_pylist():
                     self.lost[row["class"]] = self.lost.get(row["class"], 0) + row["count"]
-        self._writer.segment(start_ns, end_ns, tables, self._news(facts, cost))
+        self._writer.segment(start_ns, end_ns, tables, self._news(metadata, cost))
 
-    def close(self, end_ns: int, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+    def close(self, end_ns: int, metadata: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
         """Write the last manifest."""
         assert self._writer is not None
         end = {"state": "complete", "end_ns": end_ns, "clock": [*self._clock, clock_anchor()]}
-        self._writer.close(self._news(facts, cost) | end)
+        self._writer.close(self._news(metadata, cost) | end)
         self.is_whole = True
 
     def abandon(self) -> None:
@@ -85,8 +85,8 @@ class Part:
             self._writer.abandon()
             self._writer = None
 
-    def _news(self, facts: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(facts) | {"events": dict(self.counts), "lost": dict(self.lost), "cost": dict(cost)}
+    def _news(self, metadata: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(metadata) | {"events": dict(self.counts), "lost": dict(self.lost), "cost": dict(cost)}
 
 
 class Shared:
@@ -94,15 +94,15 @@ class Shared:
 
     failed = False
 
-    def __init__(self, facts: Mapping[str, Any], first: Part) -> None:
-        """`facts` as of Recorded. Raises UsageError or HostError where the first trace cannot be written."""
+    def __init__(self, metadata: Mapping[str, Any], first: Part) -> None:
+        """`metadata` as of Recorded. Raises UsageError or HostError where the first trace cannot be written."""
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
         self.cost: dict[str, Any] = dict(_NO_COST)
         self._horizon: Horizon | None = None
         self._functions: list[pa.Table] = []  # what is recorded later may refer to any of them
         self._parts, self._joining = [first], list[Part]()
-        first.begin(self.start_ns, facts, self.collector.counts)
+        first.begin(self.start_ns, metadata, self.collector.counts)
 
     def join(self, part: Part) -> None:
         """Let a trace begin with the next segment; what came of that its `error` and `recording` say."""
@@ -136,14 +136,14 @@ class Shared:
         """What happened to it since the last call: nothing that concerns all."""
         return []
 
-    def cut(self, facts: Mapping[str, Any], final: bool = False) -> None:
+    def cut(self, metadata: Mapping[str, Any], final: bool = False) -> None:
         """Close a segment: write it to all traces, close those whose time is over, and begin those that join."""
         ready.make_ready()
         start_ns, end_ns, tables = self.collector.cut(final)
         for part in self._parts:
-            part.take(start_ns, end_ns, tables, facts, self.cost)
+            part.take(start_ns, end_ns, tables, metadata, self.cost)
         for part in [each for each in self._parts if each.wants_end or each.full]:
-            part.close(end_ns, facts, self.cost)
+            part.close(end_ns, metadata, self.cost)
             self._parts.remove(part)
         self._horizon = self._horizon or Horizon()
         self._horizon.take(tables)
@@ -151,24 +151,24 @@ class Shared:
             self._functions = [pa.concat_tables([*self._functions, tables["functions"]])]
         joining, self._joining = self._joining, []
         for part in joining:
-            self._begin(part, end_ns, facts)
+            self._begin(part, end_ns, metadata)
 
-    def _begin(self, part: Part, at_ns: int, facts: Mapping[str, Any]) -> None:
+    def _begin(self, part: Part, at_ns: int, metadata: Mapping[str, Any]) -> None:
         assert self._horizon is not None
         try:
-            part.begin(at_ns, facts, self.collector.counts)
+            part.begin(at_ns, metadata, self.collector.counts)
         except PytraceError as error:
             part.error = error
             return
         known = {"functions": self._functions[0]} if self._functions else {}
-        part.take(at_ns, at_ns, self._horizon.beginning(at_ns) | known, facts, self.cost)
+        part.take(at_ns, at_ns, self._horizon.beginning(at_ns) | known, metadata, self.cost)
         self._parts.append(part)
 
-    def finish(self, facts: Mapping[str, Any], end_ns: int) -> None:
+    def finish(self, metadata: Mapping[str, Any], end_ns: int) -> None:
         """Write what is left; `end_ns`: when the recording ended."""
-        self.cut(facts, final=True)
+        self.cut(metadata, final=True)
         for part in self._parts:
-            part.close(end_ns, facts, self.cost)
+            part.close(end_ns, metadata, self.cost)
         self._parts = []
 
     def abandon(self) -> None:

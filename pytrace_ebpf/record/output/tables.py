@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 

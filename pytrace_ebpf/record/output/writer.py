@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, UsageError
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output.directory import Handed, Output
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.record.output.journal import Journal
-from pytrace_ebpf.record.output.keeping import Group, Groups
 from pytrace_ebpf.record.output.merging import SmallParts
+from pytrace_ebpf.record.output.retention import Group, Groups
 from pytrace_ebpf.record.rights.user import become_caller
 from pytrace_ebpf.trace import schema
 from pytrace_ebpf.trace.sealed import Summed, sealed_manifest

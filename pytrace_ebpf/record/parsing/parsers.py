@@ -1,4 +1,4 @@
-"""What the process without rights can be asked about a target: its TASKS. See confined.py.
+"""What the process without rights can be asked about a target: its TASKS. See sandbox.py.
 
 To have something else parsed there, add a function of (what was given, descriptors) to them: it gives back JSON values,
 as shape.encode() makes them, raises ValueError with one sentence, and imports nothing when it is called.

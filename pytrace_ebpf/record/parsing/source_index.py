@@ -1,7 +1,7 @@
 """Where functions begin in the source of a Python module, and their qualified names there.
 
 The rules are those of https://docs.python.org/3/glossary.html#term-qualified-name
-Parsed in a process without rights (confined.py), as somebody else wrote the file.
+Parsed in a process without rights (sandbox.py), as somebody else wrote the file.
 """
 
 import ast

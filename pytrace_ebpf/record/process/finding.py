@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from pytrace_ebpf.record.kernel.file_status import status
-from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.memory import MemoryFault
+from pytrace_ebpf.record.process.process_tree import children
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import Target, is_zombie, living_threads, maps_libpython
 from pytrace_ebpf.trace.schema import SchedKind

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.process.pinned import Ended
 from pytrace_ebpf.record.process.processes import News
 from pytrace_ebpf.record.process.target import NotPython, Target, inspect, its_own_doing
 from pytrace_ebpf.record.recorder import Recorder
 from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source_selection.sources import Sources
 from pytrace_ebpf.trace.schema import SchedKind
 
 
@@ -114,4 +114,4 @@ class Following:
         if not self._started_itself(row["pid"]):  # what was attached to it, maybe since, was meant for the program before
             self._processes.clear_source(row["pid"])
         if row["pid"] in self._processes.targets:
-            self._recording.reset([(row["pid"], row["tid"])], row["ts"])
+            self._sources.undrained.reset([(row["pid"], row["tid"])], row["ts"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.shares import Shares
 
@@ -24,7 +24,7 @@ Seen = TypeVar("Seen")
 class _Look(Generic[What, Seen]):
     what: What
     user: int
-    asked: confined.Confined
+    asked: sandbox.Sandbox
     since_s: float
     seen: Seen | None = None
     failed: BaseException | None = None
@@ -40,13 +40,13 @@ class Lanes(Generic[What, Seen]):
         self._shares, self._most = shares, descriptors.looked_at()
         self._looks: dict[int, _Look[What, Seen]] = {}  # by user
         self._threads: dict[int, threading.Thread] = {}
-        self._free: list[confined.Confined] = []
+        self._free: list[sandbox.Sandbox] = []
         self._changed = threading.Condition()
         self.is_closed = False
 
     def start(self) -> None:
         """Begin to start what the first look needs, which imports meanwhile."""
-        self._free.append(confined.parsers.new())
+        self._free.append(sandbox.parsers.new())
         self._free[0].start()
 
     @property
@@ -64,7 +64,7 @@ class Lanes(Generic[What, Seen]):
 
     def begin(self, what: What, user: int, see: Callable[[], Seen]) -> None:
         """Look at something for a user of whom nothing is looked at, where there is room."""
-        look = self._looks[user] = _Look(what, user, self._free.pop() if self._free else confined.parsers.new(), time.monotonic())
+        look = self._looks[user] = _Look(what, user, self._free.pop() if self._free else sandbox.parsers.new(), time.monotonic())
         self._threads[user] = threading.Thread(target=self._see, args=(look, see), name="pytrace-look", daemon=True)
         self._threads[user].start()
 
@@ -109,7 +109,7 @@ class Lanes(Generic[What, Seen]):
             thread.join(max(0.0, end_s - time.monotonic()))
 
     def _see(self, look: _Look[What, Seen], see: Callable[[], Seen]) -> None:
-        confined.parsers.use(look.asked)
+        sandbox.parsers.use(look.asked)
         try:
             with self._shares.charged(look.user):
                 look.seen = see()

@@ -21,9 +21,9 @@ from pytrace_ebpf.record.cpython.frames import open_frames
 from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import status
 from pytrace_ebpf.record.process import stat
-from pytrace_ebpf.record.process.family import is_ours
 from pytrace_ebpf.record.process.lanes import Lanes
 from pytrace_ebpf.record.process.pinned import Ended
+from pytrace_ebpf.record.process.process_tree import is_ours
 from pytrace_ebpf.record.process.shares import Shares, user_of
 from pytrace_ebpf.record.process.target import NoRoom, NotPython, Target, inspect
 

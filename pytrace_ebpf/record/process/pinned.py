@@ -18,7 +18,7 @@ from pytrace_ebpf.record.kernel.file_status import Status, status, status_of
 from pytrace_ebpf.record.kernel.page_servers import of_users, serves
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.watched import Watched
-from pytrace_ebpf.record.rights import asker
+from pytrace_ebpf.record.rights import requester
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
@@ -108,7 +108,7 @@ class Pinned:
         self._require_the_same()
 
     def check(self) -> None:
-        """Raise TargetError where the process has ended since, or become another program or another user's, or one that the asker may not trace."""
+        """Raise TargetError where the process has ended since, or become another program or another user's, or one that the requester may not trace."""
         try:
             self._require_the_same()
         except (FileNotFoundError, ProcessLookupError):
@@ -122,7 +122,7 @@ class Pinned:
             raise TargetError(f"process {self.pid} became another program while it was looked at; try again when that one runs")
         if (now.uids, now.gids) != (self.credentials.uids, self.credentials.gids):
             raise TargetError(f"process {self.pid} changed its user while it was looked at; try again when it runs as that user")
-        asker.refuse_others(self)
+        requester.refuse_others(self)
 
     @property
     def key(self) -> tuple[int, str]:

@@ -12,7 +12,7 @@ import numpy as np
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
 from pytrace_ebpf.record.output.tables import Columns, columns_of
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, limit_of
 from pytrace_ebpf.record.process.naming import Naming, comm_of
 from pytrace_ebpf.record.process.programs import Ran
@@ -42,7 +42,7 @@ class Processes(Recorder):
         `shares`: what that costs users, and `user` tells whose a process is, where they are of several.
         """
         self._names = names
-        self.readings = Readings(shares if names else None, "names", confined.parsers)
+        self.readings = Readings(shares if names else None, "names", sandbox.parsers)
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -67,7 +67,7 @@ class Processes(Recorder):
     def _now(self) -> int:
         return time.monotonic_ns() if self.last_ns is None else self.last_ns
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Learn from rows of `sched`; where nothing reports what begins and ends, look."""
         for columns in drained.get("sched", ()):
             self.learn(columns)

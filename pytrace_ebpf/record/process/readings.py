@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from pytrace_ebpf.record.parsing.confined import PerThread
+from pytrace_ebpf.record.parsing.sandbox import PerThread
 from pytrace_ebpf.record.process.shares import ALLOWANCE_S, Shares
 
 _MOST_WAITING = 64  # jobs of a user

@@ -133,7 +133,7 @@ class Shares:
             said, self._said = self._said, []
         return said
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `left_alone`: who was so far, those who were most often; nothing where nobody was."""
         with self._lock:
             most = self._times.most_common(MOST_SAID)

@@ -20,7 +20,7 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.kernel import memory_map
 from pytrace_ebpf.record.kernel.file_status import status_of
-from pytrace_ebpf.record.parsing import confined
+from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.elf import PT_REGS, Binary, Version
 from pytrace_ebpf.record.process import stat as process_stat
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
@@ -328,7 +328,7 @@ def identity(file: Descriptor) -> _Identity:
 def _once(file: Descriptor, task: str, kind: type[Said], known: dict[_Identity, Said]) -> Said:
     key = identity(file)
     if (found := known.get(key)) is None:
-        found = confined.parsers.ask(task, {}, [file], kind, _PATIENCE_S, (task, *key))
+        found = sandbox.parsers.ask(task, {}, [file], kind, _PATIENCE_S, (task, *key))
         with _keeping:
             if key not in known and _kept.has_room(owner := os.fstat(file.fileno()).st_uid):
                 left = _kept.take((task, key), owner)

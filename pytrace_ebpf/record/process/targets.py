@@ -9,17 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice.choice import announced
-from pytrace_ebpf.record.choice.foresight import MOST_SHARE
-from pytrace_ebpf.record.choice.glance import glance
-from pytrace_ebpf.record.choice.no_calls import why_no_calls
-from pytrace_ebpf.record.choice.sources import Sources
 from pytrace_ebpf.record.options import Options
-from pytrace_ebpf.record.process.family import children
 from pytrace_ebpf.record.process.following import Following
 from pytrace_ebpf.record.process.launch import Launched, Started
 from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.pinned import Ended
+from pytrace_ebpf.record.process.process_tree import children
 from pytrace_ebpf.record.process.target import (
     NotPython,
     Target,
@@ -30,6 +25,11 @@ from pytrace_ebpf.record.process.target import (
 )
 from pytrace_ebpf.record.recorder import Recorder
 from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.record.source_selection.cost_estimate import MOST_SHARE
+from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.record.source_selection.no_calls import why_no_calls
+from pytrace_ebpf.record.source_selection.selection import announced
+from pytrace_ebpf.record.source_selection.sources import Sources
 
 _DESCRIBED = ("command", "executable", "python_version")
 _MOST_NAMED = 100  # of the processes that were asked for, in the manifest
@@ -88,7 +88,7 @@ class Targets:
                 continue
             self._attach_children(pid)
         if not begun and self._matching and self._matching.patient:
-            self._opens(self.facts())
+            self._opens(self.metadata())
         elif not begun and len(refused) == 1:
             raise refused[0][1]
         elif not begun:
@@ -120,7 +120,7 @@ class Targets:
         while waiting:
             started = [child for child in children(waiting.pop()) if child not in found and child != os.getpid()]
             for child in started:  # so that all of them are looked at together
-                glance(child)
+                note_baseline(child)
             for child in started:
                 if isinstance(target := _inspected(child), Target):
                     found[child] = target
@@ -151,7 +151,7 @@ class Targets:
             creator = waiting.pop(0)
             found = [child for child in children(creator) if child != os.getpid()]  # a program may start its own tracer
             for child in found:  # so that all of them are looked at together
-                glance(child)
+                note_baseline(child)
             self._drain()  # children that start from now on are reported by the kernel
             for child in found:
                 if not self._is_traced(child):
@@ -221,7 +221,7 @@ class Targets:
 
     def _open(self, pid: int, described: dict[str, Any]) -> None:
         self._asked[pid] = {"pid": pid} | described
-        self._opens(self.facts())
+        self._opens(self.metadata())
 
     # -- followed ------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Targets:
         """The processes that were asked for, or that fitted a pattern."""
         return set(self._asked)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `target`, the first one, and `targets`, all that were asked for."""
         for pid, described in self._asked.items():
             if row := self._processes.processes.get(pid):
@@ -297,7 +297,7 @@ class Targets:
         asked = list(self._asked.values())[:_MOST_NAMED]
         if self._matching is not None:  # there may come any number of them
             self._asked = {each["pid"]: each for each in asked}
-        left_alone = self._matching.shares.facts() if self._matching is not None else {}
+        left_alone = self._matching.shares.metadata() if self._matching is not None else {}
         return {
             "target": dict(asked[0]) if asked else {"pid": 0},
             "targets": [{"pid": each["pid"], "command": each["command"]} for each in asked],

@@ -21,8 +21,8 @@ def why_refused(pid: int) -> str:
     refused, scope = f"process {pid} may not be inspected by this user", ptrace_scope()
     if not _is_own(pid) or scope not in _TO_WHOM:
         return f"{refused}; {_ROOT}"
-    mend = {1: f"start it by pytrace-ebpf run, or {_ROOT}", 2: _ROOT, 3: "boot without it"}[scope]
-    return f"{refused}: kernel.yama.ptrace_scope = {scope} reserves that to {_TO_WHOM[scope]}; {mend}"
+    instead = {1: f"start it by pytrace-ebpf run, or {_ROOT}", 2: _ROOT, 3: "boot without it"}[scope]
+    return f"{refused}: kernel.yama.ptrace_scope = {scope} reserves that to {_TO_WHOM[scope]}; {instead}"
 
 
 def rootless() -> tuple[bool, str]:

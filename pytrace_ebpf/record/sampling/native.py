@@ -25,8 +25,8 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.native.unwinding import EVAL, FUNCTION_BYTES, ROW_BYTES, Unwinding
-from pytrace_ebpf.record.parsing.confined import native_parsers
 from pytrace_ebpf.record.parsing.elf_file import Segment
+from pytrace_ebpf.record.parsing.sandbox import native_parsers
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.readings import Readings

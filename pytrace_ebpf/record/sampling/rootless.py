@@ -19,7 +19,7 @@ from pytrace_ebpf.record.process.finding import Finding
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling.outside import Outside, library
+from pytrace_ebpf.record.sampling.remote_sampler import RemoteSampler, library
 from pytrace_ebpf.record.sampling.source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.scheduling.cputime import queue_time_is_known
@@ -39,10 +39,10 @@ _NO_PYTHON, _UNREAD = -1, -2  # of `samples.stack_id`
 @dataclass
 class _Sampled:
     target: Target
-    outside: Outside
+    outside: RemoteSampler
     program: Program
     next_refresh_s: float = 0.0
-    stacks: dict[int, int] = field(default_factory=dict)  # Program's numbers by Outside's
+    stacks: dict[int, int] = field(default_factory=dict)  # Program's numbers by RemoteSampler's
 
 
 class RootlessSamples(Recorder):
@@ -94,7 +94,7 @@ class RootlessSamples(Recorder):
         if (creator := self._sampled.get(target.ppid)) and creator.target.binary_file is target.binary_file:  # Target.forked
             program.copy(creator.program)
         with suppress(OSError):
-            sampled = _Sampled(target, Outside(target, target.layout, target.runtime, self._period_ns), program)
+            sampled = _Sampled(target, RemoteSampler(target, target.layout, target.runtime, self._period_ns), program)
             with self._lock:
                 self._sampled[target.pid] = sampled
         if self._looker is None:
@@ -163,7 +163,7 @@ class RootlessSamples(Recorder):
             self.interval_s = _INTERVAL_S if new else min(max(2 * self.interval_s, _INTERVAL_S), _CALM_S)
         return {}
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Find what is to be sampled too: nobody else may report it."""
         if not self._stop.is_set():
             self._finding.look()
@@ -187,7 +187,7 @@ class RootlessSamples(Recorder):
             total = sum((Counter(each.outside.losses) for each in self._sampled.values()), Counter(self._lost))
         return np.array([total[name] for name in LOSS_CLASSES], np.int64)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 1 = samples say what these waited for."""
         return {"sampling": {"period_ns": self._period_ns, "off_core": 1, "states": int(queue_time_is_known())}}
 

@@ -18,13 +18,13 @@ from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
-from pytrace_ebpf.record.parsing import confined
-from pytrace_ebpf.record.parsing.confined import native_parsers
+from pytrace_ebpf.record.parsing import sandbox
+from pytrace_ebpf.record.parsing.sandbox import native_parsers
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling import away, turns
+from pytrace_ebpf.record.sampling import off_cpu, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described, position_unit
 from pytrace_ebpf.record.sampling.native import NativeCode
@@ -62,7 +62,7 @@ class _Sampled:
     since_ns: int
     tasks: RunningTasks | None  # None: it has none, as far as is known
     user: int = 0
-    away: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
+    off_cpu: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
 
 
 class Samples(Recorder):
@@ -335,7 +335,7 @@ class Samples(Recorder):
         """Whether samples say what threads off the core wait for, so that nobody has to record scheduling for them."""
         return self._states and not self._returns.why_not
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `sampling`; `off_core`: 1 = threads off the core are sampled too; `states`: 2 = samples say what these waited for."""
         states = {"states": DRAWN, "off_period_ns": self._off_period_ns} if self.states_known else {}
         return {"sampling": {"period_ns": self._period_ns, "off_core": int(not self._returns.why_not), **states}}
@@ -359,7 +359,7 @@ class Samples(Recorder):
             self._look_away(pid, sampled, now, least_ns)
         rows = [
             (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._stays.waits_in(tid, sampled.target))
-            for tid, (since, stack) in list(sampled.away.items())
+            for tid, (since, stack) in list(sampled.off_cpu.items())
             if not self._names.beside or self._stays.since_ns(pid, tid, sampled.since_ns) == since
         ]
         found = np.array(rows, self._event)
@@ -371,13 +371,13 @@ class Samples(Recorder):
             return
         left = {tid: self._stays.since_ns(pid, tid, sampled.since_ns) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
-        sampled.away = {tid: known for tid, known in sampled.away.items() if left.get(tid) == known[0]}
-        stacks = away.stacks_of(sampled.target, self._frame) if left.keys() - sampled.away.keys() else {}
+        sampled.off_cpu = {tid: known for tid, known in sampled.off_cpu.items() if left.get(tid) == known[0]}
+        stacks = off_cpu.stacks_of(sampled.target, self._frame) if left.keys() - sampled.off_cpu.keys() else {}
         program = self._known[sampled.number]
-        for tid in left.keys() - sampled.away.keys():
+        for tid in left.keys() - sampled.off_cpu.keys():
             stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
             if self._stays.since_ns(pid, tid, sampled.since_ns) == left[tid]:  # it stood still meanwhile
-                sampled.away[tid] = left[tid], stack
+                sampled.off_cpu[tid] = left[tid], stack
 
     def _end_readings(self) -> None:
         """Read nothing more, also what is being read."""
@@ -385,7 +385,7 @@ class Samples(Recorder):
         for each in readings:
             each.close()
         if self._names.beside:
-            for asked in (confined.parsers, native_parsers):
+            for asked in (sandbox.parsers, native_parsers):
                 asked.abandon()
             for each in readings:
                 each.join(_ENDS_S)

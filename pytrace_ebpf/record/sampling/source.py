@@ -6,14 +6,13 @@ from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
-
-NAME = "sample"
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 
 class NoCalls(CallSource):
     """Registers processes with the recording, which is all that sampling needs."""
 
-    name = NAME
+    name = SAMPLES_ALONE
 
     def __init__(self, recording: Recording) -> None:
         self._processes = recording.processes

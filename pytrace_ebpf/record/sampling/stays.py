@@ -9,7 +9,7 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.target import Target
 
-_PLACES = 4096  # away.h
+_PLACES = 4096  # off_cpu.h
 _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # events.h, SAMPLE_*
 
 
@@ -43,7 +43,7 @@ class Stays:
         return _IN_BLOCKED
 
     def _left(self, pid: int, tid: int) -> Any:
-        """The thread's struct left, of away.h; None where it has none."""
+        """The thread's struct left, of off_cpu.h; None where it has none."""
         place = self._programs.map("places").get(tid % _PLACES)
         return place["left"] if place["thread"] == pid << 32 | tid else self._programs.map("away").get(tid)
 

@@ -76,7 +76,7 @@ class CpuTime(Scheduling):
             self._rows.append((now, *thread, on_cpu, queued))
         return True
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """Nothing reports what begins and ends: sample the children that were found."""
         for pid in self._processes.living:
             self.add(pid)

@@ -85,7 +85,7 @@ class Faults(Recorder):
         """Why growth, or all of it, is not recorded, where it is not."""
         return (self._why_not,) if self._why_not else ()
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `faults`, None where nothing is recorded; `growth`: 1 = that of the resident memory is."""
         return {"faults": {"growth": int(not self._why_not)} if self._counts else None}
 

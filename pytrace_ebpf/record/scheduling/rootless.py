@@ -40,17 +40,17 @@ class Rootless(Recorder):
         """Rows of `sched`, or of `cputime`."""
         return self._source.drain()
 
-    def see(self, drained: Rows) -> None:
+    def observe(self, drained: Rows) -> None:
         """What its source learns from it."""
-        self._source.see(drained)
+        self._source.observe(drained)
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
         return self._source.losses()
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `scheduling`."""
-        return self._source.facts()
+        return self._source.metadata()
 
     def close(self) -> None:
         """Stop recording."""

@@ -11,6 +11,6 @@ class Scheduling(Recorder):
     name: str | None  # None: there are no rows
     why: str  # one sentence: why this one, and what it does not know
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The manifest's `scheduling`."""
         return {"scheduling": {"source": self.name, "why": self.why}}

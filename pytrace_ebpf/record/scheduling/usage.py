@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from pytrace_ebpf.late import psutil
+from pytrace_ebpf.lazy_imports import psutil
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.recorder import Recorder, Rows

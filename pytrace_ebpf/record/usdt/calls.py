@@ -8,8 +8,6 @@ from functools import partial
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.choice import price
-from pytrace_ebpf.record.choice.calibrate import FibChild
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
 from pytrace_ebpf.record.cpython.functions import Code, ProbeIds, names_of_code
@@ -19,7 +17,9 @@ from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
-from pytrace_ebpf.record.source import CallSource, Recording
+from pytrace_ebpf.record.source import CallSource, Recording, Undrained
+from pytrace_ebpf.record.source_selection import price
+from pytrace_ebpf.record.source_selection.calibrate import FibChild
 from pytrace_ebpf.record.usdt.call_sites import CallSites
 from pytrace_ebpf.record.usdt.held import Held
 from pytrace_ebpf.record.usdt.objects import Objects
@@ -49,6 +49,7 @@ class UsdtCalls(CallSource):
 
     def __init__(self, recording: Recording, ring_pages: int, filters: Filters, follow: bool, observed: Observed = NOTHING) -> None:
         self._recording, self._ring_pages, self._filters, self._follow, self._observed = recording, ring_pages, filters, follow, observed
+        self._undrained = Undrained()
         self._wanted: list[bool] = []  # by func_id
         self._loaded: dict[Plan, _Loaded] = {}
         self._innermost = opening.Innermost()
@@ -111,7 +112,7 @@ class UsdtCalls(CallSource):
         """What is in the rings."""
         for loaded in list(self._loaded.values()):
             self._drain(loaded)
-        return self._recording.take()
+        return self._undrained.take()
 
     def leave_out(self, func_ids: frozenset[int]) -> bool:
         """Remove all probes while EVERYTHING is left out. Single functions are not: their probe hits would cost as much as before."""
@@ -141,7 +142,7 @@ class UsdtCalls(CallSource):
                 self._drain(loaded)
             loaded.probes.detach(pid)
         self._let_go.add(pid)
-        return self._recording.take()
+        return self._undrained.take()
 
     def _pause(self) -> None:
         """Remove the probes for a while. All open calls end, and are reported as open when the probes are back."""
@@ -154,7 +155,7 @@ class UsdtCalls(CallSource):
             threads = [(pid, tid) for pid, tid in processes.threads if pid in pids]
             for _, tid in threads:
                 loaded.probes.forget_walk(tid)
-            self._recording.reset(threads, time.monotonic_ns())
+            self._undrained.reset(threads, time.monotonic_ns())
             self._paused |= {pid: processes.targets[pid] for pid in pids & processes.targets.keys()}
 
     def _resume(self) -> None:
@@ -284,7 +285,7 @@ class UsdtCalls(CallSource):
     def _observe(self, loaded: _Loaded, read: np.ndarray) -> None:
         def emit(columns: tables.Columns, ids: np.ndarray) -> None:
             wanted = self._wanted_functions()[loaded.ids.func_ids(ids)] if self._filters else None
-            self._recording.emit(columns if wanted is None else tables.where(columns, wanted), "observed")
+            self._undrained.add(columns if wanted is None else tables.where(columns, wanted), "observed")
 
         loaded.held.sort(*loaded.objects.columns(read), emit)
 
@@ -311,7 +312,7 @@ class UsdtCalls(CallSource):
             wanted = self._wanted_functions()
             calls = tables.where(calls, wanted[calls["func_id"]])
         calls["line"] = loaded.sites.lines(calls["kind"], calls["line"], wanted)
-        self._recording.emit(calls)
+        self._undrained.add(calls)
 
     def _wanted_functions(self) -> np.ndarray:
         """Of which functions calls are recorded, by func_id."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytrace_ebpf.late import pa
+from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.rebuild import decoding
 from pytrace_ebpf.record.cpython.functions import module_of

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from pytrace_ebpf.amounts import plural
 from pytrace_ebpf.trace.snapshot import TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW
-from pytrace_ebpf.view.top.choice import VIEWS, Choice
 from pytrace_ebpf.view.top.picked import name_of, of_choice
+from pytrace_ebpf.view.top.selection import VIEWS, Choice
 
 _TITLES = {f"{state.name}_ns": state.title for state in STATES}
 _HOLDERS = 3

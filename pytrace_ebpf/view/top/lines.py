@@ -10,7 +10,7 @@ from pytrace_ebpf.trace.snapshot import Facts
 from pytrace_ebpf.trace.states import BY_NAME, STATES
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW
-from pytrace_ebpf.view.top.choice import Choice
+from pytrace_ebpf.view.top.selection import Choice
 
 _WIDE = 140  # cells from which there is room for every figure
 _STATE = {"": ("", "dim"), "off_cpu": ("off CPU", "")} | {state.name: (state.title, state.colour) for state in STATES}

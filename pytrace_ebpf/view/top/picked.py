@@ -5,7 +5,7 @@ from typing import Any
 
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
-from pytrace_ebpf.view.top.choice import Choice
+from pytrace_ebpf.view.top.selection import Choice
 
 _BUSY = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns")
 _COLUMN = {state.label: f"{state.name}_ns" for state in STATES} | {"GIL held": "gil_held_ns", "core": "cpu", "times": "samples", "waited": "wait_ns"}
