@@ -16,10 +16,12 @@ JOBS ?= 3
 ROWS ?=
 # The kernel of the emulated machine.
 KERNEL ?= 6.12
+# Those of docs/kernels.md; "here" is this host's own.
+KERNELS ?= 6.1 6.12 here
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
+.PHONY: help setup demo test test-matrix test-faults test-kernels mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +49,9 @@ test-faults: setup ## try each fault several times (TRIES=5), and write docs/fau
 	@rm -f .build/faults.xml; mkdir -p .build
 	@$(PYTEST) -n $(JOBS) tests/faults --tries $(TRIES) --junitxml .build/faults.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/faults.py .build/faults.xml > .build/faults.md && mv .build/faults.md docs/faults.md || code=1;) exit $$code
+
+test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="6.1 6.12 here"; half an hour each), and write docs/kernels.md
+	@scripts/test-kernels.sh $(KERNELS)
 
 test-vm: setup ## run what can stop a machine in an emulated one, with a kernel of its own (KERNEL=6.1 or 6.12; builds its disk, once)
 	@scripts/vm/run.sh --kernel $(KERNEL) python -m pytest -q -p no:cacheprovider -m emulated $(ARGS) tests/hostile

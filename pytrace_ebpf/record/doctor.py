@@ -2,17 +2,19 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.kernel import host, red_zone
+from pytrace_ebpf.record.kernel import abilities, host, library_probes, red_zone, uprobe_multi
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.pattern_counts import fits, loaded
 from pytrace_ebpf.record.process.target import Target, inspect
+from pytrace_ebpf.record.sampling import clocks
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
 from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
 from pytrace_ebpf.units import plural
@@ -25,13 +27,35 @@ __all__ = ["Finding", "exit_code", "findings"]
 
 def findings(pid: int | None = None, patterns: Sequence[tuple[str, str]] = ()) -> list[Finding]:
     """Findings about this host and, with `pid`, about that process, and about which of its functions `patterns`, each with its option, fit."""
-    return [*host.findings(), *_red_zone(), *(_about_process(pid, patterns) if pid is not None else ())]
+    return [*host.findings(), *_off_the_core(), *_libraries(), *_red_zone(), *(_about_process(pid, patterns) if pid is not None else ())]
 
 
 def exit_code(found: list[Finding]) -> int:
     """0: tracing is possible; 4: not on this host; 3: not of this process."""
     troubled = {finding.about for finding in found if finding.ok == "problem"}
     return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
+
+
+def _off_the_core() -> Iterator[Finding]:
+    with suppress(HostError):  # said already: without type information nothing is traced
+        if abilities.may_try():
+            why = clocks.why_not_off_the_core()
+            yield Finding("off the core", "warning" if why else "ok", why or "threads are sampled when they come back to a core, as a try shows")
+
+
+def _libraries() -> Iterator[Finding]:
+    if not abilities.may_try():
+        return
+    if uprobe_multi.serves():
+        yield Finding("native layers", "ok", "the kernel places the many probes of --layers and --native-memory in one step, as a try shows")
+    else:
+        took = library_probes.seconds_to_remove()
+        removing = f": to remove one took {took:.2f} s just now" if took is not None else ""
+        yield Finding(
+            "native layers", "warning",
+            f"the kernel places and removes the probes of --layers and --native-memory one by one, as a try shows{removing}, and --layers torch has about 600; "
+            "Linux 6.10 does it in one step",
+        )  # fmt: skip
 
 
 def _red_zone() -> Iterator[Finding]:

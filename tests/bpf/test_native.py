@@ -12,7 +12,13 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.kernel import uprobe_multi
+from pytrace_ebpf.record.native.layers import NativeLayers
+from pytrace_ebpf.record.process.processes import Processes
+from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.schema import CallKind
 from tests.bpf.conftest import Recorder, lost, reported, wait_until
 from tests.conftest import PATIENCE_S, SOURCES, Target
 
@@ -68,7 +74,32 @@ def native(
     return record
 
 
+def test_every_call_where_probes_are_placed_one_by_one(libraries: Path, target: Callable[..., Target], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before uprobe_multi, Linux 6.6."""
+    monkeypatch.setattr(uprobe_multi, "serves", lambda: False)
+    process = target("native", "--wait", str(libraries), str(ROUNDS))
+    recorder = NativeLayers(Recording(Functions(), Processes()), ("operator", "blas", "cuda"), ())
+    try:
+        assert not recorder._probes.in_one_step
+        recorder.add(process.pid)
+        assert recorder._processes[process.pid].links and not recorder._failed
+        monkeypatch.setattr(recorder, "look", lambda _: None)
+        refused = [native.name for native, index in recorder._index.items() if index in recorder._unprobed]
+        assert refused == ["aten::relu"], "whose first instruction no kernel probes"
+        process.go()
+        process.done()
+        (calls,) = recorder.drain()["events"]
+        assert not recorder.losses().any()
+    finally:
+        recorder.close()
+    entries, returns = (Counter(calls["func_id"][calls["kind"] == kind].tolist()) for kind in (CallKind.ENTRY, CallKind.RETURN))
+    indices = {native.name: recorder._func_ids[index] for native, index in recorder._index.items()}
+    assert {name: entries[indices[name]] for name in OPERATORS} == {name: count * ROUNDS for name, count in OPERATORS.items()}
+    assert entries.keys() == returns.keys()
+
+
 @pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.usually("agent")
 def test_every_call_below_its_caller(native: Callable[..., Trace], source: str) -> None:
     trace = native("--source", source, "--layers", "torch,blas,cuda")
     assert lost(trace) == {}

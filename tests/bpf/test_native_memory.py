@@ -24,11 +24,13 @@ from tests.conftest import PATIENCE_S, Python, Target
 SAMPLE_BYTES = 512 << 10
 
 
-@pytest.fixture(params=["as this kernel has them", "as before Linux 6.13"])
+@pytest.fixture(params=["as this kernel has them", "as before Linux 6.13", "one by one"])
 def probed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Blocks]]:
     """`probed(sample_bytes)`: a recorder alone, with the probes that this kernel has and with those of an older one."""
-    if "before" in request.param:
+    if "as this" not in request.param:
         monkeypatch.setattr(uprobe_multi, "load_session", lambda *_: None)
+    if request.param == "one by one":
+        monkeypatch.setattr(uprobe_multi, "serves", lambda: False)
     opened: list[Blocks] = []
 
     def make(sample_bytes: int) -> Blocks:

@@ -9,9 +9,9 @@ import pytest
 
 from pytrace_ebpf.cli import recording
 from pytrace_ebpf.cli import run as run_command
-from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record import doctor
-from pytrace_ebpf.record.kernel import host, uprobe_multi
+from pytrace_ebpf.record.kernel import abilities, uprobe_multi
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.native import layers
 from pytrace_ebpf.record.native.layers import NativeLayers
@@ -89,11 +89,7 @@ def test_what_the_kernel_must_have(monkeypatch: pytest.MonkeyPatch, answers: tup
         raise OSError(next(given), "")
 
     monkeypatch.setattr(uprobe_multi, "attach", attach)
-    if fine:
-        uprobe_multi.require(3)
-    else:
-        with pytest.raises(HostError, match=r"6\.6.*leave --layers out"):
-            uprobe_multi.require(3)
+    assert uprobe_multi.sees_processes(3) == fine
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -127,11 +123,16 @@ def test_an_unknown_layer(capsys: pytest.CaptureFixture[str]) -> None:
     assert "numpy is not a layer; there are torch, blas, cuda" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("release", "ok"), [("6.5.13", "warning"), ("6.10.0-1-amd64", "ok"), ("6.6.60", "ok")])
-def test_an_old_kernel_prevents_native_layers_only(monkeypatch: pytest.MonkeyPatch, release: str, ok: str) -> None:
-    monkeypatch.setattr("platform.release", lambda: release)
-    (finding,) = (finding for finding in host.findings() if finding.subject == "native layers")
-    assert finding.ok == ok and release in finding.sentence
+@pytest.mark.parametrize(("serves", "ok", "said"), [(True, "ok", "in one step, as a try"), (False, "warning", "one by one, as a try")])
+def test_the_doctor_tries_how_probes_of_libraries_are_placed(monkeypatch: pytest.MonkeyPatch, serves: bool, ok: str, said: str) -> None:
+    monkeypatch.setattr(uprobe_multi, "serves", lambda: serves)
+    (finding,) = (finding for finding in doctor.findings() if finding.subject == "native layers")
+    assert finding.ok == ok and said in finding.sentence
+
+
+def test_the_doctor_says_nothing_where_it_may_not_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abilities, "may_try", lambda: False)
+    assert {finding.subject for finding in doctor.findings()}.isdisjoint({"native layers", "off the core"})
 
 
 def test_the_doctor_says_which_layers_a_process_has(monkeypatch: pytest.MonkeyPatch) -> None:

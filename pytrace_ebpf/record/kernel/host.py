@@ -1,6 +1,6 @@
 """What this host lets the tracer do: one finding per condition, and the command that fixes it.
 
-Looks only; loads no BPF program and does not import bcc.
+Does not import bcc. Of eBPF it tries what kernels may lack (abilities.py), where this user may.
 """
 
 import importlib.util
@@ -15,15 +15,13 @@ from typing import Literal
 
 from pytrace_ebpf import extras
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import tracefs
+from pytrace_ebpf.record.kernel import abilities, tracefs
 from pytrace_ebpf.record.rights.debugging import rootless
 
 SYSTEM_HEADERS = Path("/var/lib/pytrace-ebpf/headers")  # made by doctor --fix and scripts/setup.sh
 PACKED_HEADERS = Path("/sys/kernel/kheaders.tar.xz")
 FIX = "sudo pytrace-ebpf doctor --fix"
 _CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
-_OLDEST_KERNEL = (5, 15)  # bpf_task_pt_regs(), for the system call that a thread waits in
-_NATIVE_KERNEL = (6, 6)  # uprobe_multi
 _LIBRARIES = Path("/usr/lib")
 _DISTRIBUTIONS_BCC = ("python3/dist-packages/bcc/__init__.py", "python3.*/site-packages/bcc/__init__.py")  # Debian and Ubuntu; the others
 _HOST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO
@@ -89,14 +87,14 @@ def _findings() -> Iterator[Finding]:
     yield (machine := _machine())
     if machine.ok == "problem":
         return
-    yield _kernel()
-    yield _privileges()
+    yield (privileges := _privileges())
     yield _namespaces()
     yield _paranoid()
-    yield _lockdown()
+    yield (lockdown := _lockdown())
+    if "problem" not in (privileges.ok, lockdown.ok):
+        yield from _abilities()
     yield _btf()
     yield _uprobes()
-    yield _many_uprobes()
     yield _tracefs()
     yield _bcc()
     yield _headers()
@@ -112,18 +110,14 @@ def _machine() -> Finding:
     return Finding("machine", "ok", "this is Linux on x86-64")
 
 
-def _version() -> tuple[str, tuple[int, ...]]:
-    release = platform.release()
-    return release, tuple(int(number) for number in re.findall(r"\d+", release)[:2])
-
-
-def _kernel() -> Finding:
-    release, version = _version()
-    if version < _OLDEST_KERNEL:
-        return Finding(
-            "kernel", "problem", f"kernel {release} is older than 5.15, so its BPF programs cannot see the system call that a thread waits in"
-        )
-    return Finding("kernel", "ok", f"kernel {release} has everything that the probes use (5.15 or newer)")
+def _abilities() -> Iterator[Finding]:
+    for ability in abilities.ABILITIES:
+        if why := abilities.why_not(ability):
+            yield Finding(ability.subject, "problem" if ability.needed else "warning", f"{ability.lacks}, as a try shows: {why}")
+            if ability.needed:
+                return  # those behind it would fail for the same reason
+        else:
+            yield Finding(ability.subject, "ok", f"{ability.has}, as a try shows")
 
 
 def _privileges() -> Finding:
@@ -196,17 +190,6 @@ def _uprobes() -> Finding:
     if not (uprobe / "format" / "ref_ctr_offset").exists():
         return Finding("uprobes", "problem", "the kernel's uprobes cannot raise a probe's semaphore", "boot kernel 4.20 or newer")
     return Finding("uprobes", "ok", "uprobes are there and can raise semaphores (ref_ctr_offset)")
-
-
-def _many_uprobes() -> Finding:
-    """For native layers only; the recording itself asks the kernel, which may have them from elsewhere."""
-    release, version = _version()
-    if version < _NATIVE_KERNEL:
-        return Finding(
-            "native layers", "warning", f"kernel {release} is older than 6.6, which --layers needs; all else works without",
-            "boot kernel 6.10 or newer",
-        )  # fmt: skip
-    return Finding("native layers", "ok", f"kernel {release} can put the many uprobes that --layers needs (6.10, or an updated 6.6)")
 
 
 def _tracefs() -> Finding:

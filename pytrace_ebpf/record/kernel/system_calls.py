@@ -14,7 +14,7 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
 KPROBE, TRACEPOINT, PERF_EVENT, RAW_TRACEPOINT = 2, 5, 7, 17  # program types; the first is that of uprobes, too
-UPROBE_MULTI, UPROBE_SESSION = 48, 57  # attach types
+_OF_EVENT, UPROBE_MULTI, UPROBE_SESSION = 41, 48, 57  # attach types
 
 _BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
@@ -117,6 +117,17 @@ def open_uprobe(program: int | None, path: str, offset: int, pid: int, semaphore
         "<IIQQQQQIIQQ", int(_UPROBE.read_text()), _EVENT_ATTRIBUTES, semaphore << 32, *(0, 0, 0, 0, 0, 0), ctypes.addressof(name), offset
     )
     return _open_event(event, pid, -1, program)
+
+
+def link_uprobe(program: int, path: str, offset: int, pid: int, cookie: int, at_return: bool) -> int:
+    """The same by a BPF link, with a cookie (Linux 5.15); `at_return`: run it at the return of the function that begins there. Raises OSError."""
+    name = ctypes.create_string_buffer(path.encode())
+    event = struct.pack("<IIQQQQQIIQQ", int(_UPROBE.read_text()), _EVENT_ATTRIBUTES, at_return, *(0, 0, 0, 0, 0, 0), ctypes.addressof(name), offset)
+    descriptor = _open_event(event, pid, -1, None)
+    try:
+        return bpf(_LINK_CREATE, struct.pack("<IIIIQ", program, descriptor, _OF_EVENT, 0, cookie))
+    finally:
+        os.close(descriptor)  # the link has it
 
 
 def open_kprobe(program: int, function: str) -> int:

@@ -4,15 +4,17 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from pytrace_ebpf.errors import HostError, PytraceError
 from pytrace_ebpf.record.kernel import registering, system_calls
+from pytrace_ebpf.record.kernel.abilities import calling
 from pytrace_ebpf.record.kernel.bpf import Programs
 
 _RETURN = 1
 _UNSUPPORTED = 524  # the kernel's own ENOTSUPP
-_REFUSED = (errno.EINVAL, errno.ENOEXEC, errno.EIO, errno.EOPNOTSUPP, _UNSUPPORTED)  # what it says of an instruction
+REFUSED = (errno.EINVAL, errno.ENOEXEC, errno.EIO, errno.EOPNOTSUPP, _UNSUPPORTED)  # what it says of an instruction
 
 
 class Uprobe(NamedTuple):
@@ -23,12 +25,30 @@ class Uprobe(NamedTuple):
     semaphore: int = 0
 
 
-def load(programs: Programs, name: str, what: str = "tracing native layers") -> int:
-    """Load one of the programs for attach(); returns its descriptor, which is theirs. Raises HostError, which says `what` needs it."""
+@cache
+def serves() -> bool:
+    """Whether the kernel has such links, of whole processes, as a try shows: Linux 6.10 has, and 6.6 with its later updates. Raises HostError where it lets nobody try."""
     try:
-        return programs.program(name, attach_type=system_calls.UPROBE_MULTI)
-    except HostError as error:
-        raise HostError(f"{error}; {what} needs Linux 6.6 or later") from error
+        program = system_calls.load_program("tried", system_calls.KPROBE, calling(), system_calls.UPROBE_MULTI)
+    except HostError:
+        os.close(system_calls.load_program("tried", system_calls.KPROBE, calling()))
+        return False
+    try:
+        return sees_processes(program)
+    finally:
+        os.close(program)
+
+
+def sees_processes(program: int) -> bool:
+    """Whether a link sees all threads of a process: a kernel that checks its id refuses a wrong one before it looks at the file, which is not valid either."""
+    for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
+        try:
+            os.close(attach(program, "/", [Uprobe(1)], pid))
+        except OSError as error:
+            if error.errno == expected:
+                continue
+        return False
+    return True
 
 
 def attach(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_return: bool = False) -> int:
@@ -58,20 +78,6 @@ def _link(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, flags: i
         return system_calls.link_uprobes(program, path, offsets, cookies, semaphores, flags, pid, attach_type)
 
 
-def require(program: int, what: str = "native layers", option: str = "--layers") -> None:
-    """Raise HostError where the kernel has no uprobe_multi, or one that sees only the first thread of a process."""
-    # A kernel that checks the process id refuses this one before it looks at the file, which is not valid either.
-    for pid, expected in ((0, errno.EBADF), (0xFFFFFFFF, errno.EINVAL)):
-        try:
-            os.close(attach(program, "/", [Uprobe(1)], pid))
-        except OSError as error:
-            if error.errno == expected:
-                continue
-        raise HostError(
-            f"{what} need uprobes that Linux 6.10 and later have, and 6.6 with its later updates; boot such a kernel, or leave {option} out"
-        )
-
-
 def attach_all(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_return: bool = False) -> tuple[list[int], set[int]]:
     """Attach to one process: (descriptors, cookies of the uprobes whose instruction the kernel refuses).
 
@@ -86,7 +92,7 @@ def attach_all(program: int, path: str, uprobes: Sequence[Uprobe], pid: int, at_
             try:
                 links.append(attach(program, path, part, pid, at_return))
             except OSError as error:
-                if error.errno not in _REFUSED:
+                if error.errno not in REFUSED:
                     raise
                 if len(part) == 1:
                     refused.add(part[0].cookie)

@@ -12,10 +12,8 @@ from functools import partial
 from pytrace_ebpf.errors import HostError, PytraceError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
-from pytrace_ebpf.record.kernel.system_calls import open_uprobe
+from pytrace_ebpf.record.kernel.system_calls import UPROBE_MULTI, open_uprobe
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
-
-_PLAIN = "function_never"
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,18 @@ class Uprobes:
         if not follow:  # the kernel takes a perf event off a child at its first hit; a link would trap there on and on
             return
         try:
-            # With one that goes on with no other: what shares their map has to be of one type.
-            uprobe_multi.require(uprobe_multi.load(programs, _PLAIN))
+            if not uprobe_multi.serves():  # nothing is loaded as both types: what shares a map of programs has to be of one
+                return
+            load = partial(programs.program, attach_type=UPROBE_MULTI)
             with ThreadPoolExecutor() as beside:  # the kernel verifies two of them for some 20 ms each
-                loaded = dict(zip(self._uprobes, beside.map(partial(uprobe_multi.load, programs), self._uprobes), strict=True))
+                loaded = dict(zip(self._uprobes, beside.map(load, self._uprobes), strict=True))
         except HostError:
             return
         self._links = loaded
 
     def load(self, program: str) -> int:
         """A program's descriptor, of the same type as those of the points, so that these can go on with it."""
-        return uprobe_multi.load(self._programs, program) if self._links else self._programs.program(program)
+        return self._programs.program(program, attach_type=UPROBE_MULTI if self._links else 0)
 
     def attach(self, pid: int, path: str) -> list[Callable[[], None]]:
         """Attach to the file at `path` in one process. Returns what detaches, to be called in any order and thread.

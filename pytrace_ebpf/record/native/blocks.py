@@ -14,6 +14,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.record.parsing import sandbox
@@ -62,11 +63,8 @@ class Blocks(Recorder):
         self._recording, self._sample_bytes = recording, sample_bytes
         settings = {"every": sample_bytes, "changes_room": _RING_BYTES if recording.shares else 0, "most_blocks": _MOST_BLOCKS}
         self._programs = Programs("blocks.c", settings, {"changes": _RING_BYTES, "blocks": _MOST_BLOCKS})
-        self._freed = uprobe_multi.load(self._programs, "freed", "recording native memory")
-        uprobe_multi.require(self._freed, "probes on malloc", "--native-memory")
         self._both = uprobe_multi.load_session(self._programs, "both")
-        if self._both is None:
-            self._begun, self._ended = (uprobe_multi.load(self._programs, name) for name in ("begun", "ended"))
+        self._probes = LibraryProbes(self._programs, ("freed",) if self._both is not None else ("freed", "begun", "ended"))
         self._ring = self._programs.ring("changes", self._programs.dtype("block_event"))
         self._places: dict[tuple[int, ...], tuple[list[Uprobe], list[Uprobe]]] = {}  # by the C library's file
         self._processes: dict[int, _Process] = {}
@@ -183,12 +181,12 @@ class Blocks(Recorder):
         except ValueError:
             return False
         # What is freed first: a block that is freed unseen would seem to be there for ever.
-        process.links.append(uprobe_multi.attach(self._freed, file.path, freeing, pinned.pid))
+        process.links += self._probes.attach("freed", file.path, freeing, pinned.pid)
         if self._both is not None:
             process.links.append(uprobe_multi.attach_session(self._both, file.path, allocating, pinned.pid))
         else:
-            process.links.append(uprobe_multi.attach(self._ended, file.path, allocating, pinned.pid, at_return=True))
-            process.links.append(uprobe_multi.attach(self._begun, file.path, allocating, pinned.pid))
+            process.links += self._probes.attach("ended", file.path, allocating, pinned.pid, at_return=True)
+            process.links += self._probes.attach("begun", file.path, allocating, pinned.pid)
         return True
 
     def _found(self, file: Descriptor) -> tuple[list[Uprobe], list[Uprobe]]:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pytrace_ebpf.record.kernel import registering, uprobe_multi
+from pytrace_ebpf.record.kernel import registering
+from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.libc import libc
 
@@ -18,7 +19,7 @@ _CALLS, _ROUNDS = 500, 9
 _IMPL = 256  # bytes that a tensor may be read from
 
 
-def ns_per_call(probes: Sequence[tuple[int, Uprobe]]) -> float:
+def ns_per_call(of: LibraryProbes, probes: Sequence[tuple[str, Uprobe]]) -> float:
     """CPU time: the least of rounds with `probes`, programs and where they are put on the function, less that of those without. Raises OSError."""
     file = os.memfd_create("pytrace-ebpf")
     try:
@@ -27,7 +28,7 @@ def ns_per_call(probes: Sequence[tuple[int, Uprobe]]) -> float:
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
-            rounds = [(_round(address), _probed(address, f"/proc/self/fd/{file}", probes)) for _ in range(_ROUNDS)]
+            rounds = [(_round(address), _probed(of, address, f"/proc/self/fd/{file}", probes)) for _ in range(_ROUNDS)]
         finally:
             libc.munmap(address, mmap.PAGESIZE)
     finally:
@@ -36,10 +37,11 @@ def ns_per_call(probes: Sequence[tuple[int, Uprobe]]) -> float:
     return max(0.0, round(probed - plain, 1))
 
 
-def _probed(address: int, path: str, probes: Sequence[tuple[int, Uprobe]]) -> float:
+def _probed(of: LibraryProbes, address: int, path: str, probes: Sequence[tuple[str, Uprobe]]) -> float:
     with ExitStack() as attached:
         for program, uprobe in probes:
-            attached.callback(registering.close, uprobe_multi.attach(program, path, [uprobe], os.getpid()))
+            for link in of.attach(program, path, [uprobe], os.getpid()):
+                attached.callback(registering.close, link)
         return _round(address)
 
 

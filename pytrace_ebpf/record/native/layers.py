@@ -17,8 +17,9 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import nearest_names
-from pytrace_ebpf.record.kernel import registering, uprobe_multi
+from pytrace_ebpf.record.kernel import registering
 from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.native import calibrate, operators, signature, tensors
 from pytrace_ebpf.record.native.library import Native, throws
@@ -71,8 +72,7 @@ class NativeLayers(Recorder):
         sizes = {name: size for name, (size, _) in _RINGS.items()}
         self._programs = Programs("native.c", {"tensor_sizes": tensors.SIZES_OFFSET}, sizes | {"natives": _MOST})
         names = ("native_entry", "native_return", "caught", "error_made")
-        self._loaded = {name: uprobe_multi.load(self._programs, name) for name in names}
-        uprobe_multi.require(self._loaded["caught"])
+        self._probes = LibraryProbes(self._programs, names)
         self._rings = {name: self._programs.ring(name, self._programs.dtype(event)) for name, (_, event) in _RINGS.items()}
         self._found: dict[tuple[str, str], Sequence[Native]] = {}  # by the library, what is wanted of it, and its path
         self._plain: dict[str, list[int]] = {}
@@ -178,12 +178,12 @@ class NativeLayers(Recorder):
         row["position"][: calibrate.TENSORS] = range(calibrate.TENSORS)
         table.set(index, row)
         probes = (
-            (self._loaded["native_return"], Uprobe(calibrate.END, index | calibrate.STACK << _STACK_SHIFT)),
-            (self._loaded["native_entry"], Uprobe(calibrate.ENTRY, index)),
+            ("native_return", Uprobe(calibrate.END, index | calibrate.STACK << _STACK_SHIFT)),
+            ("native_entry", Uprobe(calibrate.ENTRY, index)),
         )
         self._record(True)
         try:
-            added = calibrate.ns_per_call(probes)
+            added = calibrate.ns_per_call(self._probes, probes)
         except (OSError, HostError):
             return {}
         finally:
@@ -266,7 +266,7 @@ class NativeLayers(Recorder):
         """Attach uprobes. Returns the functions that the kernel refuses; one of them must not cost the others."""
         if not uprobes:
             return set()
-        links, refused = uprobe_multi.attach_all(self._loaded[program], path, uprobes, pid, at_return)
+        links, refused = self._probes.attach_all(program, path, uprobes, pid, at_return)
         process.links += links
         return {cookie & (_AFTER_RETURN - 1) for cookie in refused}
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel.abilities import calling
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import listed_cpus
-from pytrace_ebpf.record.kernel.system_calls import KPROBE, RAW_TRACEPOINT, open_cpu_clock, open_kprobe, open_raw_tracepoint
+from pytrace_ebpf.record.kernel.system_calls import KPROBE, RAW_TRACEPOINT, load_program, open_cpu_clock, open_kprobe, open_raw_tracepoint
 
 _TRACEPOINT = "sched_exit_tp"  # Linux 6.16
 _FUNCTION, _SYMBOLS = "finish_task_switch", Path("/proc/kallsyms")
@@ -55,6 +56,21 @@ class Returns:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def why_not_off_the_core() -> str:
+    """Why stacks off the core cannot be sampled here, as a try shows; empty where they can."""
+    loaded: list[int] = []
+
+    def load(kind: int) -> int:
+        loaded.append(load_program("tried", kind, calling()))
+        return loaded[-1]
+
+    tried = Returns(load, KernelTypes())
+    tried.close()
+    for program in loaded:
+        os.close(program)
+    return tried.why_not
 
 
 def _probe(program: int) -> int:

@@ -1,0 +1,186 @@
+"""docs/kernels.md, from the results of test runs on several kernels: which feature was seen to work on which, and what their verifiers had to follow.
+
+scripts/kernels.py --tests                            the tests, one a line: a file of arguments for pytest
+scripts/kernels.py KERNEL.xml... [docs/kernels.md]    the document, on standard output; of an earlier one the rows of other kernels are kept
+"""
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from itertools import zip_longest
+from pathlib import Path
+
+_EQUAL, _LAUNCHED = "test_counts.py::test_calls_equal_what_the_interpreter_counts", "test_counts.py::test_calls_of_a_launched_program_too"
+_VALUES = "test_values.py::test_values_are_those_that_a_decorator_sees"
+_BY_THREAD = "test_states_by_thread_are_those_of_the_switches"
+_CHARGED = "test_functions_are_charged_for_what_they_allocate_and_keep"
+_KILLED = "test_kills.py::test_killed_tracers_harm_no_target_and_leave_nothing"
+_NATIVE = "as this kernel has them-python3.11"
+
+
+def _of(file: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{file}::{name}" for name in names)
+
+
+# What a user asks for -> the tests that show it, all of a file or of a function where no more is named; those below tests/bpf.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "calls, `agent`": (f"{_EQUAL}[python3.11-agent-exceptions]", f"{_EQUAL}[python3.11-agent-threads]", f"{_LAUNCHED}[python3.11-agent-generators]"),
+    "calls, `usdt`": (f"{_EQUAL}[python3.11-usdt-exceptions]", f"{_EQUAL}[python3.11-usdt-threads]"),
+    "split": _of(
+        "test_sched.py",
+        "test_on_cpu_time_is_the_kernels_own",
+        "test_sleeping_is_blocked",
+        "test_fighting_for_the_gil_is_gil_wait",
+        "test_a_lock_and_a_pipe_are_blocked_and_not_the_gil[python3.11-lock_wait-want]",
+    ),
+    "off the core": _of(
+        "test_samples_off_core.py",
+        "test_states_by_function_are_those_of_the_exact_calls",
+        f"{_BY_THREAD}[python3.11-two_locks]",
+        "test_a_thread_that_waits_all_along_has_its_stack",
+        "test_a_child_is_sampled_from_its_beginning",
+    ),
+    "`--sample`": _of("test_samples.py", "test_a_program_of_which_shares_are_known", "test_nothing_is_loaded_into_the_process"),
+    "`--args`, `agent`": (f"{_VALUES}[python3.11-agent-attached]",),
+    "`--args`, `usdt`": (f"{_VALUES}[python3.11-usdt-attached]",),
+    "`--memory`": _of("test_memory.py", _CHARGED),
+    "`--layers`": _of(
+        "test_native.py", "test_every_call_below_its_caller[agent]", "test_shapes_and_messages", "test_a_tracer_that_is_killed_leaves_no_probe"
+    ),
+    "`--native-memory`": _of("test_native_memory.py", f"test_every_block_is_seen_once_with_its_size[{_NATIVE}]", _CHARGED),
+    "native frames": _of("test_samples_native.py", "test_native_code_stands_below_the_function_that_called_it"),
+    "`trace`": _of("test_traces_on_request.py", "test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes"),
+    "`daemon`": ("test_daemon.py",),
+    "`top`": _of("test_top.py", "test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends"),
+    "kills": (f"{_KILLED}[python3.11-agent-threads]", f"{_KILLED}[python3.11-usdt-threads]"),
+    "verifier": ("test_verifier.py",),
+}
+NOT_PASSED = {"failure", "error", "skipped"}
+VERIFIED, _TRIED = "verified ", "tried"  # the properties of tests/bpf/test_verifier.py, and what finds out how to load the others
+_SOURCES = {
+    "test_of_scheduling": "sched.c",
+    "test_of_samples": "samples.c",
+    "test_of_probes[calls]": "calls_usdt.c",
+    "test_of_probes[args]": "calls_usdt.c, `--args`",
+}
+TEXT = """\
+# Which kernels it was seen to work on
+
+Written by `make test-kernels` from its own runs: 6.1 and 6.12 are Debian 12's own and its backports', for clouds, booted in QEMU without KVM on two cores, with
+a root file system of Debian 12 and its Python 3.11; any other is that of the host that ran it. Each cell says how many tests of tests/bpf passed, of how many;
+scripts/kernels.py has which. Each is tried once. An emulated machine is ten to twenty times slower than its host, and what is compared with a clock can fail
+where the host takes its cores away meanwhile. A dash: not tried.
+
+{features}
+What did not pass:
+
+{failed}
+## What the verifier follows
+
+The kernel gives up on a program at 1,000,000 instructions that it has followed, and a test fails at 700,000. Another kernel follows more of the same program, or less.
+
+{verified}"""
+
+
+def tests() -> list[str]:
+    """Of all features, as pytest takes them: the first of each, the second, ..., so that a run that is cut short has something of each."""
+    rounds = zip_longest(*FEATURES.values())
+    return [f"tests/bpf/{name}" for names in rounds for name in names if name is not None]
+
+
+def feature_of(case: ET.Element) -> str | None:
+    """The feature that a case of a JUnit file shows; None for one that is not asked for."""
+    file = case.get("classname", "").rsplit(".", 1)[-1] + ".py"
+    named = f"{file}::{case.get('name')}"
+    function = named.partition("[")[0]
+    return next((feature for feature, names in FEATURES.items() if not {file, function, named}.isdisjoint(names)), None)
+
+
+def table(rows: list[list[str]]) -> str:
+    """In Markdown; the first row is the head."""
+    head, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *others]) + "\n"
+
+
+def sections(document: str) -> list[list[list[str]]]:
+    """The cells of a document's tables, without their rules."""
+    found = re.findall(r"(?:^\|.*\n)+", document, re.MULTILINE)
+    return [[[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if not line.startswith("|---")] for part in found]
+
+
+def by_number(kernel: str) -> list[int]:
+    """A key to sort by: 6.1 is before 6.12."""
+    return [int(number) for number in re.findall(r"\d+", kernel)[:3]]
+
+
+class Document:
+    """What is known by kernel: the cells of its features, what failed, and what its verifier followed of each program."""
+
+    def __init__(self) -> None:
+        self.features: dict[str, dict[str, str]] = {}
+        self.failed: dict[str, list[str]] = {}
+        self.verified: dict[str, dict[str, str]] = {}
+        self._passed: dict[str, dict[str, dict[str, bool]]] = {}  # by kernel, feature and test
+
+    def read_earlier(self, text: str) -> None:
+        """An earlier document."""
+        features, verified = sections(text)
+        for kernel, *cells in features[1:]:
+            self.features[kernel] = dict(zip(features[0][1:], cells, strict=True))
+            self.verified[kernel] = {}
+        self.failed = {line.split(":")[0][2:]: line.split(": ", 1)[1].split(", ") for line in re.findall(r"^\* .*$", text, re.MULTILINE)}
+        for program, *counts in verified[1:]:
+            for kernel, count in zip(verified[0][1:], counts, strict=True):
+                self.verified[kernel][program] = count
+
+    def read_results(self, path: Path) -> None:
+        """A JUnit file, whose suite is named after its kernel; of several of one kernel each adds its tests, and what was run again counts as it ended last."""
+        suite = next(ET.parse(path).iter("testsuite"))
+        kernel = re.match(r"\d+\.\d+(\.\d+)?(-\d+)?", suite.get("name", ""))[0]  # type: ignore[index]
+        if kernel not in self._passed:
+            self._passed[kernel], self.verified[kernel] = defaultdict(dict), {}
+        passed = self._passed[kernel]
+        for case in suite.iter("testcase"):
+            feature = feature_of(case)
+            if feature is None:
+                continue
+            name = case.get("name", "")
+            passed[feature][name] = NOT_PASSED.isdisjoint(part.tag for part in case)
+            for each in case.iter("property"):
+                if (program := each.get("name", "")).startswith(VERIFIED) and program != VERIFIED + _TRIED:
+                    source = _SOURCES.get(name) or name.partition("[")[2].partition("-")[0]
+                    self.verified[kernel][f"{source}: `{program.removeprefix(VERIFIED)}`"] = f"{int(each.get('value', '')):,}"
+        self.features[kernel] = {feature: f"{sum(cases.values())} of {len(cases)}" for feature, cases in passed.items()}
+        self.failed[kernel] = [f"`{name}` ({feature})" for feature, cases in passed.items() for name, right in cases.items() if not right]
+
+    def __str__(self) -> str:
+        """In Markdown."""
+        kernels = sorted(self.features, key=by_number)
+        features = [["kernel", *FEATURES], *([kernel, *(self.features[kernel].get(feature, "-") for feature in FEATURES)] for kernel in kernels)]
+        programs = sorted({program for counts in self.verified.values() for program in counts})
+        verified = [["program", *kernels], *([program, *(self.verified[kernel].get(program, "-") for kernel in kernels)] for program in programs)]
+        failed = [f"* {kernel}: {', '.join(self.failed[kernel])}\n" for kernel in kernels if self.failed.get(kernel)]
+        return TEXT.format(features=table(features), failed="".join(failed) or "Nothing.\n", verified=table(verified))
+
+
+def main() -> int:
+    """Print the tests or the document; 1 where a file has no such test."""
+    if sys.argv[1:] == ["--tests"]:
+        print(*tests(), sep="\n")
+        return 0
+    document = Document()
+    for path in sorted(map(Path, sys.argv[1:]), key=lambda path: path.suffix != ".md"):
+        if path.suffix == ".md":
+            document.read_earlier(path.read_text())
+        elif any(map(feature_of, ET.parse(path).iter("testcase"))):
+            document.read_results(path)
+        else:
+            print(f"{path}: no result of a test of scripts/kernels.py", file=sys.stderr)
+            return 1
+    print(document, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

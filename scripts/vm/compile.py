@@ -1,0 +1,10 @@
+"""Compile each file of probes/ for a kernel that does not run here, where its machine will look for them: compile.py RELEASE, in a chroot that has its headers."""
+
+import platform
+import sys
+
+from pytrace_ebpf.record.kernel import bpf_object, probe_sources
+
+platform.release = lambda: sys.argv[1]
+for source in sorted(probe_sources.probes_directory().glob("*.c")):
+    bpf_object.compiled(source.name)
