@@ -33,6 +33,8 @@ def summary(found: Mapping[str, Any]) -> str:
     threads, names = found["threads"], {each["tid"]: each["name"] for each in found["threads"]}
     if not threads:
         return "No thread could be looked at."
+    if len(threads) == 1:
+        return f"Its only thread is {doing(threads[0])}."
     counts = Counter(doing(each) for each in threads)
     said = [f"{count:,} {'is' if count == 1 else 'are'} {what}" for what, count in sorted(counts.items(), key=lambda each: -each[1])]
     holder = found["gil_holder"]

@@ -229,6 +229,7 @@ def test_the_holder_of_the_gil_is_named_where_others_wait_for_it() -> None:
     found = {"threads": [thread(1, "a", **waits), thread(2, "b", state="on_cpu", waits_for=None)], "gil_holder": 2}
     assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing. b (2) holds the GIL."
     assert summary(found | {"gil_holder": None}).endswith("1 is computing.")
+    assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for tcp 10.0.0.5:5432 (postgres)."
 
 
 def test_deep_stacks_are_cut_unless_asked_for() -> None:
