@@ -30,7 +30,7 @@ class Session:
 def recorder() -> Iterator[Session]:
     """A flight recorder of root's that looks for requests all the time."""
     session, ended = Session(), threading.Event()
-    with snapping.snap_requests(argparse.Namespace(when=["snap"])) as pass_on:
+    with snapping.snap_requests(argparse.Namespace(trigger=["snap"])) as pass_on:
 
         def look() -> None:
             while not ended.wait(0.01):

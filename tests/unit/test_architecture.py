@@ -75,6 +75,33 @@ def test_lower_layers_do_not_import_higher_ones(path: Path) -> None:
             assert parts[1] in allowed, f"{room(path)} may not import {name}"
 
 
+def runtime_imports(path: Path) -> set[str]:
+    """Names as of imports(), but none that is there for types alone."""
+    left_out = {
+        id(below)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for below in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and id(node) not in left_out:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+def test_modules_import_one_another_in_no_circle() -> None:
+    """Also where they import it only as it is needed. A window is a trace, and a trace gives windows."""
+    names = {".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES if path.name != "__init__.py"}
+    uses = {name: runtime_imports(path) & names.keys() for name, path in names.items()}
+    uses["pytrace_ebpf.trace.reader"].remove("pytrace_ebpf.trace.window")
+    assert len(uses["pytrace_ebpf.record.session"]) > 10
+    while free := [name for name, needed in uses.items() if not needed & uses.keys()]:
+        for name in free:
+            del uses[name]
+    assert not uses, f"in circles, or above one: {sorted(uses)}"
+
+
 @every_module
 def test_only_one_module_touches_bcc(path: Path) -> None:
     if path.relative_to(PACKAGE) != Path("record/kernel/compile_child.py"):
