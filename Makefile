@@ -21,7 +21,7 @@ KERNELS ?= 6.1 6.12 here
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults test-kernels test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
+.PHONY: help setup demo test test-matrix test-faults test-kernels mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test-matrix: setup ## run them on Debian's 3.9 to 3.15, pyenv's 3.8 to 3.13, and
 	@rm -f .build/matrix.xml
 	@$(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/torch --matrix --junitxml .build/matrix.xml $(if $(ROWS),-k "$(ROWS)" tests/bpf/test_counts.py) $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/matrix.py .build/matrix.xml $(if $(ROWS),docs/matrix.md) > .build/matrix.md && mv .build/matrix.md docs/matrix.md || code=1;) exit $$code
+
+mutants: setup ## change the code in COUNT=200 places, one at a time, and say which changes no unit test notices (hours)
+	@scripts/setup.sh venv mutants
+	@$(BIN)/python scripts/mutants.py --count $(or $(COUNT),200) $(ARGS)
 
 test-faults: setup ## try each fault several times (TRIES=5), and write docs/faults.md
 	@rm -f .build/faults.xml; mkdir -p .build

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pytrace_ebpf.cli.reading import opened, rights
-from pytrace_ebpf.cli.screen import ascii_only, console
+from pytrace_ebpf.cli.screen import ascii_only, console, width_of
 from pytrace_ebpf.diff import page
 from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.causes import waited
@@ -35,7 +35,6 @@ from pytrace_ebpf.experiment.compare import SORTS
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.units import share_of
-from pytrace_ebpf.view.report import width_of
 from pytrace_ebpf.view.text import duration, percent
 
 NAME = "diff"

@@ -8,13 +8,12 @@ import json
 import sys
 
 from pytrace_ebpf.cli.reading import opened
-from pytrace_ebpf.cli.screen import console
+from pytrace_ebpf.cli.screen import console, width_of
 from pytrace_ebpf.trace.manifest import open_directory
 from pytrace_ebpf.trace.verifying import Verified, verify
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view.contents import contents
 from pytrace_ebpf.view.info import info
-from pytrace_ebpf.view.report import width_of
 
 NAME = "info"
 

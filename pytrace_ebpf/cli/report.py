@@ -15,7 +15,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.cli import option_rules, window
 from pytrace_ebpf.cli.reading import answer, damage_reported, rights
-from pytrace_ebpf.cli.screen import Screen, ascii_only, console
+from pytrace_ebpf.cli.screen import Screen, ascii_only, console, width_of
 from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.printable import printable
@@ -24,7 +24,7 @@ from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.records import records
-from pytrace_ebpf.view.report import report, width_of
+from pytrace_ebpf.view.report import report
 
 NAME = "report"
 

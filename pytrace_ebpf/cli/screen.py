@@ -9,6 +9,7 @@ from rich.segment import Segment
 
 from pytrace_ebpf.printable import printable
 
+_LEAST = 40  # cells of a line
 _PIPE = 1000  # cells of a line in a pipe: names are not cut
 
 
@@ -35,6 +36,11 @@ def console() -> Screen:
     columns = os.environ.get("COLUMNS", "")
     chosen = sys.stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
     return Screen(width=None if chosen else _PIPE, highlight=False, emoji=False, markup=False)
+
+
+def width_of(console: Console) -> int:
+    """Cells a line may take."""
+    return max(_LEAST, console.width - 1)  # a line as wide as the terminal would be broken by some
 
 
 def ascii_only() -> bool:

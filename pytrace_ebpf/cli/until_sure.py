@@ -1,4 +1,4 @@
-"""`diff --until-sure`: two command lines recorded in turn until their runs say whether one is slower, or are used up."""
+"""`diff --until-sure`: two command lines recorded in turn (A B, B A, ...) until their runs say whether one is slower, or are used up."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -40,7 +40,9 @@ def record(
         progress.turns(2 * runs) as begin,
     ):
         for number in range(1, runs + 1):
-            for name, folder, command in zip(SIDES, sides, programs, strict=True):
+            # A B, B A, A B: what grows all the time, or comes every other time, is neither side's.
+            both = list(zip(SIDES, sides, programs, strict=True))
+            for name, folder, command in both if number % 2 else reversed(both):
                 begin(f"{name}, run {number} of {runs} at most", "")
                 if stopped():
                     raise KeyboardInterrupt

@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 import pandas as pd
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.view import text
@@ -12,13 +12,6 @@ from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import PROSE
 from pytrace_ebpf.view.head import head
 from pytrace_ebpf.view.states import states_of, with_off
-
-_LEAST = 40  # cells
-
-
-def width_of(console: Console) -> int:
-    """Cells a line may take."""
-    return max(_LEAST, console.width - 1)  # a line as wide as the terminal would be broken by some
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> Group:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import pandas as pd
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
@@ -26,6 +25,10 @@ _UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
 def known(value: Any) -> bool:
     """False for None, NaN and NA."""
+    if value is None or isinstance(value, int | float | str):  # most are; pandas takes long to import
+        return value is not None and value == value
+    import pandas as pd
+
     return not pd.isna(value)
 
 

@@ -48,12 +48,17 @@ Told = tuple[bool, bool, int]
 """Whether it is said to be slower, whether the means alone would say so, and of how many things."""
 
 
+def order(run: int) -> str:
+    """Of the two sides in a round, as `diff --until-sure` has it."""
+    return "ba" if run % 2 else "ab"
+
+
 def of_programs(folder: Path, runs: int, share: float) -> Iterator[Told]:
     """Of two times so many runs of the program, by each of VALUES."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     for run in range(runs):
-        for side in "ab":
+        for side in order(run):
             (folder / side).mkdir(exist_ok=True)
             words = [sys.executable, "-m", "pytrace_ebpf", "run", "-q", "-o", folder / side / str(run), "--", sys.executable, "-I", "-S", program]
             subprocess.run(words, env=os.environ | PACKAGE, check=True)
@@ -68,8 +73,8 @@ def of_suites(folder: Path, runs: int, share: float) -> Iterator[Told]:
     (folder / "test_it.py").write_text(SUITE)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytrace_ebpf.diff.pytest_plugin", "test_it.py"]
     environment = os.environ | PACKAGE | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-    for _ in range(runs):
-        for side in "ab":
+    for run in range(runs):
+        for side in order(run):
             subprocess.run([*words, "--pytrace", side], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     before, after = (tests.recorded_in(folder / side) for side in "ab")
     for value in VALUES:

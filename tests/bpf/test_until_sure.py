@@ -34,6 +34,8 @@ def test_what_is_surely_slower_fails_and_is_named(tmp_path: Path) -> None:
     for side in ("before", "after"):
         assert sorted(path.name for path in (tmp_path / "compared" / side).iterdir()) == ["1", "1.log", "2", "2.log", "3", "3.log"]
         assert (tmp_path / "compared" / side / "3.log").read_text() == "done\n"
+    logs = sorted((tmp_path / "compared").glob("*/*.log"), key=lambda path: path.stat().st_mtime_ns)
+    assert [f"{log.parent.name} {log.stem}" for log in logs] == ["before 1", "after 1", "after 2", "before 2", "before 3", "after 3"]
 
 
 def test_a_program_that_fails_ends_it(tmp_path: Path) -> None:

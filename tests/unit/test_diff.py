@@ -209,6 +209,11 @@ def test_the_report_fits_and_says_what_changed(traces: Path, width: int, by: str
         assert "once in 10 rows" in words
 
 
+def test_what_each_function_has_more_or_less_is_said_with_its_sign(traces: Path) -> None:
+    rows = {line.split()[-2]: line.split()[:4] for line in shown(*sides(traces), 200, by="function").splitlines() if "/app/shop.py:" in line}
+    assert rows["parse"] == ["+100ms", "+82", "%", "100ms"] and rows["old"] == ["-1.00ms", "-0.8", "%", "1.00ms"]
+
+
 def test_the_sentence_of_nothing_changed(traces: Path) -> None:
     said = " ".join(shown(*sides(traces, "before", "before"), 200).split())
     assert "take 122ms, which is what they took before (122ms)." in said and "changes most" not in said

@@ -378,6 +378,22 @@ def test_few_samples_name_no_function_and_native_code_is_named_last() -> None:
     assert most_time(of_functions(**columns).assign(func_id=-1)) == ""
 
 
+@pytest.mark.parametrize(
+    ("at", "below", "said"),
+    [
+        ((70, 0, 0, 30), (69, 0, 0, 31), "`load` computes."),
+        ((40, 30, 0, 30), (40, 29, 0, 31), "`load` computes; 30 % of its time it has no core."),
+        ((50, 20, 30, 0), (40, 29, 29, 2), "30 % of `load` is waiting for the GIL."),
+        ((50, 0, 0, 50), (51, 0, 0, 49), "50 % of `load` is waiting, for several things."),
+    ],
+)
+def test_from_which_share_on_something_is_said(at: tuple[int, int, int, int], below: tuple[int, int, int, int], said: str) -> None:
+    def nobody() -> dict[str, Any]:
+        return {"gil": [], "blocked": [], "runq": []}
+
+    assert [top_function(row(*split), 100, nobody, {0: "load"}) for split in (at, below)] == [said, ""]
+
+
 def test_quiet_where_nothing_dominates_or_is_known() -> None:
     def unasked() -> dict[str, Any]:
         raise AssertionError("the waits were read for nothing")

@@ -190,8 +190,8 @@ def test_only_what_is_asked_for(tmp_path: Path) -> None:
 def test_every_call_named_is_one_that_linux_has() -> None:
     known = {name for number in range(600) if (name := wait_kinds.syscalls.name(number, "x86_64"))}
     elsewhere = {"_newselect", "waitpid", "recv", "send", "futex_wait", "futex_requeue", "epoll_pwait2"}
-    assert set(wait_kinds.KIND_OF) - elsewhere <= known
-    assert set(wait_kinds.KIND_OF.values()) <= set(range(len(WAIT_KINDS)))
+    assert set(wait_kinds.syscalls.KIND_OF) - elsewhere <= known
+    assert set(wait_kinds.syscalls.KIND_OF.values()) <= set(range(len(WAIT_KINDS)))
 
 
 def derived(path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> tuple[pd.DataFrame, list[int]]:

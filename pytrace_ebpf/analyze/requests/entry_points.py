@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.patterns import fitting, nearest
+from pytrace_ebpf.trace.libraries import in_library
 
 Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 16  # functions, of which there may be a million, each with a name of its own
@@ -61,8 +62,6 @@ ENTRY_POINTS = (
 )
 ASKED = "asked"  # the kind of the functions that the user names
 
-_LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+t?)?(\.zip)?)/")
-
 
 def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":
     """The kind of each of `functions` (schema.FUNCTIONS) that is an entry point with this `handlers_only`, by func_id."""
@@ -81,7 +80,7 @@ def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
 
 def own(functions: pd.DataFrame) -> Bools:
     """Mask of the program's own functions: written in Python, and not in a folder of libraries."""
-    return _in_python(functions) & ~_of_distinct(functions["file"], lambda file: bool(_LIBRARY.match(file)))
+    return _in_python(functions) & ~_of_distinct(functions["file"], in_library)
 
 
 def unmet(functions: pd.DataFrame, patterns: Sequence[str]) -> list[str]:

@@ -1,8 +1,22 @@
-"""Names of system calls, from the `system-calls` package where it is installed; else the number."""
+"""Names of system calls, from the `system-calls` package where it is installed, else the number; and which of them wait for what."""
 
 from functools import cache
 
+from pytrace_ebpf.trace.schema import WAIT_KINDS
+
 _ARCHES = {"aarch64": "arm64", "x86_64": "x86_64", "riscv64": "riscv64", "ppc64le": "powerpc64", "s390x": "s390x"}
+
+_CALLS = {
+    "lock": "futex futex_wait futex_waitv futex_requeue",
+    "sleep": "nanosleep clock_nanosleep",
+    "io-read": "read pread64 readv preadv preadv2 readahead getdents getdents64",
+    "io-write": "write pwrite64 writev pwritev pwritev2 fsync fdatasync sync syncfs sync_file_range msync",
+    "net": "recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg accept accept4 connect recv send",
+    "poll": "poll ppoll select pselect6 _newselect epoll_wait epoll_pwait epoll_pwait2",
+    "wait-child": "wait4 waitid waitpid",
+}
+KIND_OF = {name: WAIT_KINDS.index(kind) for kind, names in _CALLS.items() for name in names.split()}
+"""Places in WAIT_KINDS by name."""
 
 
 @cache

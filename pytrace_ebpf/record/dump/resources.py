@@ -1,0 +1,174 @@
+"""What a system call waits for: the file, the peer, the pipe or the child behind its arguments, as /proc tells.
+
+Links and tables of /proc are the kernel's own words; no file of the target is opened, and its memory is read as everywhere (process/memory.py).
+"""
+
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from pytrace_ebpf.record.process.matching import processes
+from pytrace_ebpf.record.process.memory import Memory, MemoryFault
+from pytrace_ebpf.record.process.pinned import Pinned
+
+_FIRST_IS_A_DESCRIPTOR = frozenset((
+    "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync", "sync_file_range",
+    "ftruncate", "flock", "getdents", "getdents64", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
+    "fcntl", "ioctl", "sendfile", "splice",
+))  # fmt: skip
+_EPOLL, _POLL, _SELECT = ("epoll_wait", "epoll_pwait", "epoll_pwait2"), ("poll", "ppoll"), ("select", "pselect6")
+_CHILDREN = ("wait4", "waitid")
+_SERVICES = {
+    53: "dns", 80: "http", 443: "https", 1433: "mssql", 1521: "oracle", 2379: "etcd", 3306: "mysql", 4317: "otlp", 5432: "postgres", 5672: "amqp",
+    6379: "redis", 6432: "pgbouncer", 9042: "cassandra", 9092: "kafka", 9200: "elasticsearch", 11211: "memcached", 27017: "mongodb",
+}  # fmt: skip
+_LISTENS = 10  # TCP_LISTEN
+_MOST = 64  # descriptors of one call
+_MOST_BYTES = 8 << 20  # of a table of sockets
+_SEARCH_S = 0.2  # for the processes at the other ends
+
+
+class Socket(NamedTuple):
+    """A row of /proc/net/tcp and its like; `local` and `remote` as the kernel writes them, `name` of a unix socket."""
+
+    protocol: str
+    local: str
+    remote: str
+    state: int
+    name: str = ""
+
+
+class Resources:
+    """Of one process, at one moment: tables are read when they are first needed, and once."""
+
+    def __init__(self, process: Pinned, memory: Memory) -> None:
+        self._process, self._memory = process, memory
+        self._held: dict[str, list[int]] | None = None  # processes by what their descriptors refer to
+
+    def of(self, call: str, arguments: Sequence[int]) -> list[str]:
+        """What system call `call` with these arguments waits for, in words; nothing where it waits for no object, or that cannot be said."""
+        with suppress(OSError, ValueError, IndexError, MemoryFault, struct.error):
+            if call in _CHILDREN:
+                return [self._child(call, arguments)]
+            return list(dict.fromkeys(self.descriptor(number) for number in self._descriptors(call, arguments)))
+        return []
+
+    def _descriptors(self, call: str, arguments: Sequence[int]) -> Sequence[int]:
+        if call in _FIRST_IS_A_DESCRIPTOR:
+            return [_signed(arguments[0])]
+        if call in _EPOLL:
+            lines = self._process.read(f"fdinfo/{arguments[0]}", _MOST_BYTES).decode(errors="replace").splitlines()
+            return sorted(int(line.split()[1]) for line in lines if line.startswith("tfd:"))[:_MOST]
+        if call in _POLL:
+            raw = self._memory.read(arguments[0], 8 * min(arguments[1], _MOST)) if arguments[1] else b""
+            return [number for number, _, _ in struct.iter_unpack("<ihh", raw) if number >= 0]
+        if call in _SELECT:
+            sets = [self._memory.read(at, 128) for at in arguments[1:4] if at]  # fd_set: 1,024 bits
+            bits = [int.from_bytes(each, "little") for each in sets]
+            return [number for number in range(min(arguments[0], 1024)) if any(each >> number & 1 for each in bits)][:_MOST]
+        return []
+
+    def descriptor(self, number: int) -> str:
+        """What a descriptor refers to. Raises OSError where there is none."""
+        link = self._process.link(f"fd/{number}")
+        kind, _, rest = link.partition(":")
+        inode = rest.strip("[]")
+        if kind == "socket":
+            return self._socket(inode)
+        if kind == "pipe":
+            return "a pipe" + self._at_the_other_end(link)
+        if kind == "anon_inode":
+            return inode
+        terminal = link.startswith(("/dev/pts/", "/dev/tty"))
+        return f"{'terminal' if terminal else 'file'} {link}"
+
+    def _socket(self, inode: str) -> str:
+        found = self._sockets.get(inode)
+        if found is None:
+            return "a socket"
+        if found.protocol == "unix":
+            return f"unix socket {found.name}" if found.name else "a unix socket"
+        if found.state == _LISTENS and found.protocol.startswith("tcp"):
+            return f"tcp, listening on {_address(found.local)}"
+        protocol, (_, port) = found.protocol.removesuffix("6"), _parsed(found.remote)
+        if not port:
+            return f"{protocol} {_address(found.local)}"
+        service = f" ({_SERVICES[port]})" if port in _SERVICES else ""
+        other = next(
+            (number for number, each in self._sockets.items() if each.local == found.remote and each.remote == found.local and number != inode), None
+        )
+        return f"{protocol} {_address(found.remote)}{service}" + ("" if other is None else self._at_the_other_end(f"socket:[{other}]"))
+
+    @cached_property
+    def _sockets(self) -> dict[str, Socket]:
+        """Of the process's network, by inode."""
+        found = {}
+        for protocol in ("tcp", "tcp6", "udp", "udp6"):
+            for words in self._rows(protocol):
+                found[words[9]] = Socket(protocol, words[1], words[2], int(words[3], 16))
+        for words in self._rows("unix"):
+            found[words[6]] = Socket("unix", "", "", int(words[5], 16), " ".join(words[7:]))
+        return found
+
+    def _rows(self, table: str) -> Iterator[list[str]]:
+        with suppress(OSError):
+            for line in self._process.read(f"net/{table}", _MOST_BYTES).decode(errors="replace").splitlines()[1:]:
+                words = line.split()
+                if len(words) >= (7 if table == "unix" else 10):
+                    yield words
+
+    def _child(self, call: str, arguments: Sequence[int]) -> str:
+        number = _signed(arguments[0]) if call == "wait4" else _signed(arguments[1]) if arguments[0] == os.P_PID else -1
+        return f"child process {number}{_named(number)}" if number > 0 else "any child process"
+
+    def _at_the_other_end(self, link: str) -> str:
+        others = [pid for pid in self._holders().get(link, ()) if pid != self._process.pid]
+        return f", process {others[0]}{_named(others[0])}" if others else ""
+
+    def _holders(self) -> dict[str, list[int]]:
+        """Which processes have pipes and sockets open, as far as there is time to look; numbers are those of this /proc."""
+        if self._held is None:
+            self._held = {}
+            until_s = time.monotonic() + _SEARCH_S
+            for pid in reversed(processes()):
+                if time.monotonic() > until_s:
+                    break
+                with suppress(OSError):
+                    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                        link = str(descriptor.readlink())
+                        if link.startswith(("pipe:", "socket:")):
+                            self._held.setdefault(link, []).append(pid)
+        return self._held
+
+
+def _signed(value: int) -> int:
+    """An argument that is an int of 32 bits."""
+    return (value & 0xFFFFFFFF) - (1 << 32) * (value >> 31 & 1)
+
+
+def _named(pid: int) -> str:
+    """By the kernel's name for it: its command line is memory of its own."""
+    with suppress(OSError):
+        return f" ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
+    return ""
+
+
+def _parsed(written: str) -> tuple[bytes, int]:
+    """The address (words of the machine's byte order) and the port."""
+    address, _, port = written.partition(":")
+    raw = bytes.fromhex(address)
+    return b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4)), int(port, 16)
+
+
+def _address(written: str) -> str:
+    raw, port = _parsed(written)
+    address = ip_address(raw)
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
