@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("patterns fit functions of a process: give its --pid, too.")
     found = findings(args.pid, patterns)
     code = exit_code(found)
-    if args.json:
-        print(json.dumps({"can_trace": code == 0, "findings": [asdict(finding) for finding in found]}, indent=1))
+    if args.json:  # `mend` is what `fix` was called before
+        print(json.dumps({"can_trace": code == 0, "findings": [asdict(finding) | {"mend": finding.fix} for finding in found]}, indent=1))
     elif sys.stdout.isatty():
         console().print(_table(found))
     else:

@@ -142,6 +142,7 @@ def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pyt
     code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False, args=[], include=[]))
     said = json.loads(capsys.readouterr().out)
     assert said["can_trace"] == (code == 0)
+    assert [finding.pop("mend") for finding in said["findings"]] == [each.fix for each in found]  # what `fix` was called
     assert [Finding(**finding) for finding in said["findings"]] == found
 
 
