@@ -291,7 +291,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cheap: a fault that is tried where --tries is not asked for, too")
     config.addinivalue_line("markers", "measured: compares with another clock of this machine, whose cores others may take meanwhile")
     # The usual tests say the same of the same code each time; the matrix looks for new examples.
-    hypothesis.settings.register_profile("usual", derandomize=not config.getoption("--matrix"))
+    hypothesis.settings.register_profile("usual", deadline=None, derandomize=not config.getoption("--matrix"))
     hypothesis.settings.load_profile("usual")
     config.stash[_REASON] = why_not_bpf()
     config.pluginmanager.register(BpfTests(config.stash[_REASON]))
