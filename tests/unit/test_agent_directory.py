@@ -1,13 +1,11 @@
 """The agent's directory is removed, however the tracer ends."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,30 +75,36 @@ def test_arenas_in_use_stay_where_their_session_is_in_another_file_system() -> N
     assert not session.exists() and not arenas.exists()
 
 
-def test_a_session_that_gets_its_lock_while_it_is_looked_at_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Path(tempfile.mkdtemp(dir="/tmp")).rename(f"/tmp/{PREFIX}{os.getpid():08x}")
-    really = os.open
+@pytest.fixture
+def unlocked(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A root of its own, as tracers of other tests sweep the real one, and in it a session without a lock."""
+    session = tmp_path / "tmp" / f"{PREFIX}01234567"
+    session.mkdir(parents=True)
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    yield root, session
+    os.close(root)
+
+
+def test_a_session_that_gets_its_lock_while_it_is_looked_at_stays(unlocked: tuple[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    (root, session), really = unlocked, os.open
 
     def late(name: Any, *rest: Any, **given: Any) -> int:
         try:
             return really(name, *rest, **given)
         except FileNotFoundError:
             if name == LOCK:
-                (made / LOCK).touch()  # by its maker, just now
+                (session / LOCK).touch()  # by its maker, just now
             raise
 
-    try:
-        monkeypatch.setattr(os, "open", late)
-        sweep()
-        assert (made / LOCK).exists()
-    finally:
-        shutil.rmtree(made)
+    monkeypatch.setattr(os, "open", late)
+    sweep(root)
+    assert (session / LOCK).exists()
 
 
-def test_a_session_that_was_left_without_a_lock_is_removed() -> None:
-    made = Path(tempfile.mkdtemp(dir="/tmp")).rename(f"/tmp/{PREFIX}{os.getpid():08x}")
-    sweep()
-    assert not made.exists()
+def test_a_session_that_was_left_without_a_lock_is_removed(unlocked: tuple[int, Path]) -> None:
+    root, session = unlocked
+    sweep(root)
+    assert not session.exists()
 
 
 def test_a_message_of_a_target_is_cut_and_made_printable() -> None:
