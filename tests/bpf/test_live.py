@@ -34,5 +34,5 @@ def test_samples_come_with_their_stacks_and_nothing_is_written(
     functions = pa.concat_tables(each.tables["functions"] for each in closed if "functions" in each.tables)
     assert len(set(functions["func_id"].to_pylist())) == len(functions), "a function is handed over once"
     assert closed[0].tables["processes"]["pid"].to_pylist() == [process.pid]
-    assert closed[0].facts["sampling"]["off_core"] in (0, 1)
+    assert closed[0].metadata["sampling"]["off_core"] in (0, 1)
     assert not list(tmp_path.iterdir())
