@@ -81,6 +81,7 @@ def last_words(command: list[str]) -> dict[str, Any]:
     return dict(json.loads(re.sub(r"0x[0-9a-f]{6,}|(?<=\[)\d{5,}(?=\])", "N", ended.stdout.rpartition("done ")[2])))
 
 
+@pytest.mark.usefixtures("none_ignored")
 def test_how_it_ends_and_what_it_says_is_the_same_attached_to(python: Python, source: str, attach: Callable[..., Recorder]) -> None:
     plain, recorder = [started(python, ending) for ending in ENDINGS], None
     expected = [ended(process) for process in plain]
@@ -95,6 +96,7 @@ def test_how_it_ends_and_what_it_says_is_the_same_attached_to(python: Python, so
     recorder.finish()
 
 
+@pytest.mark.usefixtures("none_ignored")
 @pytest.mark.parametrize("interpreter", [HOST, *NEWEST], ids=str)
 def test_how_it_ends_and_what_it_says_is_the_same_under_run(
     interpreter: Python, run: Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]

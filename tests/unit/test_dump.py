@@ -121,7 +121,10 @@ def test_threads_that_have_waited_longer_say_so(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("interpreter", PYTHONS)
 def test_who_holds_the_gil_while_others_wait_for_it(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
-    program = "import threading\ndef computes():\n    while True: sum(range(1000))\nfor k in range(3): threading.Thread(target=computes).start()\nprint(flush=True)"
+    program = (
+        "import signal, threading\ndef computes():\n    while True: sum(range(1000))\n"
+        "for k in range(3): threading.Thread(target=computes).start()\nprint(flush=True)\nsignal.pause()"
+    )
     with subprocess.Popen([BUILDS[interpreter], "-I", "-c", program], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -130,13 +133,16 @@ def test_who_holds_the_gil_while_others_wait_for_it(interpreter: str, capsys: py
             while True:
                 found = dumped(process.pid, capsys)
                 waiters = [each for each in found["threads"] if each["state"] == "gil_wait"]
-                if waiters and found["gil_holder"] not in (None, *(each["tid"] for each in waiters)):
+                (main_thread,) = (each for each in found["threads"] if each["tid"] == found["pid"])
+                if main_thread["syscall"] == "pause" and waiters and found["gil_holder"] not in (None, *(each["tid"] for each in waiters)):
                     break
                 assert time.monotonic() < until_s
         finally:
             process.kill()
     assert all(each["waits_for"] == "gil" and each["frames"][0]["function"] == "computes" for each in waiters)
     assert found["gil_holder"] in {each["tid"] for each in found["threads"]}
+    # Its registers still hold the GIL's address, which pause() does not take.
+    assert (main_thread["state"], main_thread["waits_for"]) == ("blocked", "other")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ one in motion it is one that it had about then.
 """
 
 import os
+import platform
 import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -29,6 +30,7 @@ State = Literal["on_cpu", "runq_wait", "gil_wait", "blocked"]
 _FRAME = np.dtype([("code", np.uint64), ("identity", np.uint32), ("position", np.int32)])
 _LOOK_S = 0.01  # the least between two looks at what a runnable thread does
 _IN_USER_CODE = -1
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())  # of a call with fewer arguments the rest are whatever the registers held
 _CLOCKS_S = 0.1  # for reading the clocks of cores
 
 
@@ -108,7 +110,12 @@ def _state(
     with suppress(OSError, ValueError):
         words = process.read(f"task/{tid}/syscall").decode().split()
         call, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
-    return ("gil_wait" if arguments and arguments[0] in gil else "blocked"), call, arguments, _off_cpu_s(process, tid, int(fields[stat.CPU]), clocks)
+    return (
+        ("gil_wait" if call == _FUTEX and arguments[0] in gil else "blocked"),
+        call,
+        arguments,
+        _off_cpu_s(process, tid, int(fields[stat.CPU]), clocks),
+    )
 
 
 class _Clocks:
