@@ -15,9 +15,9 @@ from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.sampling.samples import Samples
-from pytrace_ebpf.record.sampling.source import NAME
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.states import SPLIT
 from tests.bpf.conftest import Recorder, wait_until
 from tests.bpf.test_samples import HZ, MOST_MIXED, SIGMAS, stacks_of
@@ -121,7 +121,7 @@ def test_a_thread_that_waits_all_along_has_its_stack(target: Callable[..., Targe
 def test_a_thread_that_waits_until_its_program_ends_has_its_stack(target: Callable[..., Target]) -> None:
     """It is sampled when nothing of the program can be read any more."""
     process, recording = target("sleeper", "--wait"), Recording(Functions(), Processes())
-    recording.processes.add_python(inspect(process.pid), NAME, time.monotonic_ns())
+    recording.processes.add_python(inspect(process.pid), SAMPLES_ALONE, time.monotonic_ns())
     samples = Samples(recording, HZ, follow=False, states=True)
     rows: Rows = {}
 
