@@ -145,6 +145,15 @@ def target() -> Iterator[Callable[..., Target]]:
         each.close()
 
 
+@pytest.fixture(autouse=True)
+def asked_again() -> Iterator[None]:
+    """A recording that ends in this process lets nobody ask the process without rights any more; a test after it makes a recorder without starting that."""
+    yield
+    sandbox = sys.modules.get("pytrace_ebpf.record.parsing.sandbox")  # not of those who only read traces
+    if sandbox and (asked := sandbox.parsers.of_this_thread()).is_abandoned:
+        asked.start()
+
+
 @pytest.fixture
 def none_ignored() -> Iterator[None]:
     """SIGHUP and SIGINT end what a test starts; it would inherit that they are ignored where the tests run under nohup or in the background."""

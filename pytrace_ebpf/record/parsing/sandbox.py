@@ -148,6 +148,11 @@ class Sandbox:
         if (child := self._child) is not None and self._owner == os.getpid():
             child.kill()
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody has an answer."""
+        return self._abandoned
+
     def dismiss(self) -> None:
         """Begin to end it, which takes some milliseconds: close() waits for that. A later ask() starts a new one."""
         with self._lock:
