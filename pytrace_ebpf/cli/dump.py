@@ -61,12 +61,11 @@ def described(target: Target, found: Threads) -> dict[str, Any]:
 def _thread(thread: Thread, resources: Resources) -> dict[str, Any]:
     called = syscalls.name(thread.syscall, platform.machine()) or None
     objects = resources.of(called, thread.arguments) if called and thread.state == "blocked" else []
-    kind = {"blocked": WAIT_KINDS[syscalls.KIND_OF[called]] if called in syscalls.KIND_OF else "other", "gil_wait": "gil"}.get(thread.state)
     return {
         "tid": thread.tid,
         "name": thread.name,
         "state": thread.state,
-        "waits_for": "sleep" if kind == "poll" and not objects else kind,
+        "waits_for": _waits_for(thread, called),
         "syscall": called,
         "resources": objects,
         "off_cpu_ns": None if thread.for_s is None else round(thread.for_s * 1e9),
@@ -81,3 +80,12 @@ def _thread(thread: Thread, resources: Resources) -> dict[str, Any]:
             for frame in thread.frames
         ],
     }
+
+
+def _waits_for(thread: Thread, called: str | None) -> str | None:
+    """The kind of a wait, as reports have it (schema.WAIT_KINDS); None of a thread that runs, or could."""
+    if thread.state != "blocked":
+        return "gil" if thread.state == "gil_wait" else None
+    if called in syscalls.SLEEPS_ON_NOTHING and thread.arguments[0] == 0:
+        return "sleep"
+    return WAIT_KINDS[syscalls.KIND_OF[called]] if called in syscalls.KIND_OF else "other"

@@ -27,7 +27,7 @@ class Recording:
     def declare(self, pid: int, source: str | None, why: str, estimate: dict[str, Any] | None = None) -> None:
         """Keep for the manifest which source a process is traced by, None for none, and why: the last word counts.
 
-        `foreseen`: the fields of a CostEstimate, where the process was looked at beforehand.
+        `estimate`: the fields of a CostEstimate, where the process was looked at beforehand.
         """
         if source is None:
             self.processes.clear_source(pid)

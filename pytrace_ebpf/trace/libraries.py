@@ -2,7 +2,9 @@
 
 import re
 
-_LIBRARY = re.compile(r"<|.*/(site-packages|dist-packages|python3(\.\d+t?)?(\.zip)?)/")
+FOLDER = r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/"
+"""Regular expression: a path as far as it says that a file is of a library."""
+_LIBRARY = re.compile("<|" + FOLDER)
 
 
 def in_library(file: str) -> bool:

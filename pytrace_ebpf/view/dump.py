@@ -58,7 +58,7 @@ def _together(threads: Iterable[Thread]) -> Iterator[list[Thread]]:
     """Threads that do the same at the same place; those first that run, or have code of the program's own on their stack."""
 
     def key(thread: Thread) -> tuple[Any, ...]:
-        frames = tuple((frame["file"], frame["function"], frame["line"]) for frame in thread["frames"])
+        frames = tuple((frame["file"], frame["function"], frame["line"] or 0) for frame in thread["frames"])
         return not frames, not any(frame["own"] for frame in thread["frames"]), _ORDER.index(thread["state"]), frames, doing(thread)
 
     for _, same in groupby(sorted(threads, key=key), key):

@@ -1,8 +1,12 @@
 """`dump`: what each thread does right now, against faulthandler's stacks and what the program itself waits for."""
 
+import ctypes
 import json
+import mmap
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +19,8 @@ import pytest
 from rich.console import Console
 
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.record.dump.resources import Resources
+from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.view.dump import dump, summary
 from tests.conftest import PATIENCE_S, without_rights
 from tests.unit.agent_pythons import BUILDS, PYTHONS, TARGETS
@@ -236,6 +242,55 @@ def test_the_holder_of_the_gil_is_named_where_others_wait_for_it() -> None:
     assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing. b (2) holds the GIL."
     assert summary(found | {"gil_holder": None}).endswith("1 is computing.")
     assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for tcp 10.0.0.5:5432 (postgres)."
+
+
+def test_a_frame_whose_line_is_not_known_stands_beside_others() -> None:
+    frames = thread(1, "a")["frames"]
+    said = shown(thread(1, "a"), thread(2, "b", frames=[frames[0] | {"line": None}, *frames[1:]]))
+    assert "  Pool.get  /usr/lib/python3.11/site-packages/pool.py\n" in said and "pool.py:5" in said
+
+
+def resources() -> Resources:
+    process = Pinned(os.getpid())
+    return Resources(process, process.memory)
+
+
+def test_descriptors_that_are_closed_hide_no_others() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        asked = struct.pack("<ihhihh", 1_000_000, 1, 0, ours.fileno(), 1, 0)
+        buffer = ctypes.create_string_buffer(asked)
+        garbage = 7 << 32  # above an argument of 32 bits
+        assert resources().of("poll", (ctypes.addressof(buffer), garbage | 2)) == ["a unix socket"]
+        assert resources().of("read", (garbage | ours.fileno(),)) == ["a unix socket"]
+
+
+def test_a_select_of_few_descriptors_reads_no_more_than_the_kernel() -> None:
+    libc, page = ctypes.CDLL(None), mmap.PAGESIZE
+    libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
+    begin = libc.mmap(None, ctypes.c_size_t(2 * page), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    libc.munmap(begin + page, page)
+    reads, writes = os.pipe()
+    try:
+        size = 8 * (reads // 64 + 1)  # behind it there is nothing
+        ctypes.memmove(begin + page - size, (1 << reads).to_bytes(size, "little"), size)
+        assert resources().of("select", (reads + 1, begin + page - size, 0, 0)) == ["a pipe"]
+    finally:
+        libc.munmap(begin, page)
+        os.close(reads)
+        os.close(writes)
+
+
+def test_a_name_that_looks_like_further_rows_names_no_other_socket() -> None:
+    with socket.socket(socket.AF_UNIX) as honest, socket.socket(socket.AF_UNIX) as forged, socket.socket() as listening:
+        honest.bind(f"\0honest-{os.getpid()}")
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        told = f"tcp, listening on 127.0.0.1:{listening.getsockname()[1]}"
+        assert [resources().descriptor(each.fileno()) for each in (honest, listening)] == [f"unix socket @honest-{os.getpid()}", told]
+        inodes = [os.fstat(each.fileno()).st_ino for each in (honest, listening)]
+        forged.bind("\0\n" + "\n".join(f"0: 2 0 0 1 1 {inode} /lie" for inode in inodes))
+        assert [resources().descriptor(each.fileno()) for each in (honest, listening)] == ["a unix socket", told]
 
 
 def test_deep_stacks_are_cut_unless_asked_for() -> None:

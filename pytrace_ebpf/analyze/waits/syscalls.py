@@ -17,6 +17,8 @@ _CALLS = {
 }
 KIND_OF = {name: WAIT_KINDS.index(kind) for kind, names in _CALLS.items() for name in names.split()}
 """Places in WAIT_KINDS by name."""
+SLEEPS_ON_NOTHING = ("poll", "ppoll", "select", "pselect6", "_newselect")
+"""Where their first argument is 0 they have no descriptors to look at and only let time pass: time.sleep before 3.11."""
 
 
 @cache

@@ -13,8 +13,6 @@ _STOPPED = 0x0C  # by a signal or a debugger, whatever the call (bits of the tas
 _UNINTERRUPTIBLE = 0x02
 _GIL, _PREEMPTED, _PAGE_FAULT, _SLEEP, _OTHER = (WAIT_KINDS.index(kind) for kind in ("gil", "preempted", "page-fault", "sleep", "other"))
 _LOCK, _STOP_THE_WORLD, _OBJECT_LOCK = (WAIT_KINDS.index(kind) for kind in ("lock", "stop-the-world", "object-lock"))
-# Without descriptors to look at they only let time pass: time.sleep before 3.11.
-_SLEEPS_ON_NOTHING = ("poll", "ppoll", "select", "pselect6", "_newselect")
 
 
 def kinds(rows: npt.NDArray[Any], machine: str) -> npt.NDArray[np.int8]:
@@ -25,7 +23,7 @@ def kinds(rows: npt.NDArray[Any], machine: str) -> npt.NDArray[np.int8]:
     numbers, inverse = np.unique(rows["syscall"], return_inverse=True)
     called = [syscalls.name(int(number), machine) for number in numbers]
     out = np.array([syscalls.KIND_OF.get(name, _OTHER) for name in called], np.int8)[inverse]
-    timed = np.array([name in _SLEEPS_ON_NOTHING for name in called], bool)[inverse]
+    timed = np.array([name in syscalls.SLEEPS_ON_NOTHING for name in called], bool)[inverse]
     out[timed & (rows["address"] == 0)] = _SLEEP
     lock = out == _LOCK
     out[lock & (rows["address"] == PAUSED)] = _STOP_THE_WORLD

@@ -17,12 +17,13 @@ from pytrace_ebpf.record.cpython.qualnames import Qualify, unknown
 from pytrace_ebpf.record.output.tables import columns_of
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.trace.layers import LAYERS
+from pytrace_ebpf.trace.libraries import FOLDER
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 UNKNOWN = -1
 _NAMES = ("file", "name", "qualname")
 _MOST = 1 << 20  # functions: a program may invent any number, and each takes memory here
-_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/(.+)$")
+_LIBRARY = re.compile(FOLDER + "(.+)$")
 
 
 class Functions(Recorder):

@@ -96,6 +96,11 @@ class Layout:
     string_data: int
     string_data_wide: int
 
+    @property
+    def position_unit(self) -> int:
+        """Bytes per unit of a frame's position: 3.10 counts instructions, all others bytes."""
+        return 2 if self.version == (3, 10) else 1
+
 
 @cache
 def _columns(table: str) -> dict[tuple[int, int], _Column]:

@@ -5,9 +5,11 @@ and 3.10, Objects/locations.md of 3.11.
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from pytrace_ebpf.record.cpython.frames import BudgetedMemory, CodeInfo, SpentError, read_code
@@ -35,6 +37,11 @@ class CodeLines:
 
     info: CodeInfo
     ranges: list[Range]
+
+    def line(self, position: int) -> int:
+        """The line of the instruction `position` bytes behind the first one; NO_LINE where it has none."""
+        at = bisect_right(self.ranges, max(position, 0), key=itemgetter(0)) - 1
+        return self.ranges[at][1] if at >= 0 else NO_LINE
 
 
 def read_lines(target: Target, wanted: Sequence[tuple[int, int]], within_s: float = _PATIENCE_S) -> dict[tuple[int, int], CodeLines]:

@@ -6,7 +6,7 @@ Links and tables of /proc are the kernel's own words; no file of the target is o
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from ipaddress import ip_address
@@ -56,22 +56,30 @@ class Resources:
         with suppress(OSError, ValueError, IndexError, MemoryFault, struct.error):
             if call in _CHILDREN:
                 return [self._child(call, arguments)]
-            return list(dict.fromkeys(self.descriptor(number) for number in self._descriptors(call, arguments)))
+            return list(dict.fromkeys(self._known(self._descriptors(call, arguments))))
         return []
+
+    def _known(self, numbers: Iterable[int]) -> Iterator[str]:
+        """Of those that are open still: poll() takes others, too."""
+        for number in numbers:
+            with suppress(OSError, ValueError):
+                yield self.descriptor(number)
 
     def _descriptors(self, call: str, arguments: Sequence[int]) -> Sequence[int]:
         if call in _FIRST_IS_A_DESCRIPTOR:
             return [_signed(arguments[0])]
         if call in _EPOLL:
-            lines = self._process.read(f"fdinfo/{arguments[0]}", _MOST_BYTES).decode(errors="replace").splitlines()
+            lines = self._process.read(f"fdinfo/{_signed(arguments[0])}", _MOST_BYTES).decode(errors="replace").splitlines()
             return sorted(int(line.split()[1]) for line in lines if line.startswith("tfd:"))[:_MOST]
         if call in _POLL:
-            raw = self._memory.read(arguments[0], 8 * min(arguments[1], _MOST)) if arguments[1] else b""
+            count = min(arguments[1] & 0xFFFFFFFF, _MOST)
+            raw = self._memory.read(arguments[0], 8 * count) if count else b""
             return [number for number, _, _ in struct.iter_unpack("<ihh", raw) if number >= 0]
         if call in _SELECT:
-            sets = [self._memory.read(at, 128) for at in arguments[1:4] if at]  # fd_set: 1,024 bits
-            bits = [int.from_bytes(each, "little") for each in sets]
-            return [number for number in range(min(arguments[0], 1024)) if any(each >> number & 1 for each in bits)][:_MOST]
+            count = min(max(_signed(arguments[0]), 0), 1024)
+            size = -(-count // 64) * 8  # words of the kernel's, as far as it reads
+            bits = [int.from_bytes(self._memory.read(at, size), "little") for at in arguments[1:4] if at]
+            return [number for number in range(count) if any(each >> number & 1 for each in bits)][:_MOST]
         return []
 
     def descriptor(self, number: int) -> str:
@@ -113,7 +121,10 @@ class Resources:
             for words in self._rows(protocol):
                 found[words[9]] = Socket(protocol, words[1], words[2], int(words[3], 16))
         for words in self._rows("unix"):
-            found[words[6]] = Socket("unix", "", "", int(words[5], 16), " ".join(words[7:]))
+            # Whoever binds a socket chooses its name, which may hold what looks like further rows: of an inode that comes twice no name is believed.
+            named = Socket("unix", "", "", int(words[5], 16), "" if words[6] in found else " ".join(words[7:]))
+            if found.get(words[6], named).protocol == "unix":
+                found[words[6]] = named
         return found
 
     def _rows(self, table: str) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.frames import Walk, host_tids
-from pytrace_ebpf.record.cpython.lines import NO_LINE, CodeLines, read_lines
+from pytrace_ebpf.record.cpython.lines import read_lines
 from pytrace_ebpf.record.cpython.thread_names import read_names
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import MemoryFault
@@ -159,28 +159,19 @@ def _frames(target: Target, stacks: Mapping[int, np.ndarray]) -> dict[int, tuple
     by_tid = {tid: rows.tolist() for tid, rows in stacks.items()}
     codes = read_lines(target, sorted({(code, identity) for rows in by_tid.values() for code, identity, _ in rows}))
     qualify = qualnames.for_process(target.process, target.library)
-    unit = 2 if target.layout is not None and target.layout.version == (3, 10) else 1
+    unit = target.layout.position_unit if target.layout is not None else 1
     named: dict[tuple[int, int], str] = {}
     for key, code in codes.items():
         info = code.info
         named[key] = info.qualname or qualify(info.file, info.first_line, info.name) or info.name
     return {
         tid: tuple(
-            Frame(named[key], found.info.file, found.info.first_line, _line(found, position * unit))
+            Frame(named[key], found.info.file, found.info.first_line, max(found.line(position * unit), 0))
             for address, identity, position in rows
             if (found := codes.get(key := (address, identity))) is not None and not found.info.is_shim
         )
         for tid, rows in by_tid.items()
     }
-
-
-def _line(code: CodeLines, position: int) -> int:
-    found = NO_LINE
-    for begins, line in code.ranges:
-        if begins > max(position, 0):
-            break
-        found = line
-    return max(found, 0)
 
 
 def _holder(target: Target) -> int:

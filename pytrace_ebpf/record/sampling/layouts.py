@@ -24,11 +24,6 @@ _TASK_LAYOUT = (
 )  # fmt: skip
 
 
-def position_unit(layout: Layout) -> int:
-    """Bytes per unit of f_lasti: 3.10 counts instructions, all others bytes."""
-    return 2 if layout.version == (3, 10) else 1
-
-
 def described(layout: Layout) -> tuple[object, ...]:
     """A Python's struct sample_layout."""
     running, values = layout.frame_running or (_ABSENT, b"")
@@ -41,7 +36,7 @@ def described(layout: Layout) -> tuple[object, ...]:
         running,
         sum(1 << value for value in values),
         *(offsets[name] for name in _LAYOUT),
-        position_unit(layout),
+        layout.position_unit,
         layout.version >= (3, 12),
         layout.string_length + HASH,
         (layout.frame_owner or 0) - 1 if layout.version == (3, 11) else _ABSENT,  # is_entry stands before owner

@@ -162,7 +162,7 @@ def _place(target: Target, layout: Layout, runtime: int) -> dict[str, Any]:
         "frame_size": max(ends),
         "frame_running": running,
         "running_values": sum(1 << value for value in values),
-        "position_unit": 2 if layout.version == (3, 10) else 1,
+        "position_unit": layout.position_unit,
         "ends_with_shim": layout.version >= (3, 12),
         "string_hash": layout.string_length + HASH,
     }

@@ -89,7 +89,7 @@ class RootlessSamples(Recorder):
     def _begin(self, target: Target) -> None:
         if self._stop.is_set() or not serves(target)[0] or target.layout is None or target.runtime is None:
             return
-        unit, qualify = 2 if target.layout.version == (3, 10) else 1, qualnames.for_process(target.process, target.library)
+        unit, qualify = target.layout.position_unit, qualnames.for_process(target.process, target.library)
         program = Program(self._recording.functions, partial(read_lines, target), qualify, unit)
         if (creator := self._sampled.get(target.ppid)) and creator.target.binary_file is target.binary_file:  # Target.forked
             program.copy(creator.program)

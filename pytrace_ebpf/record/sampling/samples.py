@@ -26,7 +26,7 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling import off_cpu, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
-from pytrace_ebpf.record.sampling.layouts import described, position_unit
+from pytrace_ebpf.record.sampling.layouts import described
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.rows import columns
 from pytrace_ebpf.record.sampling.source import serves
@@ -157,7 +157,7 @@ class Samples(Recorder):
         if not serves(target)[0] or target.layout is None:
             return
         self._numbers += 1
-        unit, qualify = position_unit(target.layout), qualnames.for_process(target.process, target.library)
+        unit, qualify = target.layout.position_unit, qualnames.for_process(target.process, target.library)
         nested = target.layout.version < (3, 11)
         user = user_of(target.pid) if self._recording.shares else 0
         read = partial(read_lines, target, within_s=_IN_TURN_S) if self._names.beside else partial(read_lines, target)

@@ -120,7 +120,7 @@ def _offsets(layout: Layout, names: tuple[str, ...]) -> tuple[int, ...]:
 def _line_layout(layout: Layout) -> tuple[int, ...]:
     """The fields of struct line_layout, in calls_usdt.c."""
     ends = (layout.frame_previous + 8, layout.frame_code + 8, layout.frame_position + 8, (layout.frame_owner or 0) + 1)
-    return (max(ends) + 7 & ~7, layout.code_lines, 2 if layout.version == (3, 10) else 1, 0)
+    return (max(ends) + 7 & ~7, layout.code_lines, layout.position_unit, 0)
 
 
 def _operand(argument: Argument) -> Operand:
