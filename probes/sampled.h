@@ -4,6 +4,7 @@
 
 #include <linux/ptrace.h>
 #include "common.h"
+#include "processor.h"
 
 struct settings {
     __u64 period; /* ns */

@@ -240,9 +240,9 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
 /* Whether the current thread waits for the GIL of the interpreter that it runs: others than the main one may have one of their own. */
 static __always_inline int waits_for_own(const struct sampled *process, const struct sample_layout *layout, __u64 state, struct pt_regs *regs)
 {
-    __u64 address = KERNEL(__u64, &regs->di), gil;
+    __u64 address = KERNEL(__u64, &regs->REGS_FIRST), gil;
 
-    if (!state || layout->thread_interpreter == ABSENT || KERNEL(__u64, &regs->orig_ax) != SYSCALL_FUTEX)
+    if (!state || layout->thread_interpreter == ABSENT || KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL) != SYSCALL_FUTEX)
         return 0;
     gil = TAKE(__u64, TAKE(__u64, state + layout->thread_interpreter) + layout->interpreter_gil);
     return gil && address - gil < process->gil_end - process->gil_start;
@@ -271,9 +271,9 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk = walks.lookup(&which);
     if (!layout || !walk)
         return NO_STEP;
-    walk->ip = KERNEL(__u64, &regs->ip);
-    walk->sp = KERNEL(__u64, &regs->sp);
-    walk->fp = KERNEL(__u64, &regs->bp);
+    walk->ip = KERNEL(__u64, &regs->REGS_IP);
+    walk->sp = KERNEL(__u64, &regs->REGS_SP);
+    walk->fp = KERNEL(__u64, &regs->REGS_FP);
     walk->span.start = walk->span.end = 0;
     walk->natives = 0;
     walk->native = NATIVE_NONE;

@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #define ARENA_MAGIC 0x746e656761727970ull /* "pyragent" */
-#define CHUNK_TABLE 4096
+#define CHUNK_TABLE (64 << 10) /* all parts begin at pages of the largest size that there is */
 #define MOST_CHUNKS (1 << 16)
 #define CHUNK_SIZE 64 /* of a struct chunk: a line of the processor's cache, since its thread writes there with every event */
 #define FUNCTIONS_START (CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE)

@@ -3,8 +3,12 @@
 import platform
 import sys
 
+from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel import bpf_object, probe_sources
 
 platform.release = lambda: sys.argv[1]
 for source in sorted(probe_sources.probes_directory().glob("*.c")):
-    bpf_object.compiled(source.name)
+    try:
+        bpf_object.compiled(source.name)
+    except HostError as error:  # what asks for it says so there, too
+        print(f"{source.name}: {error}", file=sys.stderr)

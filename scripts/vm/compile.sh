@@ -4,8 +4,10 @@
 #   scripts/vm/compile.sh KERNEL      into $PYTRACE_VM/KERNEL/kept, where scripts/vm/run.sh takes them from; what is there is kept
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export PYTRACE_VM=${PYTRACE_VM:-.build/vm}
-place=$(readlink -m "$PYTRACE_VM")/$1
+KERNEL=$1
+. scripts/vm/kernels.sh
+place=$PLACE
+export PYTRACE_VM=$VM
 tree=$PWD
 
 # The image's root is not changed: what is put in lies in memory, and goes with this mount namespace.

@@ -8,6 +8,7 @@ import base64
 import ctypes
 import json
 import os
+import platform
 import struct
 import sys
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ def main() -> None:
     """Compile what stands on stdin."""
     output = os.dup(1)
     os.dup2(2, 1)  # whatever clang says
-    compiled = Unloaded(text=sys.stdin.buffer.read(), cflags=["-w"])
+    compiled = Unloaded(text=sys.stdin.buffer.read(), cflags=["-w", f"-DPROCESSOR_{platform.machine()}"])
     module = compiled.module
     maps: list[dict[str, Any]] = []
     structs: dict[str, Any] = {}

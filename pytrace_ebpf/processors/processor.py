@@ -1,0 +1,42 @@
+"""What there is to know of a processor."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Usdt:
+    """How a USDT note writes where a probe's arguments are."""
+
+    operand: re.Pattern[str]  # groups: sign, size, and of a register `register`, of memory `base` and `displacement`
+    split: re.Pattern[str]  # what is between two operands
+    places: Mapping[str, int]  # register -> its place among the words of what a uprobe's program is given (struct pt_regs or its beginning)
+    wide: Mapping[str, str]  # a register's other names -> the one in `places`
+
+
+@dataclass(frozen=True)
+class Processor:
+    """One processor, as Linux and its C libraries use it."""
+
+    machine: str  # `uname -m`
+    name: str
+    elf: int  # e_machine
+    debian: str  # what Debian calls it
+    audit: int  # AUDIT_ARCH_..., by which a seccomp filter knows it
+    calls: Mapping[str, int]  # numbers of those system calls that are made, looked at or let through; the others it does not have
+    thread_id: tuple[int, int]  # where struct pthread keeps the kernel's id of the thread: glibc, musl
+    counter: str  # the kernel's name of the clock source that a program can read itself
+    usdt: Usdt
+    sigreturn: re.Pattern[bytes]  # the code that makes the system call rt_sigreturn
+    sigreturn_in_vdso: bool  # else it is in the C library
+    loader: str  # the file name of glibc's dynamic loader
+    nop5: bytes = b""  # the nop that the kernel makes a call where a probe is placed on it; b"" = it does not
+    lacks: Mapping[str, str] = field(default_factory=dict)  # an option, or what is asked for -> one sentence: why it does not work there yet
+
+    def call(self, name: str) -> int:
+        """The number of a system call; -2, which no call has, where the processor has no such call."""
+        return self.calls.get(name, NO_CALL)
+
+
+NO_CALL = -2
