@@ -180,7 +180,7 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 /* 0 where a thread state is that of the thread with this pthread_t: of those that it has in several interpreters the one last used. */
 static __always_inline __u64 is_other(const struct sample_layout *layout, __u64 state, __u64 pthread)
 {
-    return (TAKE(__u64, state + layout->thread_pthread) ^ pthread) | (layout->last_used & ~TAKE(__u32, state + layout->thread_status));
+    return OF_ANOTHER_THREAD(TAKE(__u64, state + layout->thread_pthread), pthread) | (layout->last_used & ~TAKE(__u32, state + layout->thread_status));
 }
 
 /* Looks for the current thread's state in one interpreter's list, at the next sample in the next one's. */
@@ -212,7 +212,7 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
     struct state *before, found = {};
 
-    bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->fsbase);
+    bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->thread_pointer);
     before = states.lookup(&tid);
     if (before)
         found = *before;

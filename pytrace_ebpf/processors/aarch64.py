@@ -27,6 +27,7 @@ PROCESSOR = Processor(
     audit=0xC00000B7,
     calls=_CALLS,
     thread_id=(0xD0, 0x20),
+    thread_pointer="uw",
     counter="arch_sys_counter",
     usdt=Usdt(
         operand=re.compile(
@@ -39,4 +40,9 @@ PROCESSOR = Processor(
     sigreturn=re.compile(rb"\x68\x11\x80\xd2\x01\x00\x00\xd4"),  # mov x8, #139; svc #0
     sigreturn_in_vdso=True,
     loader="ld-linux-aarch64.so.1",
+    lacks={
+        "--layers": "where native functions return and what they are given is not known on aarch64 yet",
+        "--native-memory": "where native functions return and what they are given is not known on aarch64 yet",
+        "native frames": "how native code of aarch64 is unwound is not known here yet",
+    },
 )

@@ -26,6 +26,7 @@ class Processor:
     audit: int  # AUDIT_ARCH_..., by which a seccomp filter knows it
     calls: Mapping[str, int]  # numbers of those system calls that are made, looked at or let through; the others it does not have
     thread_id: tuple[int, int]  # where struct pthread keeps the kernel's id of the thread: glibc, musl
+    thread_pointer: str  # where the kernel's struct thread_struct begins to have it: what pthread_self() is, or is right below
     counter: str  # the kernel's name of the clock source that a program can read itself
     usdt: Usdt
     sigreturn: re.Pattern[bytes]  # the code that makes the system call rt_sigreturn

@@ -26,6 +26,7 @@ PROCESSOR = Processor(
     audit=0xC000003E,
     calls=_CALLS,
     thread_id=(0x2D0, 0x30),
+    thread_pointer="fsbase",
     counter="tsc",
     usdt=Usdt(
         operand=re.compile(r"(?P<sign>-?)(?P<size>\d{1,2})@(?:%(?P<register>\w+)|(?P<displacement>(?:-?\d{1,9})?)\(%(?P<base>\w+)\))", re.ASCII),

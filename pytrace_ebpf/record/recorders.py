@@ -59,6 +59,8 @@ def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
 def _native(options: Options, recording: Recording) -> Recorder:
     from pytrace_ebpf.record.native.layers import NativeLayers
 
+    _require("--layers")
+
     return NativeLayers(recording, options.layers, options.operators)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
@@ -85,7 +86,7 @@ class Samples(Recorder):
         settings = {
             "period": self._period_ns,
             "off_period": self._off_period_ns,
-            "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
+            "thread_pointer": kernel.require("task_struct", "thread") + kernel.require("thread_struct", processors.here().thread_pointer),
             **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
             "follow": follow,
             "states": self._states,
@@ -122,6 +123,9 @@ class Samples(Recorder):
         suffix = steps.removeprefix("steps")
         for place, name in enumerate(("step", "finish")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
+        if lacks := processors.here().lacks.get("native frames"):
+            self._refused = (f"native frames are not sampled: {lacks}",)
+            return self._programs.program(first, kind)
         try:
             self._programs.map(steps).set(_NATIVES, self._programs.program("natives" + suffix, kind))
         except HostError as error:
