@@ -2,7 +2,7 @@
 
 import re
 
-from pytrace_ebpf.processors.processor import Processor, Usdt
+from pytrace_ebpf.processors.processor import Code, Processor, Usdt
 
 _REGISTERS = tuple(f"x{number}" for number in range(31))
 
@@ -36,6 +36,19 @@ PROCESSOR = Processor(
         split=re.compile(r"\s+(?=-?\d{1,2}@)"),  # there is a blank within `[sp, 12]`, too
         places={name: place for place, name in enumerate((*_REGISTERS, "sp", "pc"))},  # struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h
         wide={**{name: name for name in (*_REGISTERS, "sp")}, **{f"w{number}": f"x{number}" for number in range(31)}, "fp": "x29", "lr": "x30"},
+    ),
+    code=Code(
+        capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
+        longest=4,
+        every=4,
+        call="bl",
+        kept=frozenset(f"x{number}" for number in range(19, 29)),
+        move=frozenset(("mov", "ldr")),
+        frame={
+            **dict.fromkeys(((3, 8), (3, 9)), re.compile(r"w1, \[(x\d+), #0x68\]")),
+            (3, 10): re.compile(r"w1, \[(x\d+), #0x60\]"),
+            **dict.fromkeys(((3, minor) for minor in range(11, 16)), re.compile(r"x0, (x\d+)|x1, \[(x\d+), #0x38\]")),
+        },
     ),
     sigreturn=re.compile(rb"\x68\x11\x80\xd2\x01\x00\x00\xd4"),  # mov x8, #139; svc #0
     sigreturn_in_vdso=True,

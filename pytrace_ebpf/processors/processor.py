@@ -16,6 +16,21 @@ class Usdt:
 
 
 @dataclass(frozen=True)
+class Code:
+    """Machine code, as capstone writes it, and where an interpreter's frame is in that before a probe."""
+
+    capstone: tuple[str, str]  # capstone's names of the architecture and the mode
+    longest: int  # bytes of an instruction
+    every: int  # they begin at multiples of so many bytes
+    call: str
+    kept: frozenset[str]  # registers that a called function leaves as they were
+    move: frozenset[str]  # instructions of which `frame` tells
+    frame: Mapping[
+        tuple[int, int], re.Pattern[str]
+    ]  # by version of Python, the operands of that by which the frame is given to a function, or its place read: groups, the register
+
+
+@dataclass(frozen=True)
 class Processor:
     """One processor, as Linux and its C libraries use it."""
 
@@ -29,6 +44,7 @@ class Processor:
     thread_pointer: str  # where the kernel's struct thread_struct begins to have it: what pthread_self() is, or is right below
     counter: str  # the kernel's name of the clock source that a program can read itself
     usdt: Usdt
+    code: Code
     sigreturn: re.Pattern[bytes]  # the code that makes the system call rt_sigreturn
     sigreturn_in_vdso: bool  # else it is in the C library
     loader: str  # the file name of glibc's dynamic loader

@@ -2,7 +2,7 @@
 
 import re
 
-from pytrace_ebpf.processors.processor import Processor, Usdt
+from pytrace_ebpf.processors.processor import Code, Processor, Usdt
 
 _ENCODING = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{number}" for number in range(8, 16)))
 
@@ -43,6 +43,19 @@ PROCESSOR = Processor(
             **{f"{name}l": f"r{name}" for name in ("si", "di", "bp", "sp")},
             **{f"r{number}{suffix}": f"r{number}" for number in range(8, 16) for suffix in ("", "d", "w", "b")},
             "rip": "rip",
+        },
+    ),
+    code=Code(
+        capstone=("CS_ARCH_X86", "CS_MODE_64"),
+        longest=15,
+        every=1,
+        call="call",
+        kept=frozenset(("rbx", "rbp", "r12", "r13", "r14", "r15")),
+        move=frozenset(("mov",)),
+        frame={
+            **dict.fromkeys(((3, 8), (3, 9)), re.compile(r"esi, dword ptr \[(\w+) \+ 0x68\]")),
+            (3, 10): re.compile(r"esi, dword ptr \[(\w+) \+ 0x60\]"),
+            **dict.fromkeys(((3, minor) for minor in range(11, 16)), re.compile(r"rdi, (\w+)|rsi, qword ptr \[(\w+) \+ 0x38\]")),
         },
     ),
     sigreturn=re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05"),  # mov $15,%rax (or %eax); syscall

@@ -17,6 +17,7 @@ from pytrace_ebpf.processors.processor import Processor
 from pytrace_ebpf.record.agent.inject import aarch64 as arm
 from pytrace_ebpf.record.agent.inject.registers import Interrupted
 from pytrace_ebpf.record.parsing.elf import Argument, parse_arguments
+from pytrace_ebpf.record.parsing.frame_register import frame_register
 
 SOURCE = Path(__file__).parents[2]
 HEADERS = SOURCE / "probes" / "processors"
@@ -211,3 +212,13 @@ def test_the_libraries_compile_for_aarch64_without_a_warning(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
     for library in ("probes/agent/agent.so", "probes/remote_sampler/remote_sampler.so", "pytrace_ebpf/rebuild/rebuild.so"):
         assert struct.unpack_from("<H", (tmp_path / library).read_bytes(), 18) == (ARM.elf,)
+
+
+def test_the_frame_at_a_probe_of_aarch64_is_found_in_the_code_before() -> None:
+    before = "fa1300f9 bfc03af9 f40300aa a03e40f9 f3cc0094 f50300aa e00313aa ecfe0594 a12f00b0"  # ... mov x21, x0; mov x0, x19; bl; adrp x1
+    code = bytes.fromhex(before)
+    assert frame_register(code, (3, 11, 2), ARM) == "x19"
+    inlined = bytes.fromhex("811e40f9 ecfe0594 a12f00b0")  # ldr x1, [x20, #0x38]; bl; adrp
+    assert frame_register(inlined, (3, 11, 2), ARM) == "x20"
+    lost = bytes.fromhex("e00309aa ecfe0594")  # mov x0, x9: the function may have changed it
+    assert frame_register(lost, (3, 11, 2), ARM) is None
