@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.processors import aarch64, x86_64
 from pytrace_ebpf.processors.processor import NO_CALL, Processor
 
@@ -31,6 +32,12 @@ def of_trace(machine: str) -> Processor:
 def here() -> Processor:
     """This machine's. Where nothing is known of it nothing can be recorded (record/kernel/host.py says so), and this is x86-64's."""
     return PROCESSORS.get(platform.machine(), x86_64.PROCESSOR)
+
+
+def require(what: str) -> None:
+    """Raise HostError, one sentence, for what does not work on this machine's processor yet."""
+    if why := here().lacks.get(what):
+        raise HostError(f"on {here().name} there is no {what} yet: {why}")
 
 
 def engines_numbers(calls: Any, machine: str) -> Any:

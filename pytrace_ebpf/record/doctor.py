@@ -46,7 +46,7 @@ def _off_the_core() -> Iterator[Finding]:
 
 def _libraries() -> Iterator[Finding]:
     for what, why in processors.here().lacks.items():
-        yield Finding("processor", "warning", f"{what}: {why}")
+        yield Finding("processor", "warning", f"there is no {what} yet: {why}")
     if not abilities.may_try() or "--layers" in processors.here().lacks:
         return
     if uprobe_multi.serves():

@@ -1,7 +1,6 @@
 """The recorders of a recording, one line each: here a new stream is registered."""
 
 from pytrace_ebpf import processors
-from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
@@ -61,7 +60,7 @@ def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
 def _native(options: Options, recording: Recording) -> Recorder:
     from pytrace_ebpf.record.native.layers import NativeLayers
 
-    _require("--layers")
+    processors.require("--layers")
 
     return NativeLayers(recording, options.layers, options.operators)
 
@@ -80,7 +79,7 @@ def _samples(recording: Recording, options: Options) -> Recorder:
 def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
     from pytrace_ebpf.record.native.blocks import Blocks
 
-    _require("--native-memory")
+    processors.require("--native-memory")
     return Blocks(recording, sample_bytes)
 
 
@@ -90,9 +89,3 @@ def _faults(scheduling: Recorder, required: bool) -> Recorder:
 
     assert isinstance(scheduling, SchedProbes)
     return Faults(scheduling.programs, required)
-
-
-def _require(option: str) -> None:
-    """Raise HostError for an option that this processor lacks."""
-    if lacks := processors.here().lacks.get(option):
-        raise HostError(f"{option} does not work here: {lacks}; leave it out")

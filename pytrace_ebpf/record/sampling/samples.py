@@ -123,10 +123,8 @@ class Samples(Recorder):
         suffix = steps.removeprefix("steps")
         for place, name in enumerate(("step", "finish")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
-        if lacks := processors.here().lacks.get("native frames"):
-            self._refused = (f"native frames are not sampled: {lacks}",)
-            return self._programs.program(first, kind)
         try:
+            processors.require("native frames")
             self._programs.map(steps).set(_NATIVES, self._programs.program("natives" + suffix, kind))
         except HostError as error:
             self._refused = (f"native frames are not sampled: {error}",)
