@@ -12,11 +12,12 @@ import ctypes
 import struct
 
 from pytrace_ebpf import processors
+from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.agent.inject.ptrace import Stopped
 from pytrace_ebpf.record.agent.inject.registers import Call, Interrupted, WordRegisters
 
 _ARM = processors.PROCESSORS["aarch64"]
-_PRSTATUS, _FPREGS, _SVE, _SYSTEM_CALL = 1, 2, 0x405, 0x404  # types of notes: NT_PRSTATUS, NT_PRFPREG, NT_ARM_SVE, NT_ARM_SYSTEM_CALL
+_PRSTATUS, _FPREGS, _SVE, _SYSTEM_CALL, _GUARD = 1, 2, 0x405, 0x404, 0x410  # types of notes: NT_PRSTATUS, NT_PRFPREG, NT_ARM_...
 _SIGRETURN, _FUTEX, _RESTART_SYSCALL, _NANOSLEEP, _CLOCK_NANOSLEEP, _EPOLL_PWAIT = map(
     _ARM.call, ("rt_sigreturn", "futex", "restart_syscall", "nanosleep", "clock_nanosleep", "epoll_pwait")
 )
@@ -62,7 +63,10 @@ def set_registers(thread: Stopped, registers: Registers) -> None:
 
 
 def state_of(thread: Stopped) -> State:
-    """Of a stopped thread."""
+    """Of a stopped thread. Raises TargetError where it may not return into a frame that was forged."""
+    guard = thread.register_set(_GUARD, needed=False)
+    if any(guard[:8]):
+        raise TargetError(f"process {thread.pid} has a guarded control stack, so it can only be traced from its start; use `pytrace-ebpf run`")
     vectors = thread.register_set(_SVE, needed=False)
     live = len(vectors) >= 16 and struct.unpack_from("<H", vectors, 12)[0] & _HAS_SVE
     return thread.register_set(_FPREGS), vectors if live else b""
