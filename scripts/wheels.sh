@@ -15,8 +15,9 @@ if [ "$(uname -m)" != aarch64 ] && command -v aarch64-linux-gnu-gcc >/dev/null; 
         .venv/bin/python -m pip wheel -qq --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 fi
 for wheel in dist/*manylinux*.whl; do
-    said=${wheel##*-} # its platform
-    .venv/bin/python -m auditwheel show "$wheel" | grep -q "\"${said%.whl}\"" || { echo "$wheel is not what its name says" >&2; exit 1; }
+    platform=${wheel##*-}
+    said=$(.venv/bin/python -m auditwheel show "$wheel")
+    [[ $said = *\"${platform%.whl}\"* ]] || { echo "$wheel is not what its name says" >&2; exit 1; }
 done
 rm -rf build *.egg-info
 ls -1 dist/*
