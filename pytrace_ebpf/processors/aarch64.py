@@ -1,6 +1,8 @@
 """aarch64, as Debian's arm64: little-endian, 64 bits."""
 
 import re
+import struct
+from collections.abc import Iterator
 
 from pytrace_ebpf.processors.processor import Code, Processor, Usdt
 
@@ -18,6 +20,18 @@ _CALLS = {
     "bpf": 280, "statx": 291, "rseq": 293, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "clone3": 435, "openat2": 437,
     "epoll_pwait2": 441,
 }  # fmt: skip
+
+
+def _addresses(code: bytes, vaddr: int) -> Iterator[int]:
+    """Of `adrp`, which gives a page, and the `add` that makes an address of it, wherever in the code that stands."""
+    pages: dict[int, int] = {}  # by register
+    for at, (word,) in enumerate(struct.iter_unpack("<I", code[: len(code) // 4 * 4])):
+        if word & 0x9F000000 == 0x90000000:
+            distance = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
+            pages[word & 31] = (vaddr + 4 * at & ~0xFFF) + ((distance ^ 1 << 20) - (1 << 20) << 12)
+        elif word & 0xFFC00000 == 0x91000000 and (word >> 5 & 31) in pages:
+            yield pages[word >> 5 & 31] + (word >> 10 & 0xFFF)
+
 
 PROCESSOR = Processor(
     machine="aarch64",
@@ -41,6 +55,7 @@ PROCESSOR = Processor(
         capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
         longest=4,
         every=4,
+        addresses=_addresses,
         call="bl",
         kept=frozenset(f"x{number}" for number in range(19, 29)),
         move=frozenset(("mov", "ldr")),

@@ -1,7 +1,7 @@
 """What there is to know of a processor."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -22,6 +22,7 @@ class Code:
     capstone: tuple[str, str]  # capstone's names of the architecture and the mode
     longest: int  # bytes of an instruction
     every: int  # they begin at multiples of so many bytes
+    addresses: Callable[[bytes, int], Iterator[int]]  # that some code, which lies at an address, may refer to
     call: str
     kept: frozenset[str]  # registers that a called function leaves as they were
     move: frozenset[str]  # instructions of which `frame` tells

@@ -1,6 +1,8 @@
 """x86-64."""
 
 import re
+import struct
+from collections.abc import Iterator
 
 from pytrace_ebpf.processors.processor import Code, Processor, Usdt
 
@@ -17,6 +19,14 @@ _CALLS = {  # arch/x86/entry/syscalls/syscall_64.tbl
     "perf_event_open": 298, "getrandom": 318, "bpf": 321, "statx": 332, "rseq": 334, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
     "clone3": 435, "openat2": 437, "epoll_pwait2": 441,
 }  # fmt: skip
+
+
+def _addresses(code: bytes, vaddr: int) -> Iterator[int]:
+    """Whatever can be an operand is one: four bytes, relative to what follows them, or absolute."""
+    for at in range(len(code) - 3):
+        yield vaddr + at + 4 + struct.unpack_from("<i", code, at)[0]
+        yield struct.unpack_from("<I", code, at)[0]
+
 
 PROCESSOR = Processor(
     machine="x86_64",
@@ -49,6 +59,7 @@ PROCESSOR = Processor(
         capstone=("CS_ARCH_X86", "CS_MODE_64"),
         longest=15,
         every=1,
+        addresses=_addresses,
         call="call",
         kept=frozenset(("rbx", "rbp", "r12", "r13", "r14", "r15")),
         move=frozenset(("mov",)),

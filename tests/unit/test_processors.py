@@ -222,3 +222,9 @@ def test_the_frame_at_a_probe_of_aarch64_is_found_in_the_code_before() -> None:
     assert frame_register(inlined, (3, 11, 2), ARM) == "x20"
     lost = bytes.fromhex("e00309aa ecfe0594")  # mov x0, x9: the function may have changed it
     assert frame_register(lost, (3, 11, 2), ARM) is None
+
+
+def test_addresses_that_code_of_aarch64_refers_to() -> None:
+    # adrp x1; nop; add x1, x1, #0x458; mov; adrp x0, backwards; add x0, x0, #0x52
+    code = bytes.fromhex("a12f00b0 1f2003d5 21601191 e00313aa 60b6ffd0 00480191")
+    assert list(ARM.code.addresses(code, 0x469D14)) == [0xA5E458, 0x469000 - 0x1000 * 2354 + 0x52]

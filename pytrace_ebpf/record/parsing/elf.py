@@ -232,12 +232,10 @@ class _Reader:
         """Before 3.11 no data holds the version, but Py_GetVersion() refers to its text: follow every operand."""
         vaddr, size = self.symbols.get("Py_GetVersion", (0, 0))
         code = self.elf.at(vaddr, min(size or 128, 512)) if vaddr else b""
-        for at in range(len(code) - 3):
-            relative, absolute = struct.unpack_from("<i", code, at)[0], struct.unpack_from("<I", code, at)[0]
-            for address in (vaddr + at + 4 + relative, absolute):
-                match = _VERSION_TEXT.match(self.elf.at(address, 16))
-                if match:
-                    return int(match[1]), int(match[2]), int(match[3])
+        for address in processors.here().code.addresses(code, vaddr):
+            match = _VERSION_TEXT.match(self.elf.at(address, 16))
+            if match:
+                return int(match[1]), int(match[2]), int(match[3])
         return None
 
 
