@@ -12,8 +12,10 @@ import pytest
 import system_calls
 
 from pytrace_ebpf import processors
+from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.processors import aarch64, x86_64
 from pytrace_ebpf.processors.processor import Processor
+from pytrace_ebpf.record import doctor
 from pytrace_ebpf.record.agent.inject import aarch64 as arm
 from pytrace_ebpf.record.agent.inject.registers import Interrupted
 from pytrace_ebpf.record.parsing.elf import Argument, parse_arguments
@@ -228,3 +230,13 @@ def test_addresses_that_code_of_aarch64_refers_to() -> None:
     # adrp x1; nop; add x1, x1, #0x458; mov; adrp x0, backwards; add x0, x0, #0x52
     code = bytes.fromhex("a12f00b0 1f2003d5 21601191 e00313aa 60b6ffd0 00480191")
     assert list(ARM.code.addresses(code, 0x469D14)) == [0xA5E458, 0x469000 - 0x1000 * 2354 + 0x52]
+
+
+def test_what_a_processor_lacks_is_refused_in_one_sentence_and_said_by_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    processors.require("--layers")
+    monkeypatch.setattr(processors, "here", lambda: ARM)
+    for what in ARM.lacks:
+        with pytest.raises(HostError, match=f"^on aarch64 there is no {what} yet: [^.\n]+$"):
+            processors.require(what)
+    said = [finding.sentence for finding in doctor._libraries()]
+    assert said == [f"there is no {what} yet: {why}" for what, why in ARM.lacks.items()]
