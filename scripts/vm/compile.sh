@@ -29,7 +29,19 @@ inside() {
     cp -a var/cache/pytrace-ebpf "$place/kept/var/cache/"
 }
 
-if [ $# = 2 ]; then
+# For another processor this host's bcc compiles, whose emulation has no bpf(2). Debian splits a kernel's headers in two, which are laid over each other.
+for_another() {
+    local release common
+    release=$(basename "$place"/root/lib/modules/*)
+    common=$(echo "$place"/root/usr/src/linux-headers-*-common)
+    mkdir -p "$place/kept"
+    mount -t overlay none -o "lowerdir=$place/root/usr/src/linux-headers-$release:$common" "$1"
+    BCC_KERNEL_SOURCE=$1 ARCH=$ARCH PYTHONPATH=$tree .venv/bin/python -B scripts/vm/compile.py "$release" "$MACHINE" "$place/kept"
+}
+
+if [ $# = 2 ] && is_foreign; then
+    for_another "$2"
+elif [ $# = 2 ]; then
     inside "$2"
 else
     work=$(mktemp -d)
