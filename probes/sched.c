@@ -219,7 +219,6 @@ static __always_inline __u64 waits_for(struct gil *gil, __u32 tid, __u64 address
 }
 
 /* Include/internal/pycore_gil.h and pycore_tstate.h, from 3.12 on; the words that threads sleep on are those of glibc's pthread_cond_t, before and since 2.41, and pthread_mutex_t */
-#define GIL_SIZE 208
 #define GIL_HOLDER 8
 #define THREAD_INTERPRETER 16
 

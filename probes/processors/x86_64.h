@@ -19,6 +19,8 @@
 #define OPERAND_REGISTERS(ONE) \
     ONE(1) ONE(2) ONE(3) ONE(4) ONE(5) ONE(6) ONE(7) ONE(8) ONE(9) ONE(10) ONE(11) ONE(12) ONE(13) ONE(14) ONE(15) ONE(17) ONE(20)
 
+#define GIL_SIZE 208 /* struct _gil_runtime_state: two pthread_mutex_t are in it */
+
 /* 0 where a pthread_t is that of the thread with this thread pointer. */
 #define OF_ANOTHER_THREAD(pthread, thread_pointer) ((pthread) ^ (thread_pointer))
 

@@ -67,6 +67,7 @@ PROCESSOR = Processor(
     ),
     sigreturn=re.compile(rb"\x68\x11\x80\xd2\x01\x00\x00\xd4"),  # mov x8, #139; svc #0
     sigreturn_in_vdso=True,
+    gil_wider=2 * 8,
     loader="ld-linux-aarch64.so.1",
     lacks={
         "--layers": "where native functions return, and what they are given, is known of x86-64 alone",

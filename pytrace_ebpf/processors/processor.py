@@ -48,6 +48,7 @@ class Processor:
     code: Code
     sigreturn: re.Pattern[bytes]  # the code that makes the system call rt_sigreturn
     sigreturn_in_vdso: bool  # else it is in the C library
+    gil_wider: int  # by so many bytes than on x86-64 are the two pthread_mutex_t in CPython's GIL
     loader: str  # the file name of glibc's dynamic loader
     nop5: bytes = b""  # the nop that the kernel makes a call where a probe is placed on it; b"" = it does not
     lacks: Mapping[str, str] = field(default_factory=dict)  # an option, or what is asked for -> one sentence: why it does not work there yet

@@ -71,6 +71,7 @@ PROCESSOR = Processor(
     ),
     sigreturn=re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05"),  # mov $15,%rax (or %eax); syscall
     sigreturn_in_vdso=False,
+    gil_wider=0,
     loader="ld-linux-x86-64.so.2",
     nop5=bytes.fromhex("0f1f440000"),
 )

@@ -52,6 +52,7 @@ def test_the_header_says_the_same(processor: Processor) -> None:
         assert int(number) == processor.call(name.lower())
     places = tuple(int(re.search(rf"#define PTHREAD_TID{suffix} (\w+)", text)[1], 16) for suffix in ("", "_MUSL"))  # type: ignore[index]
     assert places == processor.thread_id
+    assert int(re.search(r"#define GIL_SIZE (\d+)", text)[1]) == 208 + processor.gil_wider  # type: ignore[index]
     readable = set(map(int, re.findall(r"ONE\((\d+)\)", text)))
     assert readable == {place + 1 for place in processor.usdt.places.values()} - {33}  # but the program counter of aarch64
 
