@@ -1,10 +1,11 @@
 """Which options have an effect on which answer or recording: one without effect is refused, not ignored."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
@@ -18,7 +19,21 @@ REPORT: Applies = {
     "compensate": ("function", "module", "operator", "blas"),
 }
 EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
-# Where the first option has this value, the second one can have no effect, and why.
+
+
+def _of_streams() -> Iterator[tuple[str, object, str, str]]:
+    for stream in STREAMS:
+        if stream.needs_ebpf:
+            yield "rootless", True, stream.name, f"{stream.needs_ebpf}, which --rootless does without"
+        if stream.needs_calls:
+            yield "source", SAMPLES_ALONE, stream.name, "no call is recorded"
+        if stream.needs_agent:
+            yield "source", "usdt", stream.name, stream.needs_agent
+        for other, why in stream.excludes.items():
+            yield stream.name, stream.option.choices[0] if stream.option.choices else None, other, why
+
+
+# Where the first option has this value, None: any, the second one can have no effect, and why.
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
@@ -50,6 +65,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("source", "usdt", "opcodes", "only the agent sees every instruction"),
     ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
     ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
+    *_of_streams(),
 )
 # What --request takes, the same in every command.
 REQUEST = "these functions answer requests too: QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
@@ -68,12 +84,18 @@ def to_answer(applies: Applies, args: argparse.Namespace, choice: str) -> None:
 def to_recording(args: argparse.Namespace) -> None:
     """Raise UsageError for two options that cannot go together."""
     for name, value, other, why in RECORDING:
-        if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
-            said = "--sample without --source" if value == SAMPLES_ALONE else flag(name) if value is True else f"{flag(name)} {value}"
+        has = source(args) if name == "source" else getattr(args, name, None)
+        if (has == value if value is not None else has) and given(args, other):
+            said = "--sample without --source" if value == SAMPLES_ALONE else flag(name) if value in (True, None) else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
     _of_flight(args)
     if given(args, "switches") and source(args) != SAMPLES_ALONE:
         raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
+    for stream in STREAMS:
+        for name in stream.more_options:
+            if given(args, name) and not given(args, stream.name):
+                give = f"give {stream.flag} {stream.option.choices[0]}, or leave it out" if stream.option.choices else "leave it out"
+                raise UsageError(f"{flag(name)} has no effect without {stream.flag}; {give}.")
     if given(args, "redact") and not given(args, "args"):
         raise UsageError("--redact has no effect without --args; leave it out.")
     if given(args, "lines_of") and not given(args, "lines"):
@@ -103,13 +125,15 @@ def source(args: argparse.Namespace) -> str:
     """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --trigger raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or (SAMPLES_ALONE if given(args, "sample") else "auto")
-    agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.trigger)
+    prefer = (stream.name for stream in STREAMS if stream.prefers_agent)
+    agents = any(given(args, name) for name in ("args", "memory", *prefer)) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
-    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes")) or any(
+    whole = (stream.name for stream in STREAMS if "budget" in stream.excludes)
+    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes", *whole)) or any(
         condition.word in OF_CALLS for condition in args.trigger
     )
     return source(args) == "auto" and not asks

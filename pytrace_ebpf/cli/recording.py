@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf import extras, units
 from pytrace_ebpf.cli import option_rules, trigger
@@ -16,6 +16,8 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
 from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
+from pytrace_ebpf.trace.declared import STREAMS
+from pytrace_ebpf.trace.stream import Option
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
     from pytrace_ebpf.record.session import Session
@@ -77,6 +79,9 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     _add_filters(parser)
+    for stream in STREAMS:
+        for name, option in stream.options.items():
+            _add_option(parser, option_rules.flag(name), option)
     _add_memory_arguments(parser)
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
@@ -160,6 +165,34 @@ def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_option(parser: argparse.ArgumentParser, flag: str, option: Option) -> None:
+    """Add one of a stream's."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    if option.is_flag:
+        parser.add_argument(flag, action="store_true", help=option.help)
+    elif option.several:
+        parser.add_argument(flag, action="append", default=[], type=parsed, metavar=option.metavar, help=option.help)
+    elif option.choices:
+        parser.add_argument(flag, choices=option.choices, help=option.help)
+    else:
+        alone: dict[str, Any] = {} if option.bare is None else {"nargs": "?", "const": option.bare}
+        parser.add_argument(flag, type=parsed, metavar=option.metavar, help=option.help, **alone)
+
+
+def _streams(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that are asked for, and those that come with them as far as they can."""
+    asked = {stream.name: getattr(args, stream.name) for stream in STREAMS if option_rules.given(args, stream.name)}
+    brought = {name for stream in STREAMS if stream.name in asked for name in stream.brings}
+    without_ebpf = getattr(args, "rootless", False)
+    return {s.name: True for s in STREAMS if s.name in brought and not (s.needs_ebpf and without_ebpf)} | asked
+
+
 def options(args: argparse.Namespace) -> Options:
     """The recording that the command line asks for."""
     asked = Options(
@@ -177,6 +210,7 @@ def options(args: argparse.Namespace) -> Options:
             tuple(args.opcodes_of),
         ),
         observed=Observed(tuple(args.args), redacted(args.redact)),
+        streams=_streams(args),
         layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
         operators=tuple(args.operators),
         max_size=args.max_size,

@@ -1,10 +1,13 @@
 """What a recording is asked for."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytrace_ebpf.record.filters import Filters, Observed
 from pytrace_ebpf.record.flight.conditions import Flight
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.layers import NATIVE
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
@@ -38,6 +41,7 @@ class Options:
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
     running: bool = False  # rootless: what is recorded runs already
+    streams: Mapping[str, Any] = field(default_factory=dict)  # those that are asked for, by their names, with the values of their options
     layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
     max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins
     operators: tuple[str, ...] = ()  # patterns; () for the default set
@@ -60,6 +64,11 @@ class Options:
     def samples_alone(self) -> bool:
         """Whether stacks are sampled and no call is recorded."""
         return self.source == SAMPLES_ALONE
+
+    def as_recorded(self) -> dict[str, Any]:
+        """As the manifest has it: streams side by side with all else, None or False where they were not asked for."""
+        said = asdict(self)
+        return {**{stream.name: stream.option.absent for stream in STREAMS}, **said.pop("streams"), **said}
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

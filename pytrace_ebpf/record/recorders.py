@@ -1,4 +1,7 @@
-"""The recorders of a recording, one line each: here a new stream is registered."""
+"""The recorders of a recording: those that all have, and those of the streams that are asked for."""
+
+import importlib
+from collections.abc import Iterator
 
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
@@ -9,6 +12,8 @@ from pytrace_ebpf.record.scheduling.external_threads import ExternalThreads
 from pytrace_ebpf.record.scheduling.usage import Usage
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.sources import Sources
+from pytrace_ebpf.trace.declared import STREAMS
+from pytrace_ebpf.trace.stream import Stream
 
 
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
@@ -27,6 +32,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         cost,
         *([_native(options, recording)] if options.layers else []),
         *([samples] if samples else []),
+        *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_faults(scheduling, not options.memory)] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
@@ -38,6 +44,16 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
 # What is not asked for is not imported.
 
 
+def _asked(options: Options) -> Iterator[Stream]:
+    return (stream for stream in STREAMS if options.streams.get(stream.name))
+
+
+def _recorder_of(stream: Stream) -> type[Recorder]:
+    module, _, name = stream.recorder.rpartition(".")
+    found: type[Recorder] = getattr(importlib.import_module(module), name)
+    return found
+
+
 def _scheduling(options: Options, processes: Processes, samples: Recorder | None) -> Recorder:
     if options.rootless:
         from pytrace_ebpf.record.scheduling.rootless import Rootless
@@ -47,7 +63,9 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
 
     if getattr(samples, "states_known", False):
         return Lives(processes, options.follow)
-    return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, *([options.fault_ring_bytes] if options.faults else []))
+    rings = {name: size for stream in _asked(options) for name, size in stream.rings.items()}
+    rings |= {"faults": options.fault_ring_bytes} if options.faults else {}
+    return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, rings)
 
 
 def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:

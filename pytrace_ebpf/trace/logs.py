@@ -1,13 +1,14 @@
 """Tables of a trace that are read whole, as pandas.DataFrame."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace.conditions import equal, overlap
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.schema import PROFILE, STACKS, TABLES, Table
@@ -149,3 +150,15 @@ class Logs:
                 return frame
             self._held[name] = frame
         return self._held[name].copy()
+
+
+def _reader(table: Table) -> Callable[[Logs], pd.DataFrame]:
+    def rows(self: Logs) -> pd.DataFrame:
+        return self._keyed(table.name) if table.key else self._log(table.name, None, None, None, [])
+
+    rows.__name__, rows.__doc__ = table.name, table.meaning
+    return rows
+
+
+for _table in (table for stream in STREAMS for table in stream.tables):
+    setattr(Logs, _table.name, _reader(_table))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION, MANIFEST
 from pytrace_ebpf.trace.sealed import holds
@@ -61,6 +62,7 @@ SHAPE = Fields(
         "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
         "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
         "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),
+        **{name: Maybe(shape) for stream in STREAMS for name, shape in stream.metadata.items()},
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1

@@ -5,6 +5,7 @@ nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock 
 """
 
 from pytrace_ebpf.trace import layers
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.kinds import BEGINNINGS as BEGINNINGS
 from pytrace_ebpf.trace.kinds import MEANINGS as MEANINGS
 from pytrace_ebpf.trace.kinds import CallKind as CallKind
@@ -351,6 +352,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, OBSERVED, FAULTS, ALLOCATIONS, NATIVE_BLOCKS, OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, OBSERVED, *(table for stream in STREAMS for table in stream.tables), FAULTS, ALLOCATIONS, NATIVE_BLOCKS, OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

@@ -91,7 +91,7 @@ def test_what_has_no_room_in_the_ring_is_counted(target: Callable[..., Target]) 
     counts = []
     for ring_bytes in (16 << 20, 16 << 10):
         process = target("touches", "--wait")
-        scheduling = SchedProbes(256, True, fault_ring_bytes=ring_bytes)
+        scheduling = SchedProbes(256, True, rings={"faults": ring_bytes})
         try:
             faults = Faults(scheduling.programs)
             faults.add(process.pid)

@@ -1,0 +1,5 @@
+"""The streams, a line each, in the order in which `--help` has their options."""
+
+from pytrace_ebpf.trace.stream import Stream
+
+STREAMS: tuple[Stream, ...] = ()
