@@ -45,7 +45,6 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
         for name in (
             "budget",
             "faults",
-            "memory",
             "native_memory",
             "include",
             "exclude",
@@ -58,7 +57,6 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
         )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
-    ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
     ("source", "usdt", "lines", "only the agent sees every line"),
@@ -126,7 +124,7 @@ def source(args: argparse.Namespace) -> str:
     asked: str | None = getattr(args, "source", None)
     asked = asked or (SAMPLES_ALONE if given(args, "sample") else "auto")
     prefer = (stream.name for stream in STREAMS if stream.prefers_agent)
-    agents = any(given(args, name) for name in ("args", "memory", *prefer)) or any(condition.word == "raises" for condition in args.trigger)
+    agents = any(given(args, name) for name in ("args", *prefer)) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 
 

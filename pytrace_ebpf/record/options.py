@@ -53,7 +53,6 @@ class Options:
     switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too
     lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
     faults: bool = False  # page faults, and how the resident memory grows
-    memory: bool = False  # what Python's allocators do
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     lean: bool = False  # without neighbours and usage, which cost more than samples
@@ -64,6 +63,10 @@ class Options:
     def samples_alone(self) -> bool:
         """Whether stacks are sampled and no call is recorded."""
         return self.source == SAMPLES_ALONE
+
+    def value_of(self, stream: str) -> Any:
+        """Of the option of a stream; None where it is not asked for."""
+        return self.streams.get(stream)
 
     def as_recorded(self) -> dict[str, Any]:
         """As the manifest has it: streams side by side with all else, None or False where they were not asked for."""

@@ -34,7 +34,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([samples] if samples else []),
         *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
-        *([_faults(scheduling, not options.memory)] if options.faults else []),
+        *([_faults(scheduling, not options.value_of("memory"))] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
         *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
@@ -45,7 +45,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
 
 
 def _asked(options: Options) -> Iterator[Stream]:
-    return (stream for stream in STREAMS if options.streams.get(stream.name))
+    return (stream for stream in STREAMS if options.value_of(stream.name))
 
 
 def _recorder_of(stream: Stream) -> type[Recorder]:

@@ -102,10 +102,6 @@ class Logs:
         """Page faults and changes of the resident memory; columns as in schema.FAULTS."""
         return self._log("faults", None, None, None, [])
 
-    def allocations(self) -> pd.DataFrame:
-        """What each thread's Python memory did between its events; columns as in schema.ALLOCATIONS."""
-        return self._log("allocations", None, None, None, [])
-
     def native_blocks(self) -> pd.DataFrame:
         """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
         return self._log("native_blocks", None, None, None, [])

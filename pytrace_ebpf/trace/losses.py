@@ -36,13 +36,6 @@ _OF_ALL = (
         "page faults and changes of the resident memory",
         "not in any function's sums",
     ),
-    Loss(
-        "allocation_ring",
-        13,
-        "sum of what Python's allocators did between two events",
-        "sums of what Python's allocators did between two events",
-        "not in any function's sums",
-    ),
     Loss("block_ring", 14, "sampled block of malloc's", "sampled blocks of malloc's", "not in any function's sums"),
     Loss(
         "block_map",

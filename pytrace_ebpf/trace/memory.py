@@ -22,28 +22,6 @@ FAULTS = Table(
     ),
 )
 
-ALLOCATIONS = Table(
-    "allocations",
-    "One row per event of a thread after which its Python memory changed (`--memory`): what was allocated and freed until its next event.",
-    (),
-    (
-        Column("ts", "int64", "ns", "when that event was"),
-        PID,
-        TID,
-        Column("blocks", "int64", "", "allocated; one that is resized counts as freed and allocated"),
-        Column("bytes", "int64", "bytes", "of these blocks"),
-        Column(
-            "freed_blocks",
-            "int64",
-            "",
-            "of those that were allocated and freed, whenever, while the call was open that is innermost here, and not while one below it was",
-        ),
-        Column("freed_bytes", "int64", "bytes", "of these blocks"),
-        Column("level_bytes", "int64", "bytes", "growth of all that the thread has allocated since recording began and that is not freed"),
-        Column("peak_bytes", "int64", "bytes", "the most that this growth was in between; 0 where it never grew"),
-    ),
-)
-
 NATIVE_BLOCKS = Table(
     "native_blocks",
     "One row per block of malloc's that was sampled when it was allocated (`--native-memory`), and one per such block that was freed.",

@@ -20,7 +20,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "untraced": None,
     "agent": {},
     "--faults": {"faults": True},
-    "--memory": {"faults": True, "memory": True},
+    "--memory": {"faults": True, "streams": {"memory": True}},
     "--native-memory": {"native_memory": 512 << 10},
 }
 

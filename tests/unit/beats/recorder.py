@@ -21,7 +21,7 @@ class Beats(Recorder):
 
     @classmethod
     def of(cls, options: Options, _recording: Recording, _scheduling: Recorder) -> Self:
-        return cls(options.streams["beats_made_up"])
+        return cls(options.value_of("beats_made_up"))
 
     def add(self, pid: int) -> None:
         self._pids.append(pid)
