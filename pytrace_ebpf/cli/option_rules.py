@@ -39,12 +39,10 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "native_memory", "malloc is seen by probes, which --rootless does without"),
     ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
-    ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", SAMPLES_ALONE, name, "no call is recorded")
         for name in (
             "budget",
-            "faults",
             "native_memory",
             "include",
             "exclude",

@@ -151,10 +151,6 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--faults", action="store_true",
-        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
-    )  # fmt: skip
-    parser.add_argument(
         "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
         help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: sample one allocation per "
         "SIZE bytes (512KiB); 1 records all; every malloc and every free costs about 1.4 us",
@@ -213,7 +209,6 @@ def options(args: argparse.Namespace) -> Options:
         keep=args.retain,
         sample=args.sample,
         switches=args.switches or any(condition.word in OF_SHARES for condition in args.trigger),
-        faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
         native_memory=args.native_memory,
         requests=tuple(args.request),
         flight=trigger.flight(args),

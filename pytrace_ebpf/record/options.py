@@ -36,7 +36,6 @@ class Options:
     call_ring_pages: int = 16384  # usdt: 64 MiB, 1.6 million events
     arena_bytes: int = 256 << 20  # agent: of each process, 16 million events; taken only as far as it is used
     sched_ring_pages: int = 4096
-    fault_ring_bytes: int = 16 << 20  # 400,000 page faults
     filters: Filters = field(default_factory=Filters)
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
@@ -52,7 +51,6 @@ class Options:
     sample: float | None = None  # stacks a second and core; None: none
     switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too
     lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
-    faults: bool = False  # page faults, and how the resident memory grows
     native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     lean: bool = False  # without neighbours and usage, which cost more than samples

@@ -34,7 +34,6 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([samples] if samples else []),
         *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
         *([_blocks(recording, options.native_memory)] if options.native_memory else []),
-        *([_faults(scheduling, not options.value_of("memory"))] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
         *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
@@ -64,7 +63,6 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
     if getattr(samples, "states_known", False):
         return Lives(processes, options.follow)
     rings = {name: size for stream in _asked(options) for name, size in stream.rings.items()}
-    rings |= {"faults": options.fault_ring_bytes} if options.faults else {}
     return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, rings)
 
 
@@ -95,11 +93,3 @@ def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
     from pytrace_ebpf.record.native.blocks import Blocks
 
     return Blocks(recording, sample_bytes)
-
-
-def _faults(scheduling: Recorder, required: bool) -> Recorder:
-    from pytrace_ebpf.record.scheduling.faults import Faults
-    from pytrace_ebpf.record.scheduling.sched import SchedProbes
-
-    assert isinstance(scheduling, SchedProbes)
-    return Faults(scheduling.programs, required)

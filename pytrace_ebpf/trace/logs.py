@@ -98,10 +98,6 @@ class Logs:
         """What observed calls were given and returned, by the moment; columns as in schema.OBSERVED."""
         return self._log("observed", None, None, None, [])
 
-    def faults(self) -> pd.DataFrame:
-        """Page faults and changes of the resident memory; columns as in schema.FAULTS."""
-        return self._log("faults", None, None, None, [])
-
     def native_blocks(self) -> pd.DataFrame:
         """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
         return self._log("native_blocks", None, None, None, [])

@@ -59,7 +59,7 @@ SHAPE = Fields(
         "entry_line": Maybe(One(CALLER)),
         "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
-        "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
+        "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
         "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
         "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),
         **{name: Maybe(shape) for stream in STREAMS for name, shape in stream.metadata.items()},

@@ -2,26 +2,6 @@
 
 from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
-MINOR, MAJOR, GROWN = FAULT_KINDS = (0, 1, 2)  # as in probes/events.h
-
-FAULTS = Table(
-    "faults",
-    "One row per page fault, and per change of a process's resident memory (`--faults`).",
-    (),
-    (
-        Column("ts", "int64", "ns", "when"),
-        PID,
-        TID,
-        Column(
-            "kind",
-            "int8",
-            "",
-            "0 minor: a page was put in place; 1 major: it had to be read from a file or from swap; 2 the resident memory changed, by a fault or by giving memory back",
-        ),
-        Column("grown_bytes", "int64", "bytes", "2: by so much, below 0 where it became less, with what the kernel took back meanwhile; else 0"),
-    ),
-)
-
 NATIVE_BLOCKS = Table(
     "native_blocks",
     "One row per block of malloc's that was sampled when it was allocated (`--native-memory`), and one per such block that was freed.",

@@ -19,8 +19,8 @@ CHILD = Path(__file__).parent / "children" / "allocating.py"
 WAYS: dict[str, dict[str, Any] | None] = {
     "untraced": None,
     "agent": {},
-    "--faults": {"faults": True},
-    "--memory": {"faults": True, "streams": {"memory": True}},
+    "--faults": {"streams": {"faults": True}},
+    "--memory": {"streams": {"faults": True, "memory": True}},
     "--native-memory": {"native_memory": 512 << 10},
 }
 

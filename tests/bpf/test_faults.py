@@ -14,9 +14,9 @@ import pytrace_ebpf
 from pytrace_ebpf.record.kernel import tracefs
 from pytrace_ebpf.record.scheduling.faults import Faults
 from pytrace_ebpf.record.scheduling.sched import SchedProbes
-from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from pytrace_ebpf.trace.streams.faults import GROWN, MAJOR, MINOR
 from tests.bpf.conftest import COMMAND, lost
 from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target, links_of
 

@@ -33,6 +33,7 @@ STREAM = Stream(
     losses=(Loss("allocation_ring", 13, f"sum of {_WHAT}", f"sums of {_WHAT}", "not in any function's sums"),),
     needs_agent="only the agent can stand before Python's allocators; --faults goes with it",
     prefers_agent=True,
+    brings=("faults",),
     report="pytrace_ebpf.view.memory",
     counters=(Counter(ALLOCATIONS.name, "level_bytes", "allocated by Python"),),
 )
