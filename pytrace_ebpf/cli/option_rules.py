@@ -37,13 +37,11 @@ def _of_streams() -> Iterator[tuple[str, object, str, str]]:
 RECORDING: Sequence[tuple[str, object, str, str]] = (
     ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
-    ("rootless", True, "native_memory", "malloc is seen by probes, which --rootless does without"),
     ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
     *(
         ("source", SAMPLES_ALONE, name, "no call is recorded")
         for name in (
             "budget",
-            "native_memory",
             "include",
             "exclude",
             "max_depth",

@@ -26,7 +26,6 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SOURCES = ("auto", "usdt", "agent")
 _MOST_RING_MIB = 1 << 15
 _MOST_DEPTH = 1 << 31
-_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
 HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
@@ -82,7 +81,6 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     for stream in STREAMS:
         for name, option in stream.options.items():
             _add_option(parser, option_rules.flag(name), option)
-    _add_memory_arguments(parser)
     parser.add_argument(
         "--layers", type=_layers, default=(), metavar="NAMES",
         help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
@@ -149,14 +147,6 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
-        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: sample one allocation per "
-        "SIZE bytes (512KiB); 1 records all; every malloc and every free costs about 1.4 us",
-    )  # fmt: skip
-
-
 def _add_option(parser: argparse.ArgumentParser, flag: str, option: Option) -> None:
     """Add one of a stream's."""
 
@@ -209,7 +199,6 @@ def options(args: argparse.Namespace) -> Options:
         keep=args.retain,
         sample=args.sample,
         switches=args.switches or any(condition.word in OF_SHARES for condition in args.trigger),
-        native_memory=args.native_memory,
         requests=tuple(args.request),
         flight=trigger.flight(args),
         budget=args.budget,
@@ -276,13 +265,6 @@ def _layers(text: str) -> tuple[str, ...]:
 def _size(text: str) -> int:
     if not (size := units.size(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
-    return size
-
-
-def _sample_bytes(text: str) -> int:
-    size = _size(text)
-    if size > _MOST_SAMPLE_BYTES:
-        raise argparse.ArgumentTypeError(f"{text} is too much: of a program that allocates less nothing would be seen; give 1GiB at most")
     return size
 
 

@@ -51,7 +51,6 @@ class Options:
     sample: float | None = None  # stacks a second and core; None: none
     switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too
     lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
-    native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     lean: bool = False  # without neighbours and usage, which cost more than samples
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read

@@ -33,7 +33,6 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         *([_native(options, recording)] if options.layers else []),
         *([samples] if samples else []),
         *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
-        *([_blocks(recording, options.native_memory)] if options.native_memory else []),
         *([_fits(recording, asked)] if asked else []),
         *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
@@ -87,9 +86,3 @@ def _samples(recording: Recording, options: Options) -> Recorder:
     from pytrace_ebpf.record.sampling.samples import Samples
 
     return Samples(recording, hz, options.follow, options.lasting, options.samples_alone and not options.switches, options.lean)
-
-
-def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
-    from pytrace_ebpf.record.native.blocks import Blocks
-
-    return Blocks(recording, sample_bytes)

@@ -98,10 +98,6 @@ class Logs:
         """What observed calls were given and returned, by the moment; columns as in schema.OBSERVED."""
         return self._log("observed", None, None, None, [])
 
-    def native_blocks(self) -> pd.DataFrame:
-        """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
-        return self._log("native_blocks", None, None, None, [])
-
     def opcodes(self) -> pd.DataFrame:
         """Instructions that functions executed, with how often and how long, by segment: add up the rows; columns as in schema.OPCODES."""
         return self._log("opcodes", None, None, None, [])

@@ -29,14 +29,6 @@ _OF_ALL = (
     ),
     Loss("sample_native", 10, "sample with unknown native frames", "samples with unknown native frames", "the Python frames are known"),
     Loss("value_ring", 11, "value that was asked for", "values that were asked for", "calls that were given or returned such lack it"),
-    Loss("block_ring", 14, "sampled block of malloc's", "sampled blocks of malloc's", "not in any function's sums"),
-    Loss(
-        "block_map",
-        15,
-        "sampled block of malloc's",
-        "sampled blocks of malloc's",
-        "too many were in use at a time, so it seems that none of these is ever freed",
-    ),
     Loss(
         "opcode_table",
         16,

@@ -1,27 +1,6 @@
-"""The tables of memory as data, a part of trace/schema.py: page faults, and what functions used."""
+"""The table of what memory functions used as data, a part of trace/schema.py."""
 
-from pytrace_ebpf.trace.table import PID, TID, Column, Table
-
-NATIVE_BLOCKS = Table(
-    "native_blocks",
-    "One row per block of malloc's that was sampled when it was allocated (`--native-memory`), and one per such block that was freed.",
-    (),
-    (
-        Column("ts", "int64", "ns", "when"),
-        PID,
-        TID,
-        Column(
-            "level_bytes",
-            "int64",
-            "bytes",
-            "by so much what is allocated grew, as estimated: a block smaller than `native_memory.sample_bytes` of the manifest stands for so many bytes, as of its kind "
-            "one in sample_bytes / block_bytes is sampled; a larger one for itself. Below 0: it was freed",
-        ),
-        Column("block_bytes", "int64", "bytes", "size of the block, as asked for; one that is resized counts as freed and allocated"),
-        Column("allocated_ns", "int64", "ns", "of a block that was freed: when it was allocated; else 0"),
-        Column("allocated_tid", "int32", "", "and by which thread; else 0"),
-    ),
-)
+from pytrace_ebpf.trace.table import Column, Table
 
 
 def _of_function(name: str, unit: str, meaning: str, null: str) -> tuple[Column, Column]:

@@ -21,7 +21,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "agent": {},
     "--faults": {"streams": {"faults": True}},
     "--memory": {"streams": {"faults": True, "memory": True}},
-    "--native-memory": {"native_memory": 512 << 10},
+    "--native-memory": {"streams": {"native_memory": 512 << 10}},
 }
 
 

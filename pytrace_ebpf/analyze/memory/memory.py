@@ -17,9 +17,10 @@ from pytrace_ebpf.rebuild.engine import CHARGE, Engine
 from pytrace_ebpf.rebuild.library import CHARGES, GONE_SINCE, LEVEL, PEAK
 from pytrace_ebpf.trace.derived import Settled
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import MEMORY, NATIVE_BLOCKS
+from pytrace_ebpf.trace.schema import MEMORY
 from pytrace_ebpf.trace.streams.faults import FAULT_KINDS, FAULTS, GROWN
 from pytrace_ebpf.trace.streams.memory import ALLOCATIONS
+from pytrace_ebpf.trace.streams.native_memory import NATIVE_BLOCKS
 from pytrace_ebpf.trace.writing import write
 
 FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in FAULTS

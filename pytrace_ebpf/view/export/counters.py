@@ -8,17 +8,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.trace.declared import STREAMS
-from pytrace_ebpf.trace.schema import NATIVE_BLOCKS
-from pytrace_ebpf.trace.stream import Counter
 from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 
 _COUNTER, _BYTES = 4, 3  # TrackEvent.Type; CounterDescriptor.Unit
 _BASE = 1 << 40  # uuids, beyond those of tracks.py
-_COUNTERS = (
-    Counter(NATIVE_BLOCKS.name, "level_bytes", "allocated by malloc"),
-    *(counter for stream in STREAMS for counter in stream.counters),
-)
+_COUNTERS = [counter for stream in STREAMS for counter in stream.counters]
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
-_OTHERS = ("thread", "wait", "gil", "core", "request", "task", "operator", "memory", *dict.fromkeys(stream.by for stream in STREAMS if stream.report))
+_OTHERS = ("thread", "wait", "gil", "core", "request", "task", "operator", *dict.fromkeys(stream.by for stream in STREAMS if stream.report))
 
 
 def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
@@ -29,10 +29,9 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
         "core": switches and not facts["sampled"],
         "request": not facts["sampled"],
         "operator": bool(manifest["options"].get("layers")),
-        "memory": bool(manifest["options"].get("memory")) or manifest.get("native_memory") is not None or manifest.get("faults") is not None,
     }
-    of_streams = {stream.by for stream in STREAMS}
-    return bool(recorded.get(name, name not in of_streams or any(stream.by == name and stream.is_in(manifest) for stream in STREAMS)))
+    of_it = [stream for stream in STREAMS if stream.by == name]
+    return bool(recorded.get(name, not of_it or any(stream.is_in(manifest) for stream in of_it)))
 
 
 def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> dict[str, Any]:
