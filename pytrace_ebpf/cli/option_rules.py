@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
+from pytrace_ebpf.trace import stream
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
@@ -22,15 +23,15 @@ EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")
 
 
 def _of_streams() -> Iterator[tuple[str, object, str, str]]:
-    for stream in STREAMS:
-        if stream.needs_ebpf:
-            yield "rootless", True, stream.name, f"{stream.needs_ebpf}, which --rootless does without"
-        if stream.needs_calls:
-            yield "source", SAMPLES_ALONE, stream.name, "no call is recorded"
-        if stream.needs_agent:
-            yield "source", "usdt", stream.name, stream.needs_agent
-        for other, why in stream.excludes.items():
-            yield stream.name, stream.option.choices[0] if stream.option.choices else None, other, why
+    for each in STREAMS:
+        if each.needs_ebpf:
+            yield "rootless", True, each.name, f"{each.needs_ebpf}, which --rootless does without"
+        if each.needs_calls:
+            yield "source", SAMPLES_ALONE, each.name, "no call is recorded"
+        if each.needs_agent:
+            yield "source", "usdt", each.name, each.needs_agent
+        for other, why in each.excludes.items():
+            yield each.name, each.option.choices[0] if each.option.choices else None, other, why
 
 
 # Where the first option has this value, None: any, the second one can have no effect, and why.
@@ -46,19 +47,12 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
             "exclude",
             "max_depth",
             "c_calls",
-            "lines",
-            "opcodes",
             "ring_mib",
-            "args",
         )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
-    ("source", "usdt", "lines", "only the agent sees every line"),
-    ("source", "usdt", "opcodes", "only the agent sees every instruction"),
-    ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
-    ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
     *_of_streams(),
 )
 # What --request takes, the same in every command.
@@ -85,17 +79,11 @@ def to_recording(args: argparse.Namespace) -> None:
     _of_flight(args)
     if given(args, "switches") and source(args) != SAMPLES_ALONE:
         raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
-    for stream in STREAMS:
-        for name in stream.more_options:
-            if given(args, name) and not given(args, stream.name):
-                give = f"give {stream.flag} {stream.option.choices[0]}, or leave it out" if stream.option.choices else "leave it out"
-                raise UsageError(f"{flag(name)} has no effect without {stream.flag}; {give}.")
-    if given(args, "redact") and not given(args, "args"):
-        raise UsageError("--redact has no effect without --args; leave it out.")
-    if given(args, "lines_of") and not given(args, "lines"):
-        raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
-    if given(args, "opcodes_of") and not given(args, "opcodes"):
-        raise UsageError("--opcodes-of has no effect without --opcodes; give --opcodes exact, or leave it out.")
+    for each in STREAMS:
+        for name in each.more_options:
+            if given(args, name) and not given(args, each.name):
+                give = f"give {each.flag} {each.option.choices[0]}, or leave it out" if each.option.choices else "leave it out"
+                raise UsageError(f"{flag(name)} has no effect without {each.flag}; {give}.")
 
 
 def _of_flight(args: argparse.Namespace) -> None:
@@ -119,15 +107,15 @@ def source(args: argparse.Namespace) -> str:
     """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --trigger raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or (SAMPLES_ALONE if given(args, "sample") else "auto")
-    prefer = (stream.name for stream in STREAMS if stream.prefers_agent)
-    agents = any(given(args, name) for name in ("args", *prefer)) or any(condition.word == "raises" for condition in args.trigger)
+    prefer = (each.name for each in STREAMS if each.prefers_agent)
+    agents = any(given(args, name) for name in prefer) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
-    whole = (stream.name for stream in STREAMS if "budget" in stream.excludes)
-    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes", *whole)) or any(
+    whole = (each.name for each in STREAMS if "budget" in each.excludes)
+    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", *whole)) or any(
         condition.word in OF_CALLS for condition in args.trigger
     )
     return source(args) == "auto" and not asks
@@ -145,4 +133,4 @@ def also(parser: argparse.ArgumentParser, option: argparse.Action, *earlier: str
 
 def flag(name: str) -> str:
     """How an option is written."""
-    return "the command" if name == "command" else "--" + name.replace("_", "-")
+    return "the command" if name == "command" else stream.flag(name)

@@ -114,36 +114,10 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         help="record only calls of functions in this module, package or file, or __main__ (docs/patterns.md); may be given several times",
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
-    parser.add_argument(
-        "--args", action="append", default=[], metavar="PATTERN",
-        help="record what these functions are given and return, types and values: NAME, CLASS.NAME, a module or file, __main__ (docs/patterns.md); may be given "
-        "several times. '*' for all. A value costs about as much as a call does (by the agent up to 0.16 us each, by --source usdt 1.6 us), and may be a secret",
-    )  # fmt: skip
-    parser.add_argument(
-        "--redact", action="append", default=[], metavar="NAME",
-        help="of --args, record only the types of arguments of this name, and of what functions of this name return, in addition to *password*, "
-        "*token*, *secret*, key and the like (docs/security.md); none: without these",
-    )  # fmt: skip
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
         "--c-calls", action="store_true",
         help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lines", choices=("exact",),
-        help="record every line that functions come to, which costs about as much as a call of each (agent); --sample finds the lines that take time for less",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lines-of", action="append", default=[], metavar="PATTERN",
-        help="with --lines, those of these functions alone: patterns as of --args; may be given several times",
-    )  # fmt: skip
-    parser.add_argument(
-        "--opcodes", choices=("exact",),
-        help="count every instruction that functions execute, with its time, which makes them several times slower (agent); --sample shows which take time for less",
-    )  # fmt: skip
-    parser.add_argument(
-        "--opcodes-of", action="append", default=[], metavar="PATTERN",
-        help="with --opcodes, those of these functions alone, as --lines-of; may be given several times",
     )  # fmt: skip
 
 
@@ -167,9 +141,15 @@ def _add_option(parser: argparse.ArgumentParser, flag: str, option: Option) -> N
         parser.add_argument(flag, type=parsed, metavar=option.metavar, help=option.help, **alone)
 
 
+def _values(args: argparse.Namespace, field: str) -> dict[str, Any]:
+    """Of the options of streams that Options has in this field."""
+    given = {name: getattr(args, name) for stream in STREAMS if stream.values == field for name in stream.options}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
 def _streams(args: argparse.Namespace) -> dict[str, Any]:
     """Those that are asked for, and those that come with them as far as they can."""
-    asked = {stream.name: getattr(args, stream.name) for stream in STREAMS if option_rules.given(args, stream.name)}
+    asked = {name: value for name, value in _values(args, "streams").items() if value}
     brought = {name for stream in STREAMS if stream.name in asked for name in stream.brings}
     without_ebpf = getattr(args, "rootless", False)
     return {s.name: True for s in STREAMS if s.name in brought and not (s.needs_ebpf and without_ebpf)} | asked
@@ -186,10 +166,7 @@ def options(args: argparse.Namespace) -> Options:
             tuple(args.exclude),
             args.max_depth,
             args.c_calls,
-            args.lines,
-            tuple(args.lines_of),
-            args.opcodes,
-            tuple(args.opcodes_of),
+            **_values(args, "filters"),
         ),
         observed=Observed(tuple(args.args), redacted(args.redact)),
         streams=_streams(args),

@@ -68,7 +68,7 @@ class Options:
     def as_recorded(self) -> dict[str, Any]:
         """As the manifest has it: streams side by side with all else, None or False where they were not asked for."""
         said = asdict(self)
-        return {**{stream.name: stream.option.absent for stream in STREAMS}, **said.pop("streams"), **said}
+        return {**{stream.name: stream.option.absent for stream in STREAMS if stream.values == "streams"}, **said.pop("streams"), **said}
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

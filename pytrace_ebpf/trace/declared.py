@@ -1,6 +1,13 @@
 """The streams, a line each, in the order in which `--help` has their options."""
 
 from pytrace_ebpf.trace.stream import Stream
-from pytrace_ebpf.trace.streams import faults, memory, native_memory
+from pytrace_ebpf.trace.streams import args, faults, lines, memory, native_memory, opcodes
 
-STREAMS: tuple[Stream, ...] = (faults.STREAM, memory.STREAM, native_memory.STREAM)
+STREAMS: tuple[Stream, ...] = (
+    args.STREAM,
+    lines.STREAM,
+    opcodes.STREAM,
+    faults.STREAM,
+    memory.STREAM,
+    native_memory.STREAM,
+)

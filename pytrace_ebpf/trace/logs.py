@@ -94,14 +94,6 @@ class Logs:
         """Errors raised by native code; columns as in schema.ERRORS."""
         return self._log("errors", None, None, None, [])
 
-    def observed(self) -> pd.DataFrame:
-        """What observed calls were given and returned, by the moment; columns as in schema.OBSERVED."""
-        return self._log("observed", None, None, None, [])
-
-    def opcodes(self) -> pd.DataFrame:
-        """Instructions that functions executed, with how often and how long, by segment: add up the rows; columns as in schema.OPCODES."""
-        return self._log("opcodes", None, None, None, [])
-
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])

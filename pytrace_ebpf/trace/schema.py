@@ -19,7 +19,6 @@ from pytrace_ebpf.trace.losses import SCHED_LOSSES as SCHED_LOSSES
 from pytrace_ebpf.trace.memory import MEMORY as MEMORY
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
-from pytrace_ebpf.trace.opcodes import OPCODES as OPCODES
 from pytrace_ebpf.trace.profile import PROFILE as PROFILE
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
@@ -349,6 +348,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, OBSERVED, *(table for stream in STREAMS for table in stream.tables), OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

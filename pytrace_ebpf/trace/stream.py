@@ -8,6 +8,11 @@ from pytrace_ebpf.trace.shape import Shape
 from pytrace_ebpf.trace.table import Table
 
 
+def flag(name: str) -> str:
+    """How the option of this name is written."""
+    return "--" + name.replace("_", "-")
+
+
 @dataclass(frozen=True)
 class Loss:
     """One way to lose something while recording.
@@ -76,10 +81,12 @@ class Stream:
     needs_calls   it is of calls, so samples alone cannot have it
     needs_agent   why --source usdt cannot have it; "" where it can
     prefers_agent where no source is asked for the agent is taken
+    values        the field of record.options.Options that has the values of its options
     excludes      other options that cannot go with it, and why
     brings        streams that are recorded with it, as far as they can be
     metadata      keys of the manifest that its recorder gives
     report        the module with `found` and `report` (view/by.py) of `report --by NAME`, where NAME is the module's own; "" for none
+    in_page       whether a page of `report --html` shows that, too
     counters      what of it a timeline shows
     """
 
@@ -87,6 +94,7 @@ class Stream:
     option: Option
     users: bool
     more_options: Mapping[str, Option] = field(default_factory=dict)
+    values: str = "streams"
     tables: tuple[Table, ...] = ()
     losses: tuple[Loss, ...] = ()
     recorder: str = ""
@@ -99,12 +107,13 @@ class Stream:
     brings: tuple[str, ...] = ()
     metadata: Mapping[str, Shape] = field(default_factory=dict)
     report: str = ""
+    in_page: bool = True
     counters: tuple[Counter, ...] = ()
 
     @property
     def flag(self) -> str:
         """How its option is written."""
-        return "--" + self.name.replace("_", "-")
+        return flag(self.name)
 
     @property
     def options(self) -> dict[str, Option]:
@@ -120,4 +129,5 @@ class Stream:
         """Whether a trace with this manifest has it."""
         if self.metadata:
             return any(manifest.get(name) is not None for name in self.metadata)
-        return bool(manifest["options"].get(self.name))
+        options = manifest["options"]
+        return bool((options if self.values == "streams" else options.get(self.values) or {}).get(self.name))

@@ -72,7 +72,6 @@ BY = {
     "errors": By("errors", with_bar=False),
     "line": By("lines", with_bar=False),
     "opcode": By("opcodes", with_bar=False, of_samples=True),
-    "args": By("args", with_bar=False),
     **{stream.by: By(stream.report, with_bar=False) for stream in STREAMS if stream.report},
     "gil": By("gil", with_bar=False, prepared_by="gil"),
 }

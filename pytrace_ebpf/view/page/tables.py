@@ -12,7 +12,16 @@ from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
-_OTHERS = ("thread", "wait", "gil", "core", "request", "task", "operator", *dict.fromkeys(stream.by for stream in STREAMS if stream.report))
+_OTHERS = (
+    "thread",
+    "wait",
+    "gil",
+    "core",
+    "request",
+    "task",
+    "operator",
+    *dict.fromkeys(stream.by for stream in STREAMS if stream.report and stream.in_page),
+)
 
 
 def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
