@@ -74,8 +74,11 @@ def test_it_is_refused_where_it_cannot_be_had(words: tuple[str, ...], said: str)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(f"pytrace-ebpf: {said}") and done.stderr.count("\n") == 1
 
 
-def test_help_and_permission_follow() -> None:
+def test_help_pages_and_permission_follow() -> None:
     assert "--beats-made-up [TEMPO]" in run("run", "--help").stdout
+    program = "import sys; sys.path.insert(0, 'scripts'); import tests.unit.beats.__main__, generate_docs; print(generate_docs.format_md(), generate_docs.architecture_md())"
+    pages = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert "## beats" in pages and "| `--beats-made-up`, `--beats-of` | [beats](format.md#beats) |" in pages
     program = "import tests.unit.beats.__main__; from pytrace_ebpf.daemon.api.permission import USERS_OPTIONS; print(USERS_OPTIONS)"
     allowed = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     assert "'beats-made-up'" in allowed and "'beats-of'" in allowed
