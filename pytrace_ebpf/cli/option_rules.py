@@ -25,7 +25,8 @@ EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")
 def _of_streams() -> Iterator[tuple[str, object, str, str]]:
     for each in STREAMS:
         if each.needs_ebpf:
-            yield "rootless", True, each.name, f"{each.needs_ebpf}, which --rootless does without"
+            for name in (each.name, *(name for name, option in each.more_options.items() if option.adds)):
+                yield "rootless", True, name, f"{each.needs_ebpf}, which --rootless does without"
         if each.needs_calls:
             yield "source", SAMPLES_ALONE, each.name, "no call is recorded"
         if each.needs_agent:
@@ -36,8 +37,6 @@ def _of_streams() -> Iterator[tuple[str, object, str, str]]:
 
 # Where the first option has this value, None: any, the second one can have no effect, and why.
 RECORDING: Sequence[tuple[str, object, str, str]] = (
-    ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
-    ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
     ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
     *(
         ("source", SAMPLES_ALONE, name, "no call is recorded")
@@ -80,8 +79,8 @@ def to_recording(args: argparse.Namespace) -> None:
     if given(args, "switches") and source(args) != SAMPLES_ALONE:
         raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
     for each in STREAMS:
-        for name in each.more_options:
-            if given(args, name) and not given(args, each.name):
+        for name, option in each.more_options.items():
+            if given(args, name) and not given(args, each.name) and not option.adds:
                 give = f"give {each.flag} {each.option.choices[0]}, or leave it out" if each.option.choices else "leave it out"
                 raise UsageError(f"{flag(name)} has no effect without {each.flag}; {give}.")
 

@@ -15,7 +15,7 @@ from pytrace_ebpf.cli import option_rules, trigger
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
-from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
+from pytrace_ebpf.record.options import Keep, Options
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.stream import Option
 
@@ -82,14 +82,6 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         for name, option in stream.options.items():
             _add_option(parser, option_rules.flag(name), option)
     parser.add_argument(
-        "--layers", type=_layers, default=(), metavar="NAMES",
-        help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
-    )  # fmt: skip
-    parser.add_argument(
-        "--operators", action="append", default=[], metavar="PATTERN",
-        help="of torch, these operators instead of about 250 usual ones: aten::conv*, or all; may be given several times",
-    )  # fmt: skip
-    parser.add_argument(
         "--ring-mib", type=_power_of_two, metavar="N",
         help="memory for function events that are not read yet, a power of two (usdt 64, agent 256 for each process)",
     )  # fmt: skip
@@ -150,6 +142,10 @@ def _values(args: argparse.Namespace, field: str) -> dict[str, Any]:
 def _streams(args: argparse.Namespace) -> dict[str, Any]:
     """Those that are asked for, and those that come with them as far as they can."""
     asked = {name: value for name, value in _values(args, "streams").items() if value}
+    for stream in STREAMS:
+        for name, option in stream.more_options.items():
+            if option.adds and name in asked:
+                asked[stream.name] = tuple(dict.fromkeys((*asked.get(stream.name, ()), *option.adds)))
     brought = {name for stream in STREAMS if stream.name in asked for name in stream.brings}
     without_ebpf = getattr(args, "rootless", False)
     return {s.name: True for s in STREAMS if s.name in brought and not (s.needs_ebpf and without_ebpf)} | asked
@@ -170,8 +166,6 @@ def options(args: argparse.Namespace) -> Options:
         ),
         observed=Observed(tuple(args.args), redacted(args.redact)),
         streams=_streams(args),
-        layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
-        operators=tuple(args.operators),
         max_size=args.max_size,
         keep=args.retain,
         sample=args.sample,
@@ -229,14 +223,6 @@ def _depth(text: str) -> int:
     if not 1 <= depth < _MOST_DEPTH:
         raise argparse.ArgumentTypeError(f"{text} is not a depth; give a number from 1")
     return depth
-
-
-def _layers(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in LAYER_NAMES:
-            raise argparse.ArgumentTypeError(f"{name} is not a layer; there are {', '.join(LAYER_NAMES)}")
-    return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
 
 
 def _size(text: str) -> int:

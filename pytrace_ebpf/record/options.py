@@ -8,10 +8,7 @@ from typing import Any
 from pytrace_ebpf.record.filters import Filters, Observed
 from pytrace_ebpf.record.flight.conditions import Flight
 from pytrace_ebpf.trace.declared import STREAMS
-from pytrace_ebpf.trace.layers import NATIVE
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
-
-LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,8 @@ class Options:
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
     running: bool = False  # rootless: what is recorded runs already
-    streams: Mapping[str, Any] = field(default_factory=dict)  # those that are asked for, by their names, with the values of their options
-    layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
+    streams: Mapping[str, Any] = field(default_factory=dict)  # the options of those that are asked for, with their values
     max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins
-    operators: tuple[str, ...] = ()  # patterns; () for the default set
     match: str | None = None  # a regular expression: processes whose command line fits are traced, now and while it records
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
     unasked: bool = False  # nobody asked for a source: what turns out to be too dear is recorded by another one, or in part
@@ -61,14 +56,18 @@ class Options:
         """Whether stacks are sampled and no call is recorded."""
         return self.source == SAMPLES_ALONE
 
-    def value_of(self, stream: str) -> Any:
-        """Of the option of a stream; None where it is not asked for."""
-        return self.streams.get(stream)
+    def value_of(self, option: str) -> Any:
+        """Of an option of a stream; None where it is not asked for."""
+        return self.streams.get(option)
 
     def as_recorded(self) -> dict[str, Any]:
         """As the manifest has it: streams side by side with all else, None or False where they were not asked for."""
         said = asdict(self)
-        return {**{stream.name: stream.option.absent for stream in STREAMS if stream.values == "streams"}, **said.pop("streams"), **said}
+        return {
+            **{name: each.absent for stream in STREAMS if stream.values == "streams" for name, each in stream.options.items()},
+            **said.pop("streams"),
+            **said,
+        }
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

@@ -22,7 +22,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     samples = _samples(recording, options) if options.sample else None
     scheduling = _scheduling(options, processes, samples)
     asked = patterns_of(options.filters, options.observed) if not options.lean else []
-    if options.flight and not options.layers and not options.filters.c_calls:  # else they may be of C functions
+    if options.flight and not options.value_of("layers") and not options.filters.c_calls:  # else they may be of C functions
         asked += [("--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern]
     return [
         processes,
@@ -30,9 +30,8 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         scheduling,
         sources,
         cost,
-        *([_native(options, recording)] if options.layers else []),
-        *([samples] if samples else []),
         *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
+        *([samples] if samples else []),
         *([_fits(recording, asked)] if asked else []),
         *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
@@ -69,12 +68,6 @@ def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
     from pytrace_ebpf.record.pattern_counts import PatternCounts
 
     return PatternCounts(recording, asked)
-
-
-def _native(options: Options, recording: Recording) -> Recorder:
-    from pytrace_ebpf.record.native.layers import NativeLayers
-
-    return NativeLayers(recording, options.layers, options.operators)
 
 
 def _samples(recording: Recording, options: Options) -> Recorder:

@@ -1,7 +1,7 @@
 """The streams, a line each, in the order in which `--help` has their options."""
 
 from pytrace_ebpf.trace.stream import Stream
-from pytrace_ebpf.trace.streams import args, faults, lines, memory, native_memory, opcodes
+from pytrace_ebpf.trace.streams import args, faults, layers, lines, memory, native_memory, opcodes
 
 STREAMS: tuple[Stream, ...] = (
     args.STREAM,
@@ -10,4 +10,5 @@ STREAMS: tuple[Stream, ...] = (
     faults.STREAM,
     memory.STREAM,
     native_memory.STREAM,
+    layers.STREAM,
 )

@@ -141,4 +141,5 @@ def _reader(table: Table) -> Callable[[Logs], pd.DataFrame]:
 
 
 for _table in (table for stream in STREAMS for table in stream.tables):
-    setattr(Logs, _table.name, _reader(_table))
+    if not hasattr(Logs, _table.name):
+        setattr(Logs, _table.name, _reader(_table))

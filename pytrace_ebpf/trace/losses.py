@@ -17,7 +17,6 @@ _OF_ALL = (
         "threads whose scheduling was not seen, or events of unknown threads",
     ),
     Loss("stack_depth", 5, "frame", "frames", "the stack was too deep to be read to its end"),
-    Loss("argument_ring", 6, "tensor", "tensors", "calls of operators that were given or returned such have no shapes"),
     Loss("sched_missed", 7, "switch that the tracer missed", "switches that the tracer missed", "the split of that time is unknown"),
     Loss("sample_ring", 8, "sample, or its stack", "samples, or their stacks"),
     Loss(

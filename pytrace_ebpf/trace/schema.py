@@ -194,33 +194,6 @@ USAGE = Table(
     ),
 )
 
-ARGUMENTS = Table(
-    "arguments",
-    "One row per entry and per return of a native call whose tensors could be read.",
-    (),
-    (
-        _ts("ts", "when: start_ns of the call for what it was given, end_ns for what it returned"),
-        _PID,
-        _TID,
-        Column("func_id", "int32", "", "joins functions"),
-        Column("result", "bool", "", "what it returned, not what it was given"),
-        Column("shapes", "list of list of int64", "", "sizes of each tensor, in the order of the signature (those of a list one after the other); null for an undefined one, [] for one without dimensions. Of a BLAS call: [[m, k], [k, n]]"),
-        Column("dtypes", "list of string", "", "element type of each, as PyTorch names it (float32, int64); null as in shapes"),
-    ),
-)
-
-ERRORS = Table(
-    "errors",
-    "One row per error that native code raised, where that was recorded.",
-    (),
-    (
-        _ts("ts", "when it was raised"),
-        _PID,
-        _TID,
-        Column("text", "string", "", "its message"),
-    ),
-)
-
 CALLS = Table(
     "calls",
     "One row per call; derived from the other tables and rebuildable. Where scheduling was not recorded its columns are null. How it was recorded stands in the manifest, `scheduling.source`: bpf (also where the key is missing), perf, cputime, or null for not at all. Where none of the four parts is null they sum to wall_ns exactly.",
@@ -348,6 +321,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

@@ -36,6 +36,7 @@ class Option:
     parse    gives the value of a text; raises ValueError, which says in a sentence what is wrong with it
     bare     its value where the option stands alone; None: it needs a value
     several  it may be given several times, and its value is a list
+    adds     to the value of the stream's own option, which need not be given then
     """
 
     help: str
@@ -44,6 +45,7 @@ class Option:
     parse: Callable[[str], Any] = str
     bare: Any = None
     several: bool = False
+    adds: tuple[str, ...] = ()
 
     @property
     def is_flag(self) -> bool:
@@ -72,7 +74,7 @@ class Stream:
 
     name          that of its option, with _ for -
     users         whether users of the daemon may ask for it
-    more_options  that have no effect without its own
+    more_options  that have no effect without its own, unless they add to it
     tables        that it has rows in
     losses        ways to lose some of them
     recorder      its subclass of record.recorder.Recorder, as MODULE.CLASS; "" where the source of calls yields its rows

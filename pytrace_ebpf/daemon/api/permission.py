@@ -15,7 +15,7 @@ EVERYBODY = "*"
 # What is of no harm to others: it is about the process that is asked for, and what it takes of the host is bounded by the user's own limits.
 USERS_OPTIONS = (
     "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "max-depth", "c-calls",
-    "layers", "operators", "max-size", "request",
+    "max-size", "request",
     *(name.replace("_", "-") for stream in STREAMS if stream.users for name in stream.options),
 )  # fmt: skip
 
