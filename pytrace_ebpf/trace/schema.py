@@ -73,6 +73,7 @@ EVENTS = Table(
         Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
         Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from (source usdt: not of open); return, yield: the line that returned; left by an exception: the line it left from; 7 and 8: that line; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
     ),
+    counted="call",
 )
 
 SCHED = Table(
@@ -92,6 +93,7 @@ SCHED = Table(
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", "int32", "", "out: the thread that held the main interpreter's GIL at that moment, or the one that this one waits for, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
+    counted="sched",
 )
 
 CPUTIME = Table(
@@ -105,6 +107,7 @@ CPUTIME = Table(
         Column("on_cpu_ns", "int64", "ns", "time on a core since the thread began"),
         Column("runq_wait_ns", "int64", "ns", "time in the run queue since the thread began", True),
     ),
+    counted="sched",
 )
 
 FUNCTIONS = Table(
@@ -121,6 +124,7 @@ FUNCTIONS = Table(
         Column("flags", "int32", "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
         Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda; c, a function, method or type that is written in C (named time.sleep, list.append, int); native, other native code, known by samples alone", absent="python"),
     ),
+    counted="function",
 )
 
 THREADS = Table(
@@ -192,6 +196,7 @@ USAGE = Table(
         Column("involuntary_switches", "int64", "", "process only: context switches by preemption", nullable=True),
         Column("cpus", _DICTIONARY, "", "thread only: the cores that it may run on (its affinity) at that moment, for example 0-3,6", nullable=True),
     ),
+    timed=False,
 )
 
 CALLS = Table(

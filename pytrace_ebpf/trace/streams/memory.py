@@ -23,6 +23,7 @@ ALLOCATIONS = Table(
         Column("level_bytes", "int64", "bytes", "growth of all that the thread has allocated since recording began and that is not freed"),
         Column("peak_bytes", "int64", "bytes", "the most that this growth was in between; 0 where it never grew"),
     ),
+    weight=2,
 )
 _WHAT = "what Python's allocators did between two events"
 STREAM = Stream(

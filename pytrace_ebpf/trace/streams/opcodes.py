@@ -32,6 +32,7 @@ OPCODES = Table(
             "wall_ns", "int64", "ns", "the thread's time from there to its next instruction, without that of calls whose instructions are counted"
         ),
     ),
+    timed=False,
 )
 STREAM = Stream(
     "opcodes",
