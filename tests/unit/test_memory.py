@@ -16,8 +16,8 @@ from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
 import pytrace_ebpf
 from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.cli import main
-from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.schema import CallKind
+from pytrace_ebpf.trace.streams.faults import GROWN, MAJOR, MINOR
 
 ENTRY, RETURN = int(CallKind.ENTRY), int(CallKind.RETURN)
 RECORDED = {"faults": {"growth": 1}}

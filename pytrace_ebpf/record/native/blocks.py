@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
+from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
@@ -72,6 +73,11 @@ class Blocks(Recorder):
         self._dead: dict[int, int] = {}  # processes that left blocks in the map, and whose they were
         self._deleted = Counter[int]()  # blocks of such, by user
         self._without: dict[str, int] = {}  # why -> processes
+
+    @classmethod
+    def of(cls, options: Options, recording: Recording, _scheduling: Recorder) -> Self:
+        """That of --native-memory."""
+        return cls(recording, options.value_of("native_memory"))
 
     def add(self, pid: int) -> None:
         """Attach at once; other processes are found among those that are known. Raises TargetError for a Python without a malloc to probe."""
