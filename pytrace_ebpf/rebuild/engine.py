@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
+from pytrace_ebpf.processors import engines_numbers
 from pytrace_ebpf.rebuild.library import (
     CHARGES,
     EDGE,
@@ -60,13 +61,13 @@ class Engine:
     For each segment in turn: switches() or cputimes(), then all of take(); in the end finish().
     """
 
-    def __init__(self, start_ns: int, *, by_cputime: bool, rows: bool, nodes: int = 0) -> None:
-        """When recording began; `by_cputime`: of scheduling there is only CPU time.
+    def __init__(self, start_ns: int, *, by_cputime: bool, rows: bool, nodes: int = 0, machine: str = "") -> None:
+        """When recording began; `by_cputime`: of scheduling there is only CPU time; `machine`: what `uname -m` said there.
 
         `rows`: make rows of calls. `nodes`: make a tree, and beyond so many nodes none but by function; 0: none.
         """
         self._library = library()
-        self._by_cputime = by_cputime
+        self._by_cputime, self._machine = by_cputime, machine
         self._engine = self._library.open(start_ns, by_cputime, rows, nodes)
         if not self._engine:
             raise _error(1)
@@ -124,7 +125,7 @@ class Engine:
 
     def switches(self, sched: pa.Table, end_ns: int) -> None:
         """The rows of schema.SCHED of the segment that ends at end_ns."""
-        self._check(self._library.switches(self._engine, columns_of(sched, Switches), end_ns))
+        self._check(self._library.switches(self._engine, columns_of(with_engines_numbers(sched, self._machine), Switches), end_ns))
 
     def cputimes(self, cputime: pa.Table, start_ns: int, end_ns: int) -> None:
         """The rows of schema.CPUTIME of the segment [start_ns, end_ns) and of the one that follows."""
@@ -376,6 +377,13 @@ def _error(number: int) -> PytraceError:
 
 
 _WIDTH = {"ts": np.int64, "kind": np.int8, "cpu": np.int16, "address": np.int64, "frame": np.int64, "on_cpu_ns": np.int64, "runq_wait_ns": np.int64}
+
+
+def with_engines_numbers(sched: pa.Table, machine: str) -> pa.Table:
+    """Rows of schema.SCHED that were recorded on a machine, for the library."""
+    calls = _array(sched["syscall"])
+    changed = engines_numbers(calls, machine)
+    return sched if changed is calls else sched.set_column(sched.column_names.index("syscall"), "syscall", pa.array(changed))
 
 
 def columns_of(table: pa.Table, struct: Any) -> Any:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
@@ -44,7 +45,9 @@ def _off_the_core() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    if not abilities.may_try():
+    for what, why in processors.here().lacks.items():
+        yield Finding("processor", "warning", f"there is no {what} yet: {why}")
+    if not abilities.may_try() or "--layers" in processors.here().lacks:
         return
     if uprobe_multi.serves():
         yield Finding("native layers", "ok", "the kernel places the many probes of --layers and --native-memory in one step, as a try shows")

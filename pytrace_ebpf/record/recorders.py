@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Iterator
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
@@ -46,6 +47,7 @@ def _asked(options: Options) -> Iterator[Stream]:
 
 
 def _recorder_of(stream: Stream) -> type[Recorder]:
+    processors.require(f"--{stream.name.replace('_', '-')}")
     module, _, name = stream.recorder.rpartition(".")
     found: type[Recorder] = getattr(importlib.import_module(module), name)
     return found

@@ -1,6 +1,7 @@
 """The manifest of a trace directory: read it and judge whether it is one of ours, down to its last value."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,8 @@ def _check(path: Path, manifest: dict[str, Any], shape: Fields) -> None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def machine_of(manifest: Mapping[str, Any]) -> str:
+    """What `uname -m` said where a trace was recorded; "" where it does not say."""
+    return str(manifest.get("host", {}).get("machine", ""))

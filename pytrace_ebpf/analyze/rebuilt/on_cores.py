@@ -18,6 +18,7 @@ from pytrace_ebpf.analyze.time.split import on_cores as having_a_core
 from pytrace_ebpf.analyze.time.trace_timeline import before
 from pytrace_ebpf.analyze.waits.off_core import SCHED
 from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 
 _AT_ONCE = 1 << 17  # scheduling rows, of as many segments as have them
@@ -48,7 +49,7 @@ class OnCores(PassObserver):
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._end_ns = trace.end_ns if trace.whole is not trace or trace.manifest["state"] == "complete" else _NEVER
-        self._timeline = Timeline(trace.whole.processes(), trace.whole.losses(), before(trace)[1])
+        self._timeline = Timeline(trace.whole.processes(), trace.whole.losses(), before(trace)[1], machine_of(trace.manifest))
         self._times, self._earlier = CoreTimes(trace.start_ns), _Cells()
         self.found: CoreSums | None = None
 

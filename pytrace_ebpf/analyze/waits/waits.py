@@ -31,6 +31,7 @@ from pytrace_ebpf.rebuild.engine import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.derived import Settled
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAIT_KINDS, WAITS
 from pytrace_ebpf.trace.segments import part_name
@@ -84,7 +85,7 @@ def derive(trace: Trace, into: Path) -> Settled | None:
 
 def _begun(trace: Trace, growth: Growth[Shards]) -> tuple[Waits, Moments, Rows]:
     """What follows the scheduling, what is asked of the engines, and the waits that are held back. Raises KeyError and ValueError for no such state."""
-    stream = Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
+    stream = Waits(trace.processes(), trace.losses(), trace.start_ns, machine_of(trace.manifest))
     moments, held = Moments(growth.engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
     if growth.state is not None:
         stream.resume(growth.state)
@@ -111,7 +112,7 @@ class _Writer:
     def __init__(self, trace: Trace, into: Path, parts: list[str]) -> None:
         """`parts`: those that are there; further ones are added."""
         self._into, self._parts = into, parts
-        self._machine = trace.manifest["host"].get("machine", "")
+        self._machine = machine_of(trace.manifest)
         self._pids, self._primitives = trace.processes()["pid"].to_numpy(), among(trace.functions(), PRIMITIVES)
 
     def questions(self, waits: Rows) -> tuple[Ints, Ints]:

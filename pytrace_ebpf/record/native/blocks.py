@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
@@ -36,7 +37,7 @@ _ALLOCATING = {
 }  # fmt: skip
 _FREEING = ("free", "cfree", "free_sized", "free_aligned_sized")
 _NEEDED = {"malloc", "calloc", "realloc", "free"}
-_LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(r".*/ld(-linux-x86-64\.so\.2|-2\.\d+\.so)")  # glibc's
+_LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(rf".*/(?:{re.escape(processors.here().loader)}|ld-2\.\d+\.so)")  # glibc's
 _LOOK_S, _LOOK_LATER_S, _YOUNG_S = 0.005, 0.5, 2.0  # between two looks at a process whose C library is not mapped yet
 _CALM_S = 0.1
 _PATIENCE_S, _MOST_LIBRARIES = 10.0, 64
