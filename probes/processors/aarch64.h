@@ -38,6 +38,9 @@
 #define PTHREAD_TID 0xd0
 #define PTHREAD_TID_MUSL 0x20
 
+/* Here it begins below all that is the function's own. */
+#define CALLERS_NEAR 128
+
 /* The virtual counter, which all cores share and user space may read, as the vDSO's clock_gettime() does. Without the barrier the processor may read it before what stands
  * in front of it, and two reads of one thread in the wrong order (Arm Architecture Reference Manual, D11.2.2). */
 #define READ_COUNTER(into) \

@@ -36,6 +36,9 @@
 #define PTHREAD_TID 0x2d0
 #define PTHREAD_TID_MUSL 0x30
 
+/* So many words above where a function's frame begins are variables of its caller looked for. */
+#define CALLERS_NEAR 32
+
 /* Its own counter, which all cores share where the kernel keeps time by it. */
 #define READ_COUNTER(into) ((into) = __builtin_ia32_rdtsc())
 
