@@ -11,8 +11,8 @@ from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
-from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
+from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing

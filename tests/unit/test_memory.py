@@ -14,8 +14,8 @@ from synthetic import SAMPLE_FUNCTIONS, Row, write_trace
 from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.derive.sinks.innermost import innermost
 from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.schema import CallKind
 

@@ -12,9 +12,9 @@ from synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
 from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
-from pytrace_ebpf.analyze.waits import wait_kinds
-from pytrace_ebpf.analyze.waits import waits as module
+from pytrace_ebpf.derive.scheduling import wait_kinds
+from pytrace_ebpf.derive.sinks import waits as module
+from pytrace_ebpf.derive.sinks.innermost import innermost
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 from tests.waits_add_up import assert_waits_add_up
 

@@ -10,11 +10,12 @@ from synthetic import sample, write_trace
 from test_calls_properties import SCENARIOS, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.time import cores
-from pytrace_ebpf.analyze.waits import by_wait, locks, primitives, reasons
-from pytrace_ebpf.analyze.waits import waits as derived
+from pytrace_ebpf.analyze.waits import by_wait, locks, reasons
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.calls import primitives
+from pytrace_ebpf.derive.sinks import waits as derived
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.by import BY
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.split import on_cores
+from pytrace_ebpf.derive.scheduling.split import on_cores
 
 
 def by_core(timeline: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:

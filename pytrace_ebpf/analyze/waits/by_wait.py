@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
