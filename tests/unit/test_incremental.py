@@ -118,7 +118,7 @@ def table(trace: Trace, name: str) -> pd.DataFrame:
 def anew(path: Path, name: str) -> pd.DataFrame:
     """The table as it is derived from nothing."""
     trace = without_past(pytrace_ebpf.open(path))
-    trace._derived[name] = trace._rebuild(TABLES[name], keep=False)
+    trace._derived |= trace._make([TABLES[name]], (), keep=False)
     return table(trace, name)
 
 
