@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.derive import feed
 from pytrace_ebpf.derive.scheduling import split
 from pytrace_ebpf.derive.scheduling.trace_timeline import timeline_of
-from pytrace_ebpf.derive.sinks.core_sums import sums_of
+from pytrace_ebpf.derive.sinks.cores import sums_of
 from pytrace_ebpf.trace.reader import Trace
 from tests.unit import cores_reference
 from tests.unit.synthetic import sample, write_trace

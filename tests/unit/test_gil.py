@@ -25,8 +25,8 @@ from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
 from pytrace_ebpf.analyze.waits.gil_turns import Holds
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.derive import feed
-from pytrace_ebpf.derive.sinks import gil_holds
-from pytrace_ebpf.derive.sinks.gil_holds import NOBODY, UNKNOWN
+from pytrace_ebpf.derive.sinks import gil as gil_holds
+from pytrace_ebpf.derive.sinks.gil import NOBODY, UNKNOWN
 from pytrace_ebpf.rebuild.gil_handoffs import gil_handoffs
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind

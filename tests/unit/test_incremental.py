@@ -24,7 +24,7 @@ from test_sums import recorded_upto
 import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.derive.native.tensors import Tensors
-from pytrace_ebpf.derive.sinks.core_sums import core_sums
+from pytrace_ebpf.derive.sinks.cores import core_sums
 from pytrace_ebpf.trace.derived import FOLDER, Pieces
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind

@@ -15,9 +15,9 @@ from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
-from pytrace_ebpf.derive.sinks.innermost import innermost
 from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.schema import CallKind
+from tests.unit.innermost import innermost
 
 ENTRY, RETURN = int(CallKind.ENTRY), int(CallKind.RETURN)
 RECORDED = {"faults": {"growth": 1}}

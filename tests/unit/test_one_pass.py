@@ -16,8 +16,7 @@ import pytrace_ebpf
 from pytrace_ebpf.derive import one_pass, streams
 from pytrace_ebpf.derive.one_pass import run
 from pytrace_ebpf.derive.sink import Needs, RowsOf, Sink
-from pytrace_ebpf.derive.sinks.core_sums import core_sums
-from pytrace_ebpf.derive.sinks.on_cores import OnCores
+from pytrace_ebpf.derive.sinks.cores import OnCores, core_sums
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.reader import Trace
@@ -89,7 +88,9 @@ def test_what_can_share_a_pass_does(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_answers_share_a_pass_where_one_engine_serves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, passes = pytrace_ebpf.open(sample(tmp_path)), Passes(monkeypatch)
-    every, one, other = (Counted(trace, needs) for needs in (Needs(rows=True), Needs(rows_of=RowsOf(np.array([0]))), Needs(rows_of=RowsOf(np.array([1])))))
+    every, one, other = (
+        Counted(trace, needs) for needs in (Needs(rows=True), Needs(rows_of=RowsOf(np.array([0]))), Needs(rows_of=RowsOf(np.array([1]))))
+    )
     run(trace, every, one, other)
     assert passes.sinks == [["Counted", "Counted"], ["Counted"]]
     calls, events = trace.calls(), {place: len(trace.part("events", segment["index"])) for place, segment in enumerate(trace.segments)}

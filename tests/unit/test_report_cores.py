@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.derive.sinks import core_sums
-from pytrace_ebpf.derive.sinks.on_cores import OnCores
+from pytrace_ebpf.derive.sinks import cores as core_sums
+from pytrace_ebpf.derive.sinks.cores import OnCores
 from pytrace_ebpf.derive.store import packed
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores

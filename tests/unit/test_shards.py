@@ -17,11 +17,11 @@ import pytrace_ebpf
 from pytrace_ebpf.derive import feed, sums
 from pytrace_ebpf.derive.checkpoints import Checkpoints
 from pytrace_ebpf.derive.read_ahead import PIECE
-from pytrace_ebpf.derive.sinks.core_sums import core_sums
-from pytrace_ebpf.derive.sinks.innermost import innermost
+from pytrace_ebpf.derive.sinks.cores import core_sums
 from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.shards import Shards
+from tests.unit.innermost import innermost
 
 
 def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:

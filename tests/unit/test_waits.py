@@ -15,8 +15,8 @@ import pytrace_ebpf
 from pytrace_ebpf.derive import one_pass
 from pytrace_ebpf.derive.scheduling import wait_kinds
 from pytrace_ebpf.derive.sinks import waits as module
-from pytrace_ebpf.derive.sinks.innermost import innermost
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
+from tests.unit.innermost import innermost
 from tests.waits_add_up import assert_waits_add_up
 
 READ, SELECT, RECVFROM, WAIT4, FSYNC, FUTEX, NANOSLEEP, EPOLL_WAIT, UNLINK = 0, 23, 45, 61, 74, 202, 35, 232, 87

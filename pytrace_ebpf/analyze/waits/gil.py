@@ -15,7 +15,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.derive.scheduling.curve import Curve
-from pytrace_ebpf.derive.sinks.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
+from pytrace_ebpf.derive.sinks.gil import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
 from pytrace_ebpf.trace.schema import OTHER_GIL, WAITS
 
 SHORT_HOLD_NS = 2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long

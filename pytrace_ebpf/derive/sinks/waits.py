@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.derive.arrow_table import to_arrow
+from pytrace_ebpf.derive.calls.innermost import NO_CALL, Moments
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.derive.scheduling import off_core, wait_kinds
 from pytrace_ebpf.derive.scheduling.off_core import WAIT, Rows
 from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.derive.scheduling.switches import Bools, Ints
 from pytrace_ebpf.derive.sink import Needs, Sink
-from pytrace_ebpf.derive.sinks.innermost import NO_CALL, Moments
 from pytrace_ebpf.derive.store import State, checked_rows
 from pytrace_ebpf.rebuild.engine import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
